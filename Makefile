@@ -1,0 +1,51 @@
+# The targets a newcomer needs: make demo, make test. Each sets up .venv by itself.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+
+export RAY_USAGE_STATS_ENABLED = 0
+export MLFLOW_DISABLE_TELEMETRY = true
+export RAY_AUTH_MODE ?= disabled
+
+.PHONY: help setup demo check quick test coverage format bench clean
+
+help:  ## List the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+
+setup: $(STAMP)  ## Make .venv with every pinned package
+
+$(STAMP): pyproject.toml constraints.txt requirements-encoder.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,encoder]'
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-encoder.txt
+	touch $(STAMP)
+
+demo: $(STAMP)  ## Annotate examples/news and show what came out
+	$(BIN)/concord annotate examples/news --output out/news
+
+check: $(STAMP)  ## Format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+quick: $(STAMP)  ## The tests that take under a minute
+	$(BIN)/pytest -m 'not slow and not ray and not gpu'
+
+test: $(STAMP)  ## Every test but those that need a GPU
+	$(BIN)/pytest -m 'not gpu' --durations=10
+
+coverage: $(STAMP)  ## make test with coverage of models and pipeline
+	$(BIN)/pytest -m 'not gpu' --cov=models --cov=pipeline --cov-report=term-missing:skip-covered
+
+format: $(STAMP)  ## Format and sort imports
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## Print the benchmarks' commands
+	@grep -h '^Command:' tests/benchmarks/bench_*.py
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache

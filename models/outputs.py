@@ -1,0 +1,63 @@
+"""What taggers give: stage one, stage two, and the prediction that leaves the room as plain text."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from models.labels import Span
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """What stage one says of a batch of sentences (Ye et al., section III-B).
+
+    Attributes:
+        probabilities: mean of the softmax over the M weight samples, shape ``(B, T, L)``, float.
+        labels: argmax of the mean probabilities, shape ``(B, T)``, int64.
+        uncertainty: entropy of the mean probabilities in nats, shape ``(B, T)``, float, 0..ln L.
+        hidden: mean of the M hidden states, shape ``(B, T, H)``, float.
+    """
+
+    probabilities: Tensor
+    labels: Tensor
+    uncertainty: Tensor
+    hidden: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refined:
+    """What stage two says.
+
+    Attributes:
+        probabilities: softmax of stage two, shape ``(B, T, L)``, float.
+        labels: the refined label where the draft was uncertain, else the draft, shape ``(B, T)``, int64.
+        refined: true where the label is stage two's, shape ``(B, T)``, bool.
+    """
+
+    probabilities: Tensor
+    labels: Tensor
+    refined: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """The labels of one sentence, one entry a word.
+
+    Attributes:
+        labels: final labels in BIO2, always well formed.
+        draft_labels: stage one's labels in BIO2; the final ones for a tagger of one stage.
+        probabilities: probability that the deciding stage gave to its own label, 0..1.
+        margins: probability of the best label less that of the second best, 0..1; for a tagger of two stages
+            the smaller of both stages' where both were read, so that a small margin marks every near tie.
+        uncertainty: entropy of stage one in nats; for a tagger of one stage that of its marginals.
+        refined: true where stage two gave the label.
+        spans: the entities, half-open word indices.
+    """
+
+    labels: tuple[str, ...]
+    draft_labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    margins: tuple[float, ...]
+    uncertainty: tuple[float, ...]
+    refined: tuple[bool, ...]
+    spans: tuple[Span, ...]

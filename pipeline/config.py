@@ -1,0 +1,95 @@
+"""The configuration of an annotation job; conf/annotate/*.yaml map to AnnotateConfig key for key."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from models.config import Config
+
+
+class ReaderConfig(Config):
+    """How records are found in the input."""
+
+    format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
+    """auto goes by the file name: .txt, .jsonl/.ndjson, .parquet; .gz and .zst may follow the first two."""
+    id_field: str = "id"
+    """The field (jsonl, parquet) that names a document; the record's place names it where it is absent."""
+    text_field: str = "text"
+    """The field that holds the text; all other fields are kept in `meta`."""
+    encoding: str = "utf-8"
+    """The encoding of text and jsonl files. `auto` lets charset-normalizer guess a text file's."""
+
+
+class PlanningConfig(Config):
+    """How the input is cut into shards."""
+
+    shard_bytes: int = Field(default=500_000, ge=1)
+    """A shard is closed when its records reach this many bytes of input; a document is never split."""
+    hash_with_ray_bytes: int = Field(default=2_000_000_000, ge=1)
+    """With the Ray executor, inputs larger than this many bytes in total are hashed by Ray tasks."""
+
+
+class ParserConfig(Config):
+    """The dependency parser."""
+
+    package: str = "parser_en"
+    """parser_en is the embedded compact package; any other name is a package of Stanza installed for `language`."""
+    language: str = "en"
+    directory: str | None = None
+    """Where Stanza's packages lie; Stanza's own folder if none. Nothing is ever downloaded."""
+    sentence_cap: int = Field(default=200, ge=10)
+    """Words; a longer sentence is parsed in pieces marked `continues`."""
+    batch_documents: int = Field(default=100, ge=1)
+    """Documents a bulk call of the parser takes."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+
+
+class TaggerRunConfig(Config):
+    """The tagger at work."""
+
+    model: str = "entities_en"
+    """A folder, the name of an embedded default, or models:/NAME@ALIAS of the MLflow registry."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 is faster on some devices; the run then reports the share of labels that differ from fp32's."""
+    batch_words: int = Field(default=4096, ge=1)
+    """Words (with padding) a batch of sentences holds at most, unless one sentence is longer."""
+    samples: int | None = Field(default=None, ge=1)
+    """Monte-Carlo weight samples M; the tagger's own number if none."""
+    threshold: float | None = None
+    """Nats of uncertainty above which stage two decides; the tagger's own if none."""
+
+
+class ExecutorConfig(Config):
+    """Where the shards are worked on. Nothing in here changes the output but `threads`."""
+
+    kind: Literal["local", "ray"] = "local"
+    actors: int = Field(default=2, ge=1)
+    """Ray only: how many workers, each with one shard in flight."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads a worker computes with; frozen in the plan. One for Ray and all cores (4 at most) for local if none;
+    set it where both executors are to give equal bytes."""
+    gpus: float = Field(default=0, ge=0)
+    """Ray only: share of a GPU that a worker holds."""
+    attempts: int = Field(default=3, ge=1)
+    """Ray only: how often a shard is tried when its worker dies."""
+
+
+class AnnotateConfig(Config):
+    """One annotation job."""
+
+    input: str
+    """A file, a folder, or a pattern such as archive/*.jsonl.gz."""
+    output: str
+    """The folder of the annotated collection; made if absent, resumed if it holds the same plan."""
+    reader: ReaderConfig = ReaderConfig()
+    planning: PlanningConfig = PlanningConfig()
+    parser: ParserConfig = ParserConfig()
+    tagger: TaggerRunConfig = TaggerRunConfig()
+    executor: ExecutorConfig = ExecutorConfig()
+    max_dead_letters: float = Field(default=0.1, ge=0, le=1)
+    """Share of the records that may end as dead letters; above it the run ends with exit code 3."""
+    limit: int | None = Field(default=None, ge=1)
+    """Take only the first so many records, for a try."""
+    report: bool = True
+    """Write _run/report.html when the run has ended."""
