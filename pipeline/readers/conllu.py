@@ -1,0 +1,106 @@
+"""Gold corpora in CoNLL-U with the entity label in the MISC column as ``NER=B-PER``; absent is ``O``.
+
+``# newdoc`` starts a document; a sentence before the first one is a document by itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from models.data import Sentence
+from pipeline.errors import InputError
+from pipeline.readers.gold_lines import check_labels, numbered_lines
+
+COLUMNS = 10
+EMPTY = "_"
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The words of the sentence being read, column by column."""
+
+    words: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
+    relations: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+
+def read_gold(path: Path) -> list[list[Sentence]]:
+    """Read the documents of a corpus, each a list of sentences with labels, tags (UPOS) and trees.
+
+    Tags and trees are None for a sentence that leaves one of them open (``_``). Ranges of multi-word
+    tokens and empty nodes are passed over: labels stand on syntactic words.
+
+    Raises:
+        InputError: with file and line, when the file is no CoNLL-U or a label is no BIO2.
+    """
+    documents: list[list[Sentence]] = []
+    in_document = False
+    for starts_document, rows in _sentences(path):
+        sentence = _to_sentence(rows, path) if rows.words else None
+        if starts_document:
+            in_document = True
+            documents.append([])
+        if sentence is not None and in_document:
+            documents[-1].append(sentence)
+        elif sentence is not None:
+            documents.append([sentence])
+    return [document for document in documents if document]
+
+
+def _sentences(path: Path) -> Iterator[tuple[bool, _Rows]]:
+    """Give the rows of each sentence, and whether it is the first of a document."""
+    starts_document, rows = False, _Rows()
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            if rows.words:
+                yield starts_document, rows
+                starts_document, rows = False, _Rows()
+        elif line.startswith("#"):
+            starts_document = starts_document or line[1:].split("=")[0].split()[:1] == ["newdoc"]
+        else:
+            _add_row(rows, line, f"{path}:{number}", number)
+    if rows.words:
+        yield starts_document, rows
+
+
+def _add_row(rows: _Rows, line: str, where: str, number: int) -> None:
+    columns = line.split("\t")
+    if len(columns) != COLUMNS:
+        raise InputError(f"{where}: expected {COLUMNS} columns parted by tabs, got {len(columns)}")
+    identity, word, _, tag, _, _, head, relation, _, misc = columns
+    if "-" in identity or "." in identity:
+        return
+    if identity != str(len(rows.words) + 1):
+        raise InputError(f"{where}: expected word {len(rows.words) + 1} of the sentence, got {identity!r}")
+    if not word:
+        raise InputError(f"{where}: expected a word form, got an empty column")
+    entity = [value for key, _, value in (item.partition("=") for item in misc.split("|")) if key == "NER"]
+    rows.words.append(word)
+    rows.labels.append(entity[0] if entity else "O")
+    rows.tags.append(tag)
+    rows.heads.append(head)
+    rows.relations.append(relation)
+    rows.numbers.append(number)
+
+
+def _to_sentence(rows: _Rows, path: Path) -> Sentence:
+    check_labels(rows.labels, rows.numbers, path)
+    has_tree = EMPTY not in rows.heads and EMPTY not in rows.relations
+    return Sentence(
+        words=tuple(rows.words),
+        labels=tuple(rows.labels),
+        tags=None if EMPTY in rows.tags else tuple(rows.tags),
+        heads=_read_heads(rows, path) if has_tree else None,
+        relations=tuple(rows.relations) if has_tree else None,
+    )
+
+
+def _read_heads(rows: _Rows, path: Path) -> tuple[int, ...]:
+    length = len(rows.words)
+    for head, number in zip(rows.heads, rows.numbers, strict=True):
+        if not (head.isascii() and head.isdigit() and int(head) <= length):
+            raise InputError(f"{path}:{number}: expected a head within 0..{length}, got {head!r}")
+    return tuple(int(head) for head in rows.heads)

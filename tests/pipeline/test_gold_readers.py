@@ -1,0 +1,122 @@
+"""Gold corpora: documents, labels and trees as they stand in the file, faults with file and line."""
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from models.data import Sentence
+from pipeline.errors import InputError
+from pipeline.readers.gold import read_gold
+
+CONLLU = """\
+# newdoc id = first
+# sent_id = 1
+1-2\tZum\t_\t_\t_\t_\t_\t_\t_\t_
+1\tZu\tzu\tADP\tAPPR\t_\t3\tcase\t_\tSpaceAfter=No
+2\tdem\tder\tDET\tART\t_\t3\tdet\t_\t_
+3\tRhein\tRhein\tPROPN\tNE\t_\t0\troot\t_\tNER=B-LOC|SpaceAfter=No
+3.1\tgeht\tgehen\tVERB\t_\t_\t_\t_\t_\t_
+
+# sent_id = 2
+1\tJa\tja\tINTJ\t_\t_\t0\troot\t_\t_
+
+# newdoc
+# sent_id = 3
+1\tAda\tAda\t_\t_\t_\t_\t_\t_\tNER=B-PER
+2\tKing\tKing\t_\t_\t_\t_\t_\t_\tNER=I-PER
+"""
+
+CONLL = "-DOCSTART-\tone\n\nAda\tB-PER\nKing\tI-PER\n\nyes\tO\n\n-DOCSTART-\ttwo\n\nno\tO\n"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_conllu_gives_documents_words_labels_and_trees(tmp_path: Path) -> None:
+    documents = read_gold(write(tmp_path / "a.conllu", CONLLU))
+    assert [len(document) for document in documents] == [2, 1]
+    assert documents[0][0] == Sentence(
+        words=("Zu", "dem", "Rhein"),
+        labels=("O", "O", "B-LOC"),
+        tags=("ADP", "DET", "PROPN"),
+        heads=(3, 3, 0),
+        relations=("case", "det", "root"),
+    )
+    assert documents[1][0].labels == ("B-PER", "I-PER")
+    assert documents[1][0].tags is None
+    assert documents[1][0].heads is None
+    assert documents[1][0].relations is None
+
+
+def test_conll_gives_documents(tmp_path: Path) -> None:
+    documents = read_gold(write(tmp_path / "a.conll", CONLL))
+    assert documents == [
+        [Sentence(words=("Ada", "King"), labels=("B-PER", "I-PER")), Sentence(words=("yes",), labels=("O",))],
+        [Sentence(words=("no",), labels=("O",))],
+    ]
+
+
+def test_conll_reads_four_columns_parted_by_blanks(tmp_path: Path) -> None:
+    text = "-DOCSTART- -X- -X- O\n\nAda NNP B-NP B-PER\n. . O O\n"
+    assert read_gold(write(tmp_path / "a.conll", text)) == [
+        [Sentence(words=("Ada", "."), labels=("B-PER", "O"))]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.conll", "yes\tO\n\n\nno\tO"), ("a.conllu", CONLLU.replace("# newdoc", "# text"))]
+)
+def test_each_sentence_is_a_document_when_the_corpus_has_none(tmp_path: Path, name: str, text: str) -> None:
+    documents = read_gold(write(tmp_path / name, text))
+    assert len(documents) >= 2
+    assert all(len(document) == 1 for document in documents)
+
+
+def test_line_ends_byte_order_mark_and_odd_blanks_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_bytes("\ufeffa\u2028b\tB-PER\r\n\r\nno\u00a0way\tO\r\n".encode())
+    assert [document[0].words for document in read_gold(path)] == [("a\u2028b",), ("no\u00a0way",)]
+
+
+def test_packed_files_read_as_plain_ones(tmp_path: Path) -> None:
+    plain = read_gold(write(tmp_path / "a.conll", CONLL))
+    (tmp_path / "a.conll.gz").write_bytes(gzip.compress(CONLL.encode()))
+    (tmp_path / "a.conll.zst").write_bytes(pa.compress(CONLL.encode(), codec="zstd", asbytes=True))
+    assert read_gold(tmp_path / "a.conll.gz") == plain
+    assert read_gold(tmp_path / "a.conll.zst") == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.conll", "yes\tO\nno\n", r"a\.conll:2: expected a word and a label"),
+        ("a.conll", "yes\tX-PER\n", r"a\.conll:1: label: expected O or one of"),
+        ("a.conll", "yes\tO\nno\tI-PER\n", r"a\.conll:2: 'I-PER' cannot follow O"),
+        ("a.conll", "yes\tS-PER\n", r"a\.conll:1: expected BIO2"),
+        ("a.conllu", "1\tyes\n", r"a\.conllu:1: expected 10 columns parted by tabs, got 2"),
+        ("a.conllu", "2\ta\t_\t_\t_\t_\t_\t_\t_\t_\n", r"a\.conllu:1: expected word 1"),
+        ("a.conllu", "1\ta\t_\t_\t_\t_\t7\tdep\t_\t_\n", r"a\.conllu:1: expected a head within 0\.\.1"),
+        ("a.txt", "", r"expected a gold corpus named"),
+    ],
+)
+def test_a_fault_names_file_and_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_gold(write(tmp_path / name, text))
+
+
+def test_a_byte_that_is_no_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_bytes(b"yes\tO\nn\xff\tO\n")
+    with pytest.raises(InputError, match=r"a\.conll:2: expected UTF-8, got byte 0xff at column 2"):
+        read_gold(tmp_path / "a.conll")
+
+
+def test_a_missing_or_cut_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="readable corpus file"):
+        read_gold(tmp_path / "none.conll")
+    (tmp_path / "cut.conll.gz").write_bytes(gzip.compress(CONLL.encode() * 50)[:-9])
+    with pytest.raises(InputError, match="readable corpus file"):
+        read_gold(tmp_path / "cut.conll.gz")
