@@ -1,0 +1,228 @@
+"""The job files: YAML read strictly, overridden by ``--set``, paths made absolute.
+
+One file is one job. A path in it is relative to the folder the command is started from (the checkout, as a
+rule) and becomes absolute when the job is read: a worker has another working directory.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import Field
+
+from models.config import Config, ConfigError
+from pipeline.config import AnnotateConfig
+
+
+class DataConfig(Config):
+    """The gold corpora of a training: ``.conllu`` or ``.conll`` files, each also as ``.gz`` or ``.zst``."""
+
+    train: list[str]
+    """Read one after the other."""
+    dev: str
+    """Chooses the best epoch and the threshold; nothing else ever does."""
+    test: str | None = None
+    """Scored once, by the chosen model, and only reported."""
+    labels: dict[str, str | None] = Field(default_factory=dict)
+    """Entity type of the corpora -> type to learn; null makes it no entity. Types not named stay."""
+
+
+class ProfileConfig(Config):
+    """One size of a tagger with its training, written out whole."""
+
+    model: dict[str, Any]
+    """The tagger's own configuration; its class in models/taggers checks the keys."""
+    fit: dict[str, Any] = Field(default_factory=dict)
+    """The training's configuration; models/training/fit.py checks the keys."""
+
+
+class TrainConfig(Config):
+    """One file of conf/train."""
+
+    tagger: str
+    """The module name of a tagger in models/taggers."""
+    data: DataConfig
+    profiles: dict[str, ProfileConfig]
+    """`small` trains in minutes on two cores, `paper` is the paper's own size."""
+    register_as: str | None = None
+    """The name in the model registry; the tagger's own name if none."""
+    experiment: str = "concord"
+    """The MLflow experiment that the run belongs to."""
+
+
+class TrainJob(Config):
+    """One training: a file of conf/train with its profile chosen and every override applied."""
+
+    tagger: str
+    profile: str
+    data: DataConfig
+    model: dict[str, Any]
+    fit: dict[str, Any] = Field(default_factory=dict)
+    register_as: str
+    experiment: str = "concord"
+
+    @property
+    def digest(self) -> str:
+        """Name all that decides the trained weights, as sha256 in hex; where they are registered does not."""
+        decisive = self.model_dump(mode="json", exclude={"register_as", "experiment", "profile"})
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
+def read_annotate_job(
+    path: Path | None, *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> AnnotateConfig:
+    """Give the annotation job of a file, of values, or of both.
+
+    Args:
+        values: dotted key -> value, as the command line's own options give them; they win over the file.
+        overrides: ``key=value`` of ``--set``; they win over everything.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    job = read_yaml(path) if path is not None else {}
+    for key, value in (values or {}).items():
+        set_value(job, key, value)
+    apply_overrides(job, overrides)
+    config = cast(AnnotateConfig, AnnotateConfig.from_mapping(job, where=str(path) if path else ""))
+    return config.model_copy(
+        update={
+            "input": absolute(config.input),
+            "output": absolute(config.output),
+            "parser": config.parser.model_copy(
+                update={"directory": absolute(config.parser.directory) if config.parser.directory else None}
+            ),
+            "tagger": config.tagger.model_copy(update={"model": absolute_model(config.tagger.model)}),
+        }
+    )
+
+
+def read_train_config(path: Path) -> TrainConfig:
+    """Read a file of conf/train.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    return cast(TrainConfig, TrainConfig.from_mapping(read_yaml(path), where=str(path)))
+
+
+def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[str] = ()) -> TrainJob:
+    """Give one profile of a training file with the overrides applied.
+
+    Overrides address the chosen profile by ``model.`` and ``fit.``, the rest of the file by its own keys.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    config = read_train_config(path)
+    if profile not in config.profiles:
+        known = ", ".join(sorted(config.profiles))
+        raise ConfigError(f"{path}: expected a profile of the file ({known}), got {profile!r}")
+    job: dict[str, Any] = {
+        "tagger": config.tagger,
+        "profile": profile,
+        "data": config.data.model_dump(),
+        **config.profiles[profile].model_dump(),
+        "register_as": config.register_as or config.tagger,
+        "experiment": config.experiment,
+    }
+    apply_overrides(job, overrides)
+    job["data"]["train"] = [absolute(corpus) for corpus in job["data"]["train"]]
+    for split in ("dev", "test"):
+        if isinstance(job["data"][split], str):
+            job["data"][split] = absolute(job["data"][split])
+    return cast(TrainJob, TrainJob.from_mapping(job, where=str(path)))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping; a key that stands twice is a fault.
+
+    Raises:
+        ConfigError: when the file cannot be read as such.
+    """
+    try:
+        values = _parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected a readable YAML file: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: expected YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
+    return values
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set each ``dotted.key=value`` in nested values; a value is read as YAML.
+
+    Raises:
+        ConfigError: when an override has no such form.
+    """
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not all(part.strip() for part in key.split(".")):
+            raise ConfigError(f"--set {override}: expected key=value, as in reader.text_field=body")
+        try:
+            set_value(values, key.strip(), _parse_yaml(text))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {override}: expected a YAML value: {error}") from error
+
+
+def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
+    """Set one value by its dotted key, making the mappings on the way.
+
+    Raises:
+        ConfigError: when something on the way is no mapping.
+    """
+    *path, last = dotted_key.split(".")
+    current = values
+    for index, part in enumerate(path):
+        current = current.setdefault(part, {})
+        if not isinstance(current, dict):
+            raise ConfigError(f"{'.'.join(path[: index + 1])}: expected a mapping, got {current!r}")
+    current[last] = value
+
+
+def absolute(path: str) -> str:
+    """Give a local path as absolute; an address such as ``s3://bucket/key`` stays as it is."""
+    return path if "://" in path else str(Path.cwd() / Path(path).expanduser())
+
+
+def absolute_model(name: str) -> str:
+    """Give a model's folder as absolute; an embedded name or ``models:/...`` stays as it is."""
+    folder = Path(name).expanduser()
+    return absolute(name) if not name.startswith("models:/") and folder.is_dir() else name
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
+    """YAML with the numbers of version 1.2 (``1e-3`` is a number) and without keys that stand twice."""
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
+
+
+def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                "while reading a mapping",
+                node.start_mark,
+                f"the key {key!r} stands twice",
+                key_node.start_mark,
+            )
+        seen.add(key)
+    return dict(loader.construct_mapping(node, deep=True))
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
