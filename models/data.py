@@ -46,3 +46,214 @@ class Sentence:
 def normalize_digits(word: str) -> str:
     """Put ``0`` for every decimal digit, as NCRF++ does for words and characters."""
     return _DIGIT.sub("0", word)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """Words, characters and labels by number; 0 is padding and 1 the unknown word or character.
+
+    Attributes:
+        words: from number 2 on, after normalisation; words that training saw once stand at the end.
+        rare_words: how many words at the end of ``words`` were seen once and have no pretrained vector.
+        characters: from number 2 on.
+        labels: the tagger's own labels in ``scheme``, from number 0 on.
+        lowercase: whether words are lower-cased (characters never are).
+    """
+
+    words: tuple[str, ...]
+    characters: tuple[str, ...]
+    labels: tuple[str, ...]
+    scheme: Scheme = "BIOES"
+    lowercase: bool = False
+    rare_words: int = 0
+
+    @classmethod
+    def from_sentences(
+        cls,
+        sentences: Iterable[Sentence],
+        *,
+        scheme: Scheme = "BIOES",
+        lowercase: bool = False,
+        pretrained_words: Iterable[str] = (),
+        entity_types: Iterable[str] = (),
+    ) -> "Vocabulary":
+        """Collect what training sentences hold.
+
+        Args:
+            pretrained_words: words that have a vector; they are known even where training lacks them.
+            entity_types: types to make labels for beside those that the sentences hold.
+        """
+        words: Counter[str] = Counter()
+        characters: Counter[str] = Counter()
+        kinds = set(entity_types)
+        for sentence in sentences:
+            for word in sentence.words:
+                words[_word_form(word, lowercase=lowercase)] += 1
+                characters.update(normalize_digits(word))
+            kinds.update(kind for label in sentence.labels or () if (kind := split_label(label)[1]))
+        pretrained = dict.fromkeys(_word_form(word, lowercase=lowercase) for word in pretrained_words)
+        frequent = [word for word in _by_frequency(words) if words[word] > 1 or word in pretrained]
+        rare = [word for word in _by_frequency(words) if words[word] == 1 and word not in pretrained]
+        unseen = [word for word in pretrained if word not in words]
+        return cls(
+            words=(*frequent, *unseen, *rare),
+            characters=tuple(_by_frequency(characters)),
+            labels=label_set(kinds, scheme),
+            scheme=scheme,
+            lowercase=lowercase,
+            rare_words=len(rare),
+        )
+
+    @property
+    def entity_types(self) -> tuple[str, ...]:
+        """The entity types, sorted."""
+        return tuple(sorted({kind for label in self.labels if (kind := split_label(label)[1])}))
+
+    def word_form(self, word: str) -> str:
+        """Give the form under which a word is looked up."""
+        return _word_form(word, lowercase=self.lowercase)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {
+            "words": list(self.words),
+            "characters": "".join(self.characters),
+            "labels": list(self.labels),
+            "scheme": self.scheme,
+            "lowercase": self.lowercase,
+            "rare_words": self.rare_words,
+        }
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "Vocabulary":
+        """Undo ``to_mapping``."""
+        return cls(
+            words=tuple(values["words"]),
+            characters=tuple(values["characters"]),
+            labels=tuple(values["labels"]),
+            scheme=values["scheme"],
+            lowercase=values["lowercase"],
+            rare_words=values["rare_words"],
+        )
+
+
+def _word_form(word: str, *, lowercase: bool) -> str:
+    form = normalize_digits(word)
+    return form.lower() if lowercase else form
+
+
+def _by_frequency(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda item: (-counts[item], item))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Sentences as tensors.
+
+    Attributes:
+        sentences: the sentences themselves, for encoders and memory keys.
+        words: numbers of words, shape ``(B, T)``, int64, 0 where padded.
+        forms: characters of the batch's distinct words, shape ``(F, C)``, int64; row 0 is padding.
+        form_index: row of ``forms`` for each word, shape ``(B, T)``, int64.
+        lengths: words of each sentence, shape ``(B,)``, int64, on the CPU.
+        mask: true where a word stands, shape ``(B, T)``, bool.
+        labels: numbers of gold labels, shape ``(B, T)``, int64, -100 where padded; None without gold.
+        documents: number of the sentence's document, shape ``(B,)``, int64, on the CPU; sentences of a document
+            stand together and in reading order where a tagger learns from documents.
+    """
+
+    sentences: tuple[Sentence, ...]
+    words: Tensor
+    forms: Tensor
+    form_index: Tensor
+    lengths: Tensor
+    mask: Tensor
+    labels: Tensor | None
+    documents: Tensor
+
+
+class BatchEncoder:
+    """Turns sentences into batches with one vocabulary; it holds the look-up tables."""
+
+    def __init__(self, vocabulary: Vocabulary, *, max_characters: int = 64) -> None:
+        """Build the tables.
+
+        Args:
+            max_characters: characters of a word that the character network sees; a longer word (an address, say)
+                is known to it by its first so many.
+        """
+        self._vocabulary = vocabulary
+        self._max_characters = max_characters
+        self._word_numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
+        self._character_numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
+        self._label_numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+
+    def encode_batch(
+        self,
+        sentences: Sequence[Sentence],
+        *,
+        documents: Sequence[int] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        """Encode sentences of one word or more.
+
+        Raises:
+            ValueError: for an empty sentence, or a gold label that the vocabulary lacks.
+        """
+        lengths = [len(sentence.words) for sentence in sentences]
+        if not lengths or min(lengths) == 0:
+            raise ValueError("encode_batch: expected one sentence or more, each with a word or more")
+        shape = (len(sentences), max(lengths))
+        words = torch.zeros(shape, dtype=torch.int64)
+        form_index = torch.zeros(shape, dtype=torch.int64)
+        form_rows: dict[str, int] = {"": 0}
+        for row, sentence in enumerate(sentences):
+            words[row, : lengths[row]] = torch.tensor([self._word_number(word) for word in sentence.words])
+            form_index[row, : lengths[row]] = torch.tensor(
+                [form_rows.setdefault(word, len(form_rows)) for word in sentence.words]
+            )
+        length_tensor = torch.tensor(lengths)
+        mask = torch.arange(shape[1])[None, :] < length_tensor[:, None]
+        return Batch(
+            sentences=tuple(sentences),
+            words=words.to(device),
+            forms=self._encode_forms(list(form_rows)).to(device),
+            form_index=form_index.to(device),
+            lengths=length_tensor,
+            mask=mask.to(device),
+            labels=self._encode_labels(sentences, shape, device),
+            documents=torch.tensor(documents if documents is not None else range(len(sentences))),
+        )
+
+    def _word_number(self, word: str) -> int:
+        return self._word_numbers.get(self._vocabulary.word_form(word), UNKNOWN)
+
+    def _encode_forms(self, forms: Sequence[str]) -> Tensor:
+        rows = [
+            [
+                self._character_numbers.get(character, UNKNOWN)
+                for character in normalize_digits(form)[: self._max_characters]
+            ]
+            for form in forms
+        ]
+        characters = torch.zeros((len(rows), max(1, max(map(len, rows)))), dtype=torch.int64)
+        for number, row in enumerate(rows):
+            characters[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+        return characters
+
+    def _encode_labels(
+        self, sentences: Sequence[Sentence], shape: tuple[int, int], device: torch.device | str
+    ) -> Tensor | None:
+        if any(sentence.labels is None for sentence in sentences):
+            return None
+        labels = torch.full(shape, IGNORED_LABEL, dtype=torch.int64)
+        for row, sentence in enumerate(sentences):
+            own = convert_labels(sentence.labels or (), source="BIO", target=self._vocabulary.scheme)
+            for column, label in enumerate(own):
+                if label not in self._label_numbers:
+                    raise ValueError(
+                        f"label: expected one of {', '.join(self._vocabulary.labels)}, got {label!r} "
+                        f"at word {column + 1} of {' '.join(sentence.words[:8])!r}"
+                    )
+                labels[row, column] = self._label_numbers[label]
+        return labels.to(device)

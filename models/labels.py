@@ -54,9 +54,7 @@ def encode_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> tuple[st
     """
     labels = [OUTSIDE] * length
     for span in spans:
-        if not 0 <= span.start < span.end <= length or any(
-            label != OUTSIDE for label in labels[span.start : span.end]
-        ):
+        if not 0 <= span.start < span.end <= length or any(label != OUTSIDE for label in labels[span.start : span.end]):
             raise ValueError(f"span {span}: expected disjoint spans within 0..{length}")
         labels[span.start : span.end] = _span_labels(span, scheme)
     return tuple(labels)

@@ -1,0 +1,366 @@
+"""The base of every tagger: batches in, one prediction a sentence out.
+
+Text becomes tensors in ``batches`` and text again in ``TokenTable.predictions``; a tagger fills the table in between.
+Words are numbered through all documents of a call in reading order, so that results, whatever batch they come from,
+have one place each.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from models.config import Config
+from models.data import Batch, BatchEncoder, Sentence, Vocabulary
+from models.decoders.base import LabelDistribution, entropy
+from models.labels import convert_labels, decode_spans, encode_spans
+from models.layers.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
+from models.outputs import Prediction
+
+Precision = Literal["fp32", "bf16"]
+
+
+class TaggerConfig(Config):
+    """What every tagger's configuration holds."""
+
+    scheme: Literal["BIO", "BIOES"] = "BIOES"
+    """The label scheme inside the tagger; what comes out is BIO2."""
+    lowercase: bool = False
+    """Whether the word table knows words lower-cased."""
+    encoder: EncoderConfig | None = None
+    """Pretrained features beside words and characters; frozen."""
+    window_words: int = Field(default=256, ge=8)
+    """A longer sentence is tagged in windows of this many words."""
+    window_overlap: int = Field(default=64, ge=0)
+    """Words that two windows share; each word's label comes from the window where it stands farther inside."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """A stretch of one sentence; all of it, unless the sentence is over-long.
+
+    Attributes:
+        document: number of the document in the call.
+        first: number of the window's first word, counted through all documents.
+        keep: words of the window, half-open, whose results count.
+    """
+
+    document: int
+    first: int
+    sentence: Sentence
+    keep: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenTable:
+    """Results of one call, one row a word; on the CPU.
+
+    Attributes:
+        documents: the call's documents.
+        draft, label: numbers of stage one's and of the final label, shape ``(N,)``, int64.
+        draft_probability, draft_margin: of stage one, shape ``(N,)``, float32, 0..1.
+        probability, margin: of the deciding stage, shape ``(N,)``, float32, 0..1.
+        uncertainty: nats, shape ``(N,)``, float32.
+        refined: shape ``(N,)``, bool.
+    """
+
+    documents: Sequence[Sequence[Sentence]]
+    draft: Tensor
+    label: Tensor
+    probability: Tensor
+    margin: Tensor
+    uncertainty: Tensor
+    refined: Tensor
+
+    @classmethod
+    def empty(cls, documents: Sequence[Sequence[Sentence]]) -> "TokenTable":
+        """Make a table with a row for every word."""
+        words = sum(len(sentence.words) for document in documents for sentence in document)
+        return cls(
+            documents=documents,
+            draft=torch.zeros(words, dtype=torch.int64),
+            label=torch.zeros(words, dtype=torch.int64),
+            probability=torch.zeros(words),
+            margin=torch.zeros(words),
+            uncertainty=torch.zeros(words),
+            refined=torch.zeros(words, dtype=torch.bool),
+        )
+
+    def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
+        """Turn rows into text: strict spans, labels in BIO2."""
+        names = vocabulary.labels
+        columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined)
+        draft, label, probability, margin, uncertainty, refined = (column.tolist() for column in columns)
+        results: list[list[Prediction]] = []
+        first = 0
+        for document in self.documents:
+            predictions = []
+            for sentence in document:
+                rows = slice(first, first + len(sentence.words))
+                first = rows.stop
+                spans = decode_spans([names[number] for number in label[rows]], vocabulary.scheme)
+                drafted = [names[number] for number in draft[rows]]
+                predictions.append(
+                    Prediction(
+                        labels=encode_spans(spans, len(sentence.words), "BIO"),
+                        draft_labels=convert_labels(drafted, source=vocabulary.scheme, target="BIO"),
+                        probabilities=tuple(probability[rows]),
+                        margins=tuple(margin[rows]),
+                        uncertainty=tuple(uncertainty[rows]),
+                        refined=tuple(refined[rows]),
+                        spans=spans,
+                    )
+                )
+            results.append(predictions)
+        return results
+
+
+@dataclass(kw_only=True, slots=True)
+class CallSettings:
+    """How one call of ``predict_documents`` is to work."""
+
+    batch_words: int = 4096
+    samples: int | None = None
+    threshold: float | None = None
+    precision: Precision = "fp32"
+    windows: list[Window] = field(default_factory=list)
+
+
+class Tagger(nn.Module, ABC):
+    """A network that labels sentences.
+
+    Attributes:
+        name: the tagger's name, which is that of its module.
+        learns_from_documents: whether training batches must hold whole documents.
+    """
+
+    name: ClassVar[str]
+    config_class: ClassVar[type[TaggerConfig]]
+    learns_from_documents: ClassVar[bool] = False
+
+    def __init__(self, config: TaggerConfig, vocabulary: Vocabulary) -> None:
+        """Hold what every tagger holds and load the encoder, if there is one.
+
+        Raises:
+            EncoderMissingError: when the configuration asks for an encoder that is not there.
+        """
+        super().__init__()
+        self.config = config
+        self.vocabulary = vocabulary
+        self.batch_encoder = BatchEncoder(vocabulary)
+        self.device = torch.device("cpu")
+        if config.encoder is not None:
+            self.encoder_width: int | None = self._encoder().width
+        else:
+            self.encoder_width = None
+
+    @property
+    def entity_types(self) -> tuple[str, ...]:
+        """The entity types the tagger knows."""
+        return self.vocabulary.entity_types
+
+    @property
+    def threshold(self) -> float | None:
+        """Nats above which stage two decides; None for a tagger of one stage."""
+        return None
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Tensor:
+        """Give the training loss of a batch with gold labels, a scalar."""
+
+    @abstractmethod
+    def fill(self, table: TokenTable, settings: CallSettings) -> None:
+        """Fill the table for the windows of a call; runs under ``torch.inference_mode``."""
+
+    def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
+        """Give disjoint groups of all trainable parameters; each has an optimizer of its own name."""
+        return {"tagger": [parameter for parameter in self.parameters() if parameter.requires_grad]}
+
+    def move_to(self, device: str) -> "Tagger":
+        """Move the tagger to a device, ``cpu`` or ``cuda``; fp32 products there are exact fp32 (TF32 off)."""
+        if device != "cpu":
+            torch.backends.cuda.matmul.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = False
+        self.device = torch.device(device)
+        return self.to(self.device)
+
+    def predict_documents(
+        self,
+        documents: Sequence[Sequence[Sentence]],
+        *,
+        batch_words: int = 4096,
+        samples: int | None = None,
+        threshold: float | None = None,
+        precision: Precision = "fp32",
+    ) -> list[list[Prediction]]:
+        """Label documents, each a sequence of sentences of any length.
+
+        Args:
+            batch_words: words with padding that a batch holds at most, unless one window is longer.
+            samples: Monte-Carlo weight samples; the tagger's own number if None.
+            threshold: nats above which stage two decides; the tagger's own if None.
+            precision: bf16 computes networks in bfloat16; probabilities, entropies and CRFs stay in fp32.
+
+        Returns:
+            One list a document, with one prediction a sentence.
+        """
+        table = self.tabulate(
+            documents, batch_words=batch_words, samples=samples, threshold=threshold, precision=precision
+        )
+        return table.predictions(self.vocabulary)
+
+    def tabulate(
+        self,
+        documents: Sequence[Sequence[Sentence]],
+        *,
+        batch_words: int = 4096,
+        samples: int | None = None,
+        threshold: float | None = None,
+        precision: Precision = "fp32",
+    ) -> TokenTable:
+        """Do the work of ``predict_documents`` and give the table, whose labels are the tagger's own.
+
+        Raises:
+            ValueError: when the tagger is in training mode.
+        """
+        if self.training:
+            raise ValueError("predict_documents: expected a tagger in evaluation mode; call eval() first")
+        table = TokenTable.empty(documents)
+        config = self.config
+        settings = CallSettings(
+            batch_words=batch_words,
+            samples=samples,
+            threshold=threshold,
+            precision=precision,
+            windows=cut_windows(documents, longest=config.window_words, overlap=config.window_overlap),
+        )
+        with torch.inference_mode():
+            self.fill(table, settings)
+        return table
+
+    def batches(self, windows: Sequence[Window], *, batch_words: int) -> Iterator[tuple[Sequence[Window], Batch]]:
+        """Cut windows into batches by length, longest first; a pure function of windows and budget."""
+        ordered = sorted(windows, key=lambda window: -len(window.sentence.words))
+        start = 0
+        while start < len(ordered):
+            longest = len(ordered[start].sentence.words)
+            chosen = ordered[start : start + max(1, batch_words // longest)]
+            start += len(chosen)
+            yield chosen, self.encode([window.sentence for window in chosen])
+
+    def encode(self, sentences: Sequence[Sentence], *, documents: Sequence[int] | None = None) -> Batch:
+        """Turn sentences into a batch on the tagger's device."""
+        return self.batch_encoder.encode_batch(sentences, documents=documents, device=self.device)
+
+    def encoder_features(self, batch: Batch) -> Tensor | None:
+        """Give the encoder's features of a batch, shape ``(B, T, E)``; None without an encoder."""
+        if self.config.encoder is None:
+            return None
+        vectors = self._encoder().features([sentence.words for sentence in batch.sentences])
+        return pad_features(vectors, batch.mask.shape[1], self.device)
+
+    def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
+        """Have the encoder compute these sentences' features once; does nothing without an encoder."""
+        if self.config.encoder is not None:
+            self._encoder().keep([sentence.words for document in documents for sentence in document])
+
+    def autocast(self, precision: Precision) -> AbstractContextManager[Any]:
+        """Give the context in which networks compute."""
+        if precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _encoder(self) -> FrozenEncoder:
+        if self.config.encoder is None:
+            raise ValueError("the tagger's configuration has no encoder")
+        return load_encoder(self.config.encoder, self.device.type)
+
+
+class OneStageTagger(Tagger):
+    """A tagger whose one network gives a distribution over label sequences."""
+
+    @abstractmethod
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        """Give the distribution over the label sequences of a batch."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Give the mean over sentences of their negative log-likelihood in nats."""
+        return -self.distribution(batch).log_prob(gold_labels(batch)).mean()
+
+    def fill(self, table: TokenTable, settings: CallSettings) -> None:
+        """Label every window; the uncertainty is the entropy of a word's marginal."""
+        for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
+            with self.autocast(settings.precision):
+                distribution = self.distribution(batch)
+            labels, marginals = distribution.mode(), distribution.marginals()
+            chosen = marginals.gather(2, labels[:, :, None])[:, :, 0]
+            rows, cells = kept_cells(windows, batch.mask.shape[1])
+            for column, values in (
+                (table.draft, labels),
+                (table.label, labels),
+                (table.probability, chosen),
+                (table.margin, top_two_margin(marginals)),
+                (table.uncertainty, entropy(marginals)),
+            ):
+                column[rows] = values.flatten().cpu()[cells]
+
+
+def gold_labels(batch: Batch) -> Tensor:
+    """Give a batch's gold labels.
+
+    Raises:
+        ValueError: when a sentence of the batch has none.
+    """
+    if batch.labels is None:
+        raise ValueError("loss: expected gold labels for every sentence of the batch, got a sentence without")
+    return batch.labels
+
+
+def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overlap: int) -> list[Window]:
+    """Give the windows of all sentences that have a word, in reading order."""
+    windows = []
+    first = 0
+    for number, document in enumerate(documents):
+        for sentence in document:
+            length = len(sentence.words)
+            for start, end, keep in _window_bounds(length, longest, overlap):
+                part = sentence if end - start == length else Sentence(words=sentence.words[start:end])
+                windows.append(Window(document=number, first=first + start, sentence=part, keep=keep))
+            first += length
+    return windows
+
+
+def _window_bounds(length: int, longest: int, overlap: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Give start, end and the kept words (counted from start) of each window of a sentence."""
+    if length == 0:
+        return
+    step = max(1, longest - overlap)
+    starts = range(0, max(1, length - longest + step), step)
+    bounds = [(start, min(start + longest, length)) for start in starts]
+    seams = [(left[1] + right[0]) // 2 for left, right in pairwise(bounds)]
+    for (start, end), begin, stop in zip(bounds, [0, *seams], [*seams, length], strict=True):
+        yield start, end, (begin - start, stop - start)
+
+
+def kept_cells(windows: Sequence[Window], width: int) -> tuple[Tensor, Tensor]:
+    """Give, for the kept words of a batch, their rows in the token table and their cells in the flattened batch."""
+    rows, cells = [], []
+    for number, window in enumerate(windows):
+        begin, stop = window.keep
+        rows.append(torch.arange(window.first + begin, window.first + stop))
+        cells.append(torch.arange(number * width + begin, number * width + stop))
+    return torch.cat(rows), torch.cat(cells)
+
+
+def top_two_margin(probabilities: Tensor) -> Tensor:
+    """Give the best probability less the second best; shape ``(..., L)`` to ``(...)``; 1 for a single label."""
+    if probabilities.shape[-1] == 1:
+        return torch.ones_like(probabilities[..., 0])
+    best = probabilities.topk(2, dim=-1).values
+    return best[..., 0] - best[..., 1]

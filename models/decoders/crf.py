@@ -1,0 +1,95 @@
+"""The conditional random field decoder (Lafferty et al., 2001; as on top of a BiLSTM in Lample et al., 2016)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from models.data import IGNORED_LABEL
+from models.decoders.base import LabelDistribution
+from models.decoders.crf_scan import backward_scores, forward_scores, log_partition, sequence_scores, viterbi
+from models.labels import Scheme, is_legal_transition
+
+# Well below any score that training reaches, and small enough that sums of it stay finite in fp32.
+_FORBIDDEN = -1e4
+
+
+class Crf(nn.Module):
+    """Transition scores between labels, with start and end vectors in place of extra labels."""
+
+    illegal: Tensor
+    illegal_start: Tensor
+    illegal_end: Tensor
+
+    def __init__(self, labels: Sequence[str], scheme: Scheme, *, legal_mode: bool) -> None:
+        """Start from zero scores.
+
+        Args:
+            legal_mode: whether the mode is sought among well-formed label sequences only. Training and marginals
+                always go over all sequences.
+        """
+        super().__init__()
+        self.transitions = nn.Parameter(torch.zeros(len(labels), len(labels)))
+        self.start = nn.Parameter(torch.zeros(len(labels)))
+        self.end = nn.Parameter(torch.zeros(len(labels)))
+        self._legal_mode = legal_mode
+        pairs = [[not is_legal_transition(left, right, scheme) for right in labels] for left in labels]
+        starts = [not is_legal_transition(None, right, scheme) for right in labels]
+        ends = [not is_legal_transition(left, None, scheme) for left in labels]
+        self.register_buffer("illegal", torch.tensor(pairs), persistent=False)
+        self.register_buffer("illegal_start", torch.tensor(starts), persistent=False)
+        self.register_buffer("illegal_end", torch.tensor(ends), persistent=False)
+
+    def forward(self, emissions: Tensor, mask: Tensor) -> "CrfDistribution":
+        """Build the distribution.
+
+        Args:
+            emissions: shape ``(B, T, L)``, float; taken to fp32, or left in fp64.
+            mask: true where a word stands, shape ``(B, T)``, bool.
+        """
+        emissions = emissions if emissions.dtype == torch.float64 else emissions.float()
+        return CrfDistribution(self, emissions, mask)
+
+    def mode_scores(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Give transitions, start and end as the search for the mode uses them."""
+        if not self._legal_mode:
+            return self.transitions, self.start, self.end
+        return (
+            self.transitions.masked_fill(self.illegal, _FORBIDDEN),
+            self.start.masked_fill(self.illegal_start, _FORBIDDEN),
+            self.end.masked_fill(self.illegal_end, _FORBIDDEN),
+        )
+
+
+class CrfDistribution(LabelDistribution):
+    """Label sequences of a batch under a CRF."""
+
+    def __init__(self, crf: Crf, emissions: Tensor, mask: Tensor) -> None:
+        """Hold the scores; nothing is computed yet."""
+        self._crf = crf
+        self._emissions = emissions
+        self._mask = mask
+
+    def log_partition(self) -> Tensor:
+        """Give log Z of each sentence, shape ``(B,)``."""
+        crf = self._crf
+        return log_partition(self._emissions, crf.transitions, crf.start, crf.end, self._mask)
+
+    @override
+    def log_prob(self, labels: Tensor) -> Tensor:
+        crf, known = self._crf, labels.masked_fill(labels == IGNORED_LABEL, 0)
+        score = sequence_scores(self._emissions, crf.transitions, crf.start, crf.end, self._mask, known)
+        return score - self.log_partition()
+
+    @override
+    def mode(self) -> Tensor:
+        return viterbi(self._emissions, *self._crf.mode_scores(), self._mask)
+
+    @override
+    def marginals(self) -> Tensor:
+        crf = self._crf
+        before = forward_scores(self._emissions, crf.transitions, crf.start, self._mask)
+        after = backward_scores(self._emissions, crf.transitions, crf.end, self._mask)
+        total = (before[:, -1] + crf.end).logsumexp(dim=1)
+        return (before + after - total[:, None, None]).exp() * self._mask[:, :, None]

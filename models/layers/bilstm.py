@@ -1,0 +1,58 @@
+"""The plain bidirectional LSTM over padded batches."""
+
+from typing import cast
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from models.config import Config
+
+
+class BiLstmConfig(Config):
+    """Sizes of a bidirectional LSTM."""
+
+    hidden: int = Field(default=200, ge=1)
+    """Units of each direction."""
+    layers: int = Field(default=1, ge=1)
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Dropout between the layers and on the output."""
+
+
+class BiLstm(nn.Module):
+    """A stack of bidirectional LSTM layers with dropout on its output (NCRF++; Yang and Zhang, 2018)."""
+
+    def __init__(self, config: BiLstmConfig, input_dimension: int) -> None:
+        """Build the stack."""
+        super().__init__()
+        between = config.dropout if config.layers > 1 else 0.0
+        self.lstm = nn.LSTM(
+            input_dimension,
+            config.hidden,
+            config.layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=between,
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.output_dimension = 2 * config.hidden
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Read sentences both ways.
+
+        Args:
+            inputs: shape ``(B, T, D)``, float.
+            lengths: shape ``(B,)``, int64, on the CPU.
+
+        Returns:
+            Shape ``(B, T, output_dimension)``, float; zeros where padded.
+        """
+        return cast(Tensor, self.dropout(run_lstm(self.lstm, inputs, lengths)))
+
+
+def run_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
+    """Run a batch-first LSTM over padded sentences of differing length; zeros where padded."""
+    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    outputs, _ = lstm(packed)
+    padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
+    return padded

@@ -1,0 +1,168 @@
+"""Word representations: word embedding, character network and encoder features side by side."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from models.config import Config, ConfigError
+from models.data import PADDING, UNKNOWN, Batch, Vocabulary
+from models.layers.char_cnn import CharCnn, CharCnnConfig
+
+
+class WordRepresentationConfig(Config):
+    """What a word's vector is made of; the parts are concatenated."""
+
+    word_dimension: int = Field(default=100, ge=0)
+    """Dimensions of the word embedding; 0 leaves it out."""
+    unit_variance: bool = False
+    """Divide the initial table by its standard deviation (released code of UANet and Doc-UANet)."""
+    rare_to_unknown: float = Field(default=0.5, ge=0, le=1)
+    """Chance that training shows a word seen once as the unknown word, so that its vector is learned."""
+    word_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Chance that training shows any word as the unknown word; the character network still sees it."""
+    characters: CharCnnConfig | None = CharCnnConfig()
+    encoder_dimension: int | None = None
+    """Dimensions that the encoder's features are projected to; None takes them as they are."""
+    encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on the encoder's features before the projection."""
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Dropout on the concatenated vector."""
+
+
+class WordRepresentation(nn.Module):
+    """Concatenates word embedding, character network and encoder features (NCRF++; Yang and Zhang, 2018)."""
+
+    def __init__(
+        self, config: WordRepresentationConfig, vocabulary: Vocabulary, *, encoder_width: int | None = None
+    ) -> None:
+        """Build the parts.
+
+        Args:
+            encoder_width: width of the encoder's features; None where there are none.
+        """
+        super().__init__()
+        self._config = config
+        self._first_rare = 2 + len(vocabulary.words) - vocabulary.rare_words
+        self.words = _word_table(config, len(vocabulary.words) + 2) if config.word_dimension else None
+        self.characters = CharCnn(config.characters, len(vocabulary.characters) + 2) if config.characters else None
+        self.projection: nn.Linear | None = None
+        width = config.word_dimension + (self.characters.output_dimension if self.characters else 0)
+        if encoder_width is not None:
+            width += config.encoder_dimension or encoder_width
+            if config.encoder_dimension:
+                self.projection = nn.Linear(encoder_width, config.encoder_dimension)
+        if not width:
+            raise ConfigError("representation: expected a word embedding, characters or an encoder, got none")
+        self.output_dimension = width
+
+    def forward(self, batch: Batch, features: Tensor | None) -> Tensor:
+        """Give the vectors of a batch's words.
+
+        Args:
+            features: the encoder's, shape ``(B, T, E)``, float; None where there are none.
+
+        Returns:
+            Shape ``(B, T, output_dimension)``, float.
+        """
+        parts = []
+        if self.words is not None:
+            parts.append(self.words(self._hide_words(batch.words) if self.training else batch.words))
+        if self.characters is not None:
+            parts.append(self.characters(batch.forms)[batch.form_index])
+        if features is not None:
+            dropped = nn.functional.dropout(features, self._config.encoder_dropout, self.training)
+            parts.append(self.projection(dropped) if self.projection is not None else dropped)
+        return nn.functional.dropout(torch.cat(parts, dim=-1), self._config.dropout, self.training)
+
+    @torch.no_grad()
+    def load_vectors(self, vocabulary: Vocabulary, vectors: "WordVectors") -> int:
+        """Put pretrained vectors into the table: exact word first, then its lower-cased form.
+
+        Returns:
+            How many words got a vector.
+        """
+        if self.words is None or vectors.matrix.shape[1] != self._config.word_dimension:
+            raise ConfigError(
+                f"representation.word_dimension: expected {vectors.matrix.shape[1]} as the vectors have, "
+                f"got {self._config.word_dimension}"
+            )
+        rows = {word: row for row, word in enumerate(vectors.words)}
+        found = 0
+        for number, word in enumerate(vocabulary.words, start=2):
+            row = rows.get(word, rows.get(word.lower()))
+            if row is not None:
+                self.words.weight[number] = torch.from_numpy(vectors.matrix[row])
+                found += 1
+        if self._config.unit_variance:
+            self.words.weight[1:] /= self.words.weight[1:].std()
+        return found
+
+    def _hide_words(self, words: Tensor) -> Tensor:
+        draws = torch.rand(words.shape).to(words.device)
+        chance = torch.full_like(draws, self._config.word_dropout)
+        chance[words >= self._first_rare] = max(self._config.rare_to_unknown, self._config.word_dropout)
+        return torch.where((draws < chance) & (words != PADDING), UNKNOWN, words)
+
+
+def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding:
+    table = nn.Embedding(size, config.word_dimension, padding_idx=PADDING)
+    bound = math.sqrt(3.0 / config.word_dimension)
+    with torch.no_grad():
+        nn.init.uniform_(table.weight, -bound, bound)
+        if config.unit_variance:
+            # The released code counts the never filled row 0 into the deviation; row 0 is zero here and left out.
+            table.weight /= table.weight[1:].std()
+        table.weight[PADDING] = 0
+    return table
+
+
+class WordVectors:
+    """Pretrained word vectors: words and a matrix of shape ``(words, dimensions)``, float32."""
+
+    def __init__(self, words: list[str], matrix: np.ndarray) -> None:
+        """Pair words with the rows of a matrix."""
+        self.words = words
+        self.matrix = matrix
+
+
+def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
+    """Read a text file of GloVe, word2vec or fastText: a word and its numbers a line.
+
+    A first line of two integers (word2vec, fastText) is taken as a header. A word that stands twice keeps its first
+    vector.
+
+    Raises:
+        ConfigError: with file and line, for a line whose numbers are missing, too few or no numbers.
+    """
+    words: dict[str, int] = {}
+    rows: list[np.ndarray] = []
+    for number, word, values in _vector_lines(path):
+        if limit is not None and len(rows) >= limit:
+            break
+        try:
+            vector = np.array(values, dtype=np.float32)
+        except ValueError:
+            raise ConfigError(f"{path}:{number}: expected numbers after the word {word!r}, got {values[:3]}") from None
+        if rows and vector.shape != rows[0].shape:
+            raise ConfigError(f"{path}:{number}: expected {rows[0].size} numbers for {word!r}, got {vector.size}")
+        if word not in words:
+            words[word] = len(rows)
+            rows.append(vector)
+    if not rows:
+        raise ConfigError(f"{path}: expected a word and its numbers a line, got no such line")
+    return WordVectors(list(words), np.stack(rows))
+
+
+def _vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            fields = line.rstrip().split(" ")
+            is_header = number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields)
+            if is_header or fields == [""]:
+                continue
+            yield number, fields[0], fields[1:]

@@ -1,0 +1,169 @@
+"""Relative attention over words, and the two-stream layer that lets words look at draft labels.
+
+Scores follow Transformer-XL (Dai et al., 2019) and TENER (Yan et al., 2019) with the paper's sign and origin: offset
+i - j, sinusoids centred at 0 and computed for the sentence at hand. (The released code keeps a table whose origin
+moves with the longest sentence seen.) The last layer has a second stream whose keys and values are draft labels
+(Ye et al., 2021, section III-C).
+"""
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from models.config import Config
+
+
+class TwoStreamConfig(Config):
+    """Sizes of the two-stream encoder."""
+
+    heads: int = Field(default=7, ge=1)
+    head_dimension: int = Field(default=80, ge=2)
+    """Dimensions of a head; even, since sinusoids come in pairs. The width of a stream is heads times this."""
+    layers: int = Field(default=2, ge=1)
+    """Layers in all; the last one has two streams."""
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    attention_dropout: float = Field(default=0.15, ge=0, lt=1)
+
+    @property
+    def width(self) -> int:
+        """Dimensions of a stream."""
+        return self.heads * self.head_dimension
+
+
+def relative_sinusoids(length: int, dimension: int, *, like: Tensor) -> Tensor:
+    """Encode the offsets length - 1 down to 1 - length.
+
+    Returns:
+        Shape ``(2 * length - 1, dimension)``; row ``length - 1`` is offset 0 whatever the length.
+    """
+    offsets = torch.arange(length - 1, -length, -1, device=like.device, dtype=torch.float32)
+    exponents = torch.arange(0, dimension, 2, device=like.device, dtype=torch.float32) / dimension
+    angles = offsets[:, None] * torch.exp(-math.log(10_000.0) * exponents)[None, :]
+    return torch.cat([angles.sin(), angles.cos()], dim=1).to(like.dtype)
+
+
+def align_offsets(scores: Tensor) -> Tensor:
+    """Turn scores by offset into scores by key.
+
+    Args:
+        scores: shape ``(..., T, 2T - 1)``; column c is offset T - 1 - c.
+
+    Returns:
+        Shape ``(..., T, T)``; entry (i, j) is the score of offset i - j in row i.
+    """
+    length = scores.shape[-2]
+    flat = nn.functional.pad(scores, (0, 1)).flatten(-2)
+    rows = flat[..., length - 1 : length - 1 + length * (2 * length - 1)]
+    return rows.reshape(*rows.shape[:-1], length, 2 * length - 1)[..., :length]
+
+
+class RelativeAttention(nn.Module):
+    """Multi-head attention with relative positions; no output projection, as released."""
+
+    def __init__(self, config: TwoStreamConfig) -> None:
+        """Build the projections; every layer and stream has its own."""
+        super().__init__()
+        self._heads = config.heads
+        self._scale = math.sqrt(config.head_dimension)
+        self.query = nn.Linear(config.width, config.width, bias=False)
+        self.key = nn.Linear(config.width, config.width, bias=False)
+        self.value = nn.Linear(config.width, config.width, bias=False)
+        self.position = nn.Linear(config.head_dimension, config.head_dimension, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(config.heads, config.head_dimension))
+        self.position_bias = nn.Parameter(torch.empty(config.heads, config.head_dimension))
+        nn.init.xavier_uniform_(self.content_bias)
+        nn.init.xavier_uniform_(self.position_bias)
+        self.dropout = nn.Dropout(config.attention_dropout)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Score every key for every query.
+
+        Args:
+            queries, keys: shape ``(B, T, width)``.
+
+        Returns:
+            Shape ``(B, heads, T, T)``, scaled.
+        """
+        query = self._split(self.query(queries))
+        key = self._split(self.key(keys))
+        positions = self.position(relative_sinusoids(queries.shape[1], query.shape[-1], like=query))
+        by_content = (query + self.content_bias[:, None]) @ key.transpose(-1, -2)
+        by_offset = (query + self.position_bias[:, None]) @ positions.transpose(0, 1)
+        return (by_content + align_offsets(by_offset)) / self._scale
+
+    def forward(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """Attend from words to words or labels.
+
+        Args:
+            queries, keys: shape ``(B, T, width)``.
+            mask: true where a word stands, shape ``(B, T)``, bool.
+
+        Returns:
+            Shape ``(B, T, width)``, zeros where padded.
+        """
+        scores = self.scores(queries, keys).masked_fill(~mask[:, None, None, :], float("-inf"))
+        weights = self.dropout(scores.softmax(dim=-1))
+        attended: Tensor = (weights @ self._split(self.value(keys))).transpose(1, 2).flatten(2)
+        return attended * mask[:, :, None]
+
+    def _split(self, states: Tensor) -> Tensor:
+        return states.reshape(*states.shape[:2], self._heads, -1).transpose(1, 2)
+
+
+class RelativeLayer(nn.Module):
+    """One post-norm Transformer layer on the word stream."""
+
+    def __init__(self, config: TwoStreamConfig) -> None:
+        """Build attention, feed-forward network and norms."""
+        super().__init__()
+        self.attention = RelativeAttention(config)
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(config.width, 2 * config.width),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(2 * config.width, config.width),
+            nn.Dropout(config.dropout),
+        )
+        self.feed_forward_norm = nn.LayerNorm(config.width)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Give the next states, shape ``(B, T, width)``."""
+        attended: Tensor = self.attention_norm(states + self.attention(states, states, mask))
+        result: Tensor = self.feed_forward_norm(attended + self.feed_forward(attended))
+        return result
+
+
+class TwoStreamEncoder(nn.Module):
+    """Ordinary layers on the word stream, then one layer that also reads the draft labels.
+
+    The label stream has no residual, norm or feed-forward network, so a word's own draft label enters only through
+    attention; the unused feed-forward weights of the released code are left out.
+    """
+
+    def __init__(self, config: TwoStreamConfig) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.lower = nn.ModuleList(RelativeLayer(config) for _ in range(config.layers - 1))
+        self.last = RelativeLayer(config)
+        self.label_attention = RelativeAttention(config)
+
+    def read_words(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Run the word stream up to the last layer; a document memory may be read after this."""
+        for layer in self.lower:
+            words = layer(words, mask)
+        return words
+
+    def read_labels(self, words: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the last layer.
+
+        Args:
+            words: the word stream from ``read_words``, shape ``(B, T, width)``.
+            labels: the label stream, shape ``(B, T, width)``.
+
+        Returns:
+            What each word gathered from words and from labels, each of shape ``(B, T, width)``.
+        """
+        return self.last(words, mask), self.label_attention(words, labels, mask)

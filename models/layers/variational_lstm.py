@@ -1,0 +1,183 @@
+"""The variational LSTM: masks on inputs, recurrent state and output that hold for a whole sentence.
+
+Ye et al. (2021), eq. 4: z_x masks the input, z_h the recurrent state, z_out the output, each mask the same at all
+time steps. Training draws fresh masks for every sentence. Inference uses M weight samples, drawn once from a seed: a
+mask on an activation is the same as a mask on the columns of the matrix that reads it, so a sample is a plain
+``nn.LSTM`` with some columns scaled or zeroed, and the answer for a sentence depends on no other sentence.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from models.config import Config
+from models.layers.bilstm import run_lstm
+from models.layers.dropout import draw_mask
+
+
+class VariationalLstmConfig(Config):
+    """Sizes and mask rates of a variational LSTM."""
+
+    hidden: int = Field(default=200, ge=1)
+    """Units of each direction."""
+    layers: int = Field(default=1, ge=1)
+    input_dropout: float = Field(default=0.25, ge=0, lt=1)
+    """Rate of z_x, on the input of every layer."""
+    recurrent_dropout: float = Field(default=0.25, ge=0, lt=1)
+    """Rate of z_h. The released code has none (0); the paper's equation 4 has one."""
+    output_dropout: float = Field(default=0.25, ge=0, lt=1)
+    """Rate of z_out, on what the output layer reads."""
+
+
+class LstmSample(nn.Module):
+    """One weight sample: plain LSTM layers with the masks folded in, and the mask of the output."""
+
+    def __init__(self, layers: list[nn.LSTM], output_mask: Tensor) -> None:
+        """Hold the folded layers and z_out, shape ``(2H,)``."""
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.output_mask = output_mask
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Read sentences; shape ``(B, T, D)`` to ``(B, T, 2H)``, before z_out."""
+        hidden = inputs
+        for layer in self.layers:
+            if isinstance(layer, nn.LSTM):
+                hidden = run_lstm(layer, hidden, lengths)
+        return hidden
+
+
+class VariationalLstm(nn.Module):
+    """Stacked bidirectional LSTM layers with variational dropout."""
+
+    def __init__(self, config: VariationalLstmConfig, input_dimension: int) -> None:
+        """Build the layers; each is one bidirectional layer, so that masks can stand between them."""
+        super().__init__()
+        self._config = config
+        self.output_dimension = 2 * config.hidden
+        widths = [input_dimension] + [self.output_dimension] * (config.layers - 1)
+        self.layers = nn.ModuleList(
+            nn.LSTM(width, config.hidden, batch_first=True, bidirectional=True) for width in widths
+        )
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Make one stochastic pass with fresh masks for every sentence.
+
+        Args:
+            inputs: shape ``(B, T, D)``, float.
+            lengths: shape ``(B,)``, int64, on the CPU.
+
+        Returns:
+            Hidden states before and after z_out, each of shape ``(B, T, 2H)``, zeros where padded.
+        """
+        config, sentences = self._config, inputs.shape[0]
+        hidden = inputs
+        for layer in self._lstm_layers():
+            hidden = hidden * draw_mask((sentences, 1, hidden.shape[2]), config.input_dropout, like=hidden)
+            if config.recurrent_dropout:
+                state_mask = draw_mask((2, sentences, config.hidden), config.recurrent_dropout, like=hidden)
+                hidden = run_masked_lstm(layer, hidden, lengths, state_mask)
+            else:
+                hidden = run_lstm(layer, hidden, lengths)
+        masked = hidden * draw_mask((sentences, 1, self.output_dimension), config.output_dropout, like=hidden)
+        return hidden, masked
+
+    @torch.no_grad()
+    def draw_samples(self, samples: int, seed: int) -> list[LstmSample]:
+        """Draw M weight samples; the first of a larger draw equal those of a smaller one."""
+        config, generator = self._config, torch.Generator().manual_seed(seed)
+        drawn = []
+        for _ in range(samples):
+            folded = []
+            for layer in self._lstm_layers():
+                like = layer.get_parameter("weight_ih_l0")
+                input_mask = draw_mask((layer.input_size,), config.input_dropout, like=like, generator=generator)
+                state_mask = draw_mask((2, config.hidden), config.recurrent_dropout, like=like, generator=generator)
+                folded.append(_fold(layer, input_mask, state_mask))
+            output_mask = draw_mask((self.output_dimension,), config.output_dropout, like=like, generator=generator)
+            drawn.append(LstmSample(folded, output_mask))
+        return drawn
+
+    def _lstm_layers(self) -> Iterator[nn.LSTM]:
+        for layer in self.layers:
+            if isinstance(layer, nn.LSTM):
+                yield layer
+
+
+def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: Tensor) -> Tensor:
+    """Run one bidirectional layer with a mask on the recurrent state of each sentence.
+
+    Both directions advance together, and a step computes only the sentences that have not ended.
+
+    Args:
+        inputs: shape ``(B, T, D)``, float.
+        lengths: shape ``(B,)``, int64, on the CPU.
+        state_mask: z_h of each direction and sentence, shape ``(2, B, H)``.
+
+    Returns:
+        Shape ``(B, T, 2H)``, zeros where padded.
+    """
+    reversal = _reversal(lengths, inputs.shape[1]).to(inputs.device)[:, :, None]
+    backward = inputs.gather(1, reversal.expand_as(inputs))
+    packed = [
+        pack_padded_sequence(stream, lengths, batch_first=True, enforce_sorted=False) for stream in (inputs, backward)
+    ]
+    order = packed[0]
+    input_weight = _both_directions(lstm, "weight_ih_l0").transpose(1, 2)
+    state_weight = _both_directions(lstm, "weight_hh_l0").transpose(1, 2)
+    bias = _both_directions(lstm, "bias_ih_l0") + _both_directions(lstm, "bias_hh_l0")
+    gates = torch.baddbmm(bias[:, None], torch.stack([stream.data for stream in packed]), input_weight)
+    outputs = _scan(gates, state_weight, state_mask[:, order.sorted_indices], order.batch_sizes.tolist())
+    streams = []
+    for direction in range(2):
+        sequence = PackedSequence(outputs[direction], order.batch_sizes, order.sorted_indices, order.unsorted_indices)
+        streams.append(pad_packed_sequence(sequence, batch_first=True, total_length=inputs.shape[1])[0])
+    streams[1] = streams[1].gather(1, reversal.expand_as(streams[1]))
+    return torch.cat(streams, dim=2)
+
+
+def _scan(gates: Tensor, state_weight: Tensor, state_mask: Tensor, active: list[int]) -> Tensor:
+    """Advance both directions step by step over packed gates of shape ``(2, words, 4H)``."""
+    hidden = torch.zeros_like(state_mask)
+    cell = torch.zeros_like(state_mask)
+    outputs = []
+    # One split instead of a slice a step: the gradient of a slice is a zero tensor of the whole size.
+    for step_gates in gates.split(active, dim=1):
+        sentences = step_gates.shape[1]
+        hidden, cell, mask = hidden[:, :sentences], cell[:, :sentences], state_mask[:, :sentences]
+        step = torch.baddbmm(step_gates, hidden * mask, state_weight)
+        input_gate, forget_gate, candidate, output_gate = step.chunk(4, dim=2)
+        cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
+        hidden = output_gate.sigmoid() * cell.tanh()
+        outputs.append(hidden)
+    return torch.cat(outputs, dim=1)
+
+
+def _reversal(lengths: Tensor, steps: int) -> Tensor:
+    """Give the index that reverses each sentence within its own length; padding keeps its place."""
+    positions = torch.arange(steps)[None, :]
+    ends = lengths[:, None]
+    return torch.where(positions < ends, ends - 1 - positions, positions)
+
+
+def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:
+    return torch.stack([lstm.get_parameter(name), lstm.get_parameter(f"{name}_reverse")])
+
+
+def _fold(layer: nn.LSTM, input_mask: Tensor, state_mask: Tensor) -> nn.LSTM:
+    folded = nn.LSTM(
+        layer.input_size,
+        layer.hidden_size,
+        batch_first=True,
+        bidirectional=True,
+        device=layer.get_parameter("weight_ih_l0").device,
+        dtype=layer.get_parameter("weight_ih_l0").dtype,
+    )
+    folded.load_state_dict(layer.state_dict())
+    for suffix, mask in (("", state_mask[0]), ("_reverse", state_mask[1])):
+        folded.get_parameter(f"weight_ih_l0{suffix}").mul_(input_mask)
+        folded.get_parameter(f"weight_hh_l0{suffix}").mul_(mask)
+    return folded.requires_grad_(False)

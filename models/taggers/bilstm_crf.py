@@ -1,0 +1,42 @@
+"""BiLSTM with a conditional random field (Lample et al., 2016; NCRF++, Yang and Zhang, 2018)."""
+
+from typing import ClassVar
+
+from torch import nn
+from typing_extensions import override
+
+from models.base import OneStageTagger, TaggerConfig
+from models.data import Batch, Vocabulary
+from models.decoders.crf import Crf, CrfDistribution
+from models.layers.bilstm import BiLstm, BiLstmConfig
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+
+
+class BiLstmCrfConfig(TaggerConfig):
+    """Sizes of the BiLSTM-CRF tagger."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig()
+    lstm: BiLstmConfig = BiLstmConfig()
+    legal_mode: bool = True
+    """Seek the best label sequence among the well-formed ones only."""
+
+
+class BiLstmCrf(OneStageTagger):
+    """Word representation, bidirectional LSTM, linear layer, CRF."""
+
+    name: ClassVar[str] = "bilstm_crf"
+    config_class: ClassVar[type[TaggerConfig]] = BiLstmCrfConfig
+
+    def __init__(self, config: BiLstmCrfConfig, vocabulary: Vocabulary) -> None:
+        """Build the network."""
+        super().__init__(config, vocabulary)
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        self.lstm = BiLstm(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+        self.crf = Crf(vocabulary.labels, vocabulary.scheme, legal_mode=config.legal_mode)
+
+    @override
+    def distribution(self, batch: Batch) -> CrfDistribution:
+        words = self.representation(batch, self.encoder_features(batch))
+        distribution: CrfDistribution = self.crf(self.output(self.lstm(words, batch.lengths)), batch.mask)
+        return distribution

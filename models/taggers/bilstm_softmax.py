@@ -1,0 +1,38 @@
+"""BiLSTM with a softmax for each word: the plain baseline (NCRF++; Yang and Zhang, 2018)."""
+
+from typing import ClassVar
+
+from torch import nn
+from typing_extensions import override
+
+from models.base import OneStageTagger, TaggerConfig
+from models.data import Batch, Vocabulary
+from models.decoders.softmax import SoftmaxDistribution
+from models.layers.bilstm import BiLstm, BiLstmConfig
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+
+
+class BiLstmSoftmaxConfig(TaggerConfig):
+    """Sizes of the BiLSTM-softmax tagger."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig()
+    lstm: BiLstmConfig = BiLstmConfig()
+
+
+class BiLstmSoftmax(OneStageTagger):
+    """Word representation, bidirectional LSTM, linear layer, softmax."""
+
+    name: ClassVar[str] = "bilstm_softmax"
+    config_class: ClassVar[type[TaggerConfig]] = BiLstmSoftmaxConfig
+
+    def __init__(self, config: BiLstmSoftmaxConfig, vocabulary: Vocabulary) -> None:
+        """Build the network."""
+        super().__init__(config, vocabulary)
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        self.lstm = BiLstm(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+
+    @override
+    def distribution(self, batch: Batch) -> SoftmaxDistribution:
+        words = self.representation(batch, self.encoder_features(batch))
+        return SoftmaxDistribution(self.output(self.lstm(words, batch.lengths)), batch.mask)

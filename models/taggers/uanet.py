@@ -1,0 +1,27 @@
+"""UANet: uncertainty-aware sequence labelling of single sentences (Ye et al., 2021, sections III-B to III-D).
+
+Where paper and released code differ, this follows ``Which to follow`` of the design: recurrent masks (paper), the
+draft as argmax of the mean probability (paper), the expected label embedding with detached probabilities (code), and
+centred relative positions (paper).
+"""
+
+from typing import ClassVar
+
+from models.base import TaggerConfig
+from models.data import Vocabulary
+from models.two_stage import TwoStageConfig, TwoStageTagger
+
+
+class UaNetConfig(TwoStageConfig):
+    """Sizes of UANet."""
+
+
+class UaNet(TwoStageTagger):
+    """Drafts with a variational LSTM, refines uncertain words with two-stream relative attention."""
+
+    name: ClassVar[str] = "uanet"
+    config_class: ClassVar[type[TaggerConfig]] = UaNetConfig
+
+    def __init__(self, config: UaNetConfig, vocabulary: Vocabulary) -> None:
+        """Build both stages."""
+        super().__init__(config, vocabulary, memory=None)

@@ -1,0 +1,310 @@
+"""Training: epochs, dev scores, the best checkpoint, and resuming after a kill to the same weights."""
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from pydantic import Field
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from models.base import Tagger
+from models.checkpoint import save_tagger
+from models.config import Config, ConfigError
+from models.data import Batch, Sentence
+from models.training.metrics import SpanScores, span_scores
+from models.training.optim import OptimizerConfig, build_optimizers, learning_rate
+from models.training.threshold import REFINE_ALL, best_threshold, label_sequences, sweep_threshold
+from models.two_stage import TwoStageTagger
+
+STATE_NAME = "state.safetensors"
+BUNDLE_NAME = "bundle"
+_POOL_BATCHES = 20
+
+Documents = Sequence[Sequence[Sentence]]
+_Item = TypeVar("_Item")
+
+
+class FitConfig(Config):
+    """How a tagger is trained."""
+
+    epochs: int = Field(default=10, ge=1)
+    seed: int = 1
+    batch_sentences: int = Field(default=32, ge=1)
+    """Sentences of a batch; a tagger that learns from documents takes whole documents until it has as many."""
+    document_sentences: int = Field(default=64, ge=1)
+    """A longer training document is cut into stretches of so many sentences."""
+    optimizers: Mapping[str, OptimizerConfig] = {"tagger": OptimizerConfig()}
+    """One for each parameter group of the tagger."""
+    clip_norm: float | None = Field(default=5.0, gt=0)
+    """Largest norm of the gradient over all parameters together."""
+    patience: int | None = Field(default=None, ge=1)
+    """Epochs without a better dev F1 after which training ends; None trains all epochs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochResult:
+    """What an epoch gave; scores in percent, times in seconds.
+
+    Attributes:
+        epoch: 1-based.
+        loss: mean over batches.
+        draft_f1: stage one alone; equal to dev_f1 for a tagger of one stage.
+        threshold: best on the dev set, in nats; None for a tagger of one stage.
+    """
+
+    epoch: int
+    loss: float
+    dev_f1: float
+    dev_precision: float
+    dev_recall: float
+    draft_f1: float
+    threshold: float | None
+    seconds: float
+    dev_seconds: float
+    learning_rates: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitResult:
+    """What training gave; ``bundle`` holds the tagger of the best epoch."""
+
+    best: EpochResult
+    epochs: tuple[EpochResult, ...]
+    bundle: Path
+
+
+def fit(
+    tagger: Tagger,
+    train: Documents,
+    dev: Documents,
+    config: FitConfig,
+    folder: Path,
+    *,
+    on_epoch: Callable[[EpochResult], None] | None = None,
+    resume: bool = True,
+    progress: bool = False,
+) -> FitResult:
+    """Train a tagger.
+
+    Args:
+        train, dev: documents of sentences with gold labels.
+        folder: takes the state of the last epoch and the bundle of the best one.
+        on_epoch: called after each epoch of this call.
+        resume: go on from the state in ``folder``, if there is one; the result is that of an undisturbed training.
+        progress: show a bar on stderr.
+
+    Raises:
+        ConfigError: when optimizers do not fit the tagger, or the state is of another training.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(config.seed)
+    trainer = _Trainer(tagger, train, config)
+    history = trainer.restore(folder / STATE_NAME) if resume else []
+    tagger.keep_features(trainer.documents)
+    tagger.keep_features(dev)
+    for epoch in range(len(history), config.epochs):
+        if _out_of_patience(history, config.patience):
+            break
+        started = time.monotonic()
+        loss = trainer.run_epoch(epoch, progress=progress)
+        trained = time.monotonic()
+        scores, draft, threshold = _score(tagger, dev)
+        result = EpochResult(
+            epoch=epoch + 1,
+            loss=loss,
+            dev_f1=scores.overall.f1,
+            dev_precision=scores.overall.precision,
+            dev_recall=scores.overall.recall,
+            draft_f1=draft.overall.f1,
+            threshold=threshold,
+            seconds=trained - started,
+            dev_seconds=time.monotonic() - trained,
+            learning_rates=trainer.learning_rates(),
+        )
+        if not history or result.dev_f1 > max(entry.dev_f1 for entry in history):
+            save_tagger(tagger, folder / BUNDLE_NAME)
+        history.append(result)
+        trainer.save(folder / STATE_NAME, history)
+        if on_epoch is not None:
+            on_epoch(result)
+    best = max(history, key=lambda entry: entry.dev_f1)
+    return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
+
+
+def _score(tagger: Tagger, dev: Documents) -> tuple[SpanScores, SpanScores, float | None]:
+    """Score final labels and drafts; a tagger of two stages takes the best threshold for its own."""
+    gold = [sentence.labels or () for document in dev for sentence in document]
+    tagger.eval()
+    table = tagger.tabulate(dev, threshold=REFINE_ALL)
+    labels, threshold = table.label, None
+    if isinstance(tagger, TwoStageTagger):
+        threshold = best_threshold(sweep_threshold(table, dev, tagger.vocabulary)).threshold
+        tagger.set_threshold(threshold)
+        labels = torch.where(table.uncertainty > threshold, table.label, table.draft)
+    final = span_scores(gold, label_sequences(labels, dev, tagger.vocabulary))
+    draft = span_scores(gold, label_sequences(table.draft, dev, tagger.vocabulary))
+    return final, draft, threshold
+
+
+def _out_of_patience(history: Sequence[EpochResult], patience: int | None) -> bool:
+    if patience is None or len(history) <= patience:
+        return False
+    best = max(range(len(history)), key=lambda number: history[number].dev_f1)
+    return len(history) - 1 - best >= patience
+
+
+class _Trainer:
+    """A tagger with its optimizers; an epoch's batches are a pure function of seed and epoch."""
+
+    def __init__(self, tagger: Tagger, train: Documents, config: FitConfig) -> None:
+        self._tagger = tagger
+        self._config = config
+        longest = tagger.config.window_words
+        self.documents = [
+            [part for sentence in document for part in _split_long(sentence, longest)] for document in train
+        ]
+        self._optimizers = build_optimizers(tagger.parameter_groups(), config.optimizers)
+        self._step = 0
+        self._steps = config.epochs * len(self._plan(0))
+
+    def run_epoch(self, epoch: int, *, progress: bool) -> float:
+        """Train on every sentence once and give the mean loss of the batches."""
+        self._tagger.train()
+        plan = self._plan(epoch)
+        losses = []
+        bar = tqdm(plan, desc=f"epoch {epoch + 1}", unit="batch", disable=not progress, file=sys.stderr, leave=False)
+        for units in bar:
+            losses.append(self._train_batch(self._batch(units), epoch))
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+        return sum(losses) / max(1, len(losses))
+
+    def learning_rates(self) -> dict[str, float]:
+        """Give the last step's learning rate of each optimizer."""
+        return {name: float(optimizer.param_groups[0]["lr"]) for name, optimizer in self._optimizers.items()}
+
+    def save(self, path: Path, history: Sequence[EpochResult]) -> None:
+        """Write weights, optimizers, random state and history at once: the old state or the new, never half of it."""
+        tensors = {f"tagger/{name}": value.cpu().contiguous() for name, value in self._tagger.state_dict().items()}
+        tensors["random"] = torch.get_rng_state()
+        for name, optimizer in self._optimizers.items():
+            for number, state in optimizer.state_dict()["state"].items():
+                for key, value in state.items():
+                    tensor = value if isinstance(value, Tensor) else torch.tensor(float(value or 0.0))
+                    tensors[f"optimizer/{name}/{number}/{key}"] = tensor.cpu().contiguous().clone()
+        metadata = {
+            "fit": self._config.model_dump_json(),
+            "history": json.dumps([asdict(entry) for entry in history]),
+            "threshold": json.dumps(self._tagger.threshold),
+            "step": str(self._step),
+        }
+        staged = path.with_suffix(".staged")
+        save_file(tensors, staged, metadata=metadata)
+        staged.replace(path)
+
+    def restore(self, path: Path) -> list[EpochResult]:
+        """Read what ``save`` wrote, if it is there, and give the history."""
+        if not path.exists():
+            return []
+        with safe_open(path, framework="pt") as stored:
+            metadata = stored.metadata()
+            if metadata["fit"] != self._config.model_dump_json():
+                raise ConfigError(
+                    f"{path}: expected the state of a training with this configuration, got one of another; "
+                    "train into another folder, or without resuming"
+                )
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        self._tagger.load_state_dict({name[7:]: value for name, value in tensors.items() if name.startswith("tagger/")})
+        torch.set_rng_state(tensors["random"])
+        for name, optimizer in self._optimizers.items():
+            _restore_optimizer(optimizer, tensors, prefix=f"optimizer/{name}/")
+        self._step = int(metadata["step"])
+        threshold = json.loads(metadata["threshold"])
+        if isinstance(self._tagger, TwoStageTagger) and threshold is not None:
+            self._tagger.set_threshold(threshold)
+        return [EpochResult(**entry) for entry in json.loads(metadata["history"])]
+
+    def _train_batch(self, batch: Batch, epoch: int) -> float:
+        for name, optimizer in self._optimizers.items():
+            rate = learning_rate(self._config.optimizers[name], epoch=epoch, step=self._step, steps=self._steps)
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad(set_to_none=True)
+        loss = self._tagger.loss(batch)
+        loss.backward()
+        if self._config.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._tagger.parameters(), self._config.clip_norm)
+        for optimizer in self._optimizers.values():
+            optimizer.step()
+        self._step += 1
+        return float(loss.detach())
+
+    def _batch(self, units: Sequence[Sequence[Sentence]]) -> Batch:
+        documents = [number for number, unit in enumerate(units) for _ in unit]
+        return self._tagger.encode([sentence for unit in units for sentence in unit], documents=documents)
+
+    def _plan(self, epoch: int) -> list[list[Sequence[Sentence]]]:
+        """Give the batches of an epoch, each a list of documents; single sentences where documents do not matter."""
+        shuffler = random.Random(f"{self._config.seed}/{epoch}")
+        documents = [[sentence for sentence in document if sentence.words] for document in self.documents]
+        if self._tagger.learns_from_documents:
+            units = [part for document in documents for part in _chunks(document, self._config.document_sentences)]
+            shuffler.shuffle(units)
+            return list(_fill_batches(units, self._config.batch_sentences))
+        units = [[sentence] for document in documents for sentence in document]
+        shuffler.shuffle(units)
+        pool = self._config.batch_sentences * _POOL_BATCHES
+        batches = [
+            batch
+            for start in range(0, len(units), pool)
+            for batch in _chunks(
+                sorted(units[start : start + pool], key=lambda unit: len(unit[0].words)),
+                self._config.batch_sentences,
+            )
+        ]
+        shuffler.shuffle(batches)
+        return [list(batch) for batch in batches]
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], *, prefix: str) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in tensors.items():
+        if name.startswith(prefix):
+            number, key = name.removeprefix(prefix).split("/")
+            state.setdefault(int(number), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _fill_batches(units: Sequence[Sequence[Sentence]], sentences: int) -> Iterator[list[Sequence[Sentence]]]:
+    batch: list[Sequence[Sentence]] = []
+    for unit in units:
+        batch.append(unit)
+        if sum(map(len, batch)) >= sentences:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _chunks(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _split_long(sentence: Sentence, longest: int) -> list[Sentence]:
+    """Cut an over-long training sentence into pieces; an entity across a cut becomes two."""
+    if len(sentence.words) <= longest:
+        return [sentence]
+    pieces = []
+    for start in range(0, len(sentence.words), longest):
+        labels = list((sentence.labels or ())[start : start + longest])
+        if labels and labels[0].startswith("I-"):
+            labels[0] = f"B-{labels[0][2:]}"
+        pieces.append(Sentence(words=sentence.words[start : start + longest], labels=tuple(labels) or None))
+    return pieces

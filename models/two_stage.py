@@ -1,0 +1,429 @@
+"""The two stages of UANet and Doc-UANet: draft labels with an uncertainty, then refine the uncertain ones.
+
+Stage one (Ye et al., 2021, section III-B) is a variational LSTM with a softmax; M weight samples give a mean
+probability whose entropy, in nats, is the uncertainty. Stage two (section III-C) has word representations of its own
+and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced
+only where its uncertainty exceeds the threshold, so a sentence without such a word needs no stage two: leaving it
+out changes nothing. Doc-UANet adds the document memory, read once before the last layer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from typing_extensions import override
+
+from models.base import (
+    CallSettings,
+    Tagger,
+    TaggerConfig,
+    TokenTable,
+    Window,
+    gold_labels,
+    kept_cells,
+    top_two_margin,
+)
+from models.config import Config
+from models.data import IGNORED_LABEL, Batch, Sentence, Vocabulary
+from models.decoders.base import entropy
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from models.layers.two_stream import TwoStreamConfig, TwoStreamEncoder
+from models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig
+from models.memory import MemoryKey, MemoryReader, occurrence_index
+from models.outputs import Draft, Refined
+
+
+class MemoryConfig(Config):
+    """The document memory."""
+
+    key: MemoryKey = "lower"
+    """What makes two words the same: `lower` (lower-cased, digits as 0) or `exact`."""
+    slots: int = Field(default=10, ge=1)
+    """Other occurrences that a word reads, the first in document order."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout on the reading weights."""
+
+
+class TwoStageConfig(TaggerConfig):
+    """What UANet and Doc-UANet share."""
+
+    draft_representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
+    lstm: VariationalLstmConfig = VariationalLstmConfig()
+    samples: int = Field(default=8, ge=1)
+    """Monte-Carlo weight samples M of inference."""
+    sample_seed: int = 20210823
+    """Seed from which the weight samples are drawn, once a model."""
+    refine_representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
+    label_dimension: int = Field(default=400, ge=1)
+    """Dimensions of a label embedding."""
+    two_stream: TwoStreamConfig = TwoStreamConfig()
+    threshold: float = 0.35
+    """Nats; a word with a larger uncertainty takes stage two's label. Training sweeps it on the dev set."""
+
+
+class DraftNetwork(nn.Module):
+    """Stage one: word representation, variational LSTM, softmax."""
+
+    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, encoder_width: int | None) -> None:
+        """Build the network."""
+        super().__init__()
+        self.representation = WordRepresentation(config.draft_representation, vocabulary, encoder_width=encoder_width)
+        self.lstm = VariationalLstm(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+
+    def forward(self, batch: Batch, features: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Make one stochastic pass; logits ``(B, T, L)`` and hidden states ``(B, T, H)`` before z_out."""
+        hidden, masked = self.lstm(self.representation(batch, features), batch.lengths)
+        return self.output(masked), hidden
+
+    def draft(self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]) -> Draft:
+        """Draft labels with an uncertainty: the mean over the weight samples of the softmax, and of the states."""
+        words = self.representation(batch, features)
+        probabilities, hidden = torch.zeros(()), torch.zeros(())
+        for sample in samples:
+            states = sample(words, batch.lengths)
+            logits = nn.functional.linear(states, self.output.weight * sample.output_mask, self.output.bias)
+            probabilities = probabilities.to(logits.device) + logits.float().softmax(dim=-1)
+            hidden = hidden.to(states.device) + states.float()
+        probabilities, hidden = probabilities / len(samples), hidden / len(samples)
+        return Draft(
+            probabilities=probabilities,
+            labels=probabilities.argmax(dim=-1),
+            uncertainty=entropy(probabilities),
+            hidden=hidden,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryContents:
+    """What the words of a call's documents may read.
+
+    Attributes:
+        hidden: stage one's states, shape ``(N, H)``.
+        probabilities: stage one's mean probabilities, shape ``(N, L)``.
+        slots: rows that a word reads, shape ``(B, T, S)``, int64, -1 where there is none.
+    """
+
+    hidden: Tensor
+    probabilities: Tensor
+    slots: Tensor
+
+
+class RefineNetwork(nn.Module):
+    """Stage two: its own word representation, draft labels, two streams, softmax."""
+
+    def __init__(
+        self,
+        config: TwoStageConfig,
+        vocabulary: Vocabulary,
+        encoder_width: int | None,
+        memory: MemoryConfig | None,
+    ) -> None:
+        """Build the network, with a memory reader where a memory is configured."""
+        super().__init__()
+        width = config.two_stream.width
+        self.representation = WordRepresentation(config.refine_representation, vocabulary, encoder_width=encoder_width)
+        self.words_in = nn.Linear(self.representation.output_dimension, width)
+        self.label_embedding = nn.Parameter(torch.empty(len(vocabulary.labels), config.label_dimension))
+        nn.init.uniform_(self.label_embedding, -1.0, 1.0)
+        self.labels_in = nn.Linear(config.label_dimension, width)
+        self.encoder = TwoStreamEncoder(config.two_stream)
+        self.dropout = nn.Dropout(config.two_stream.dropout)
+        self.output = nn.Linear(2 * width, len(vocabulary.labels))
+        self.reader: MemoryReader | None = None
+        if memory is not None:
+            hidden = 2 * config.lstm.hidden
+            self.reader = MemoryReader(width=width, hidden=hidden, dropout=memory.dropout)
+            self.merge_words = nn.Linear(2 * width, width)
+            self.merge_labels = nn.Linear(2 * width, width)
+
+    def expected_labels(self, probabilities: Tensor) -> Tensor:
+        """Embed drafts as the mean label embedding under their probabilities; ``(..., L)`` to ``(..., width)``.
+
+        The probabilities are detached: gradient reaches the embeddings, never stage one.
+        """
+        result: Tensor = self.labels_in(probabilities.detach() @ self.label_embedding)
+        return result
+
+    def forward(
+        self, batch: Batch, features: Tensor | None, probabilities: Tensor, memory: MemoryContents | None
+    ) -> Tensor:
+        """Read words, draft labels and memory.
+
+        Args:
+            probabilities: stage one's, shape ``(B, T, L)``.
+            memory: what the words may read; None for a tagger without a memory.
+
+        Returns:
+            Logits of shape ``(B, T, L)``.
+        """
+        words = self.words_in(self.representation(batch, features))
+        words = self.encoder.read_words(words, batch.mask)
+        labels = self.expected_labels(probabilities) * batch.mask[:, :, None]
+        if self.reader is not None and memory is not None:
+            keys, values = self.reader.project(memory.hidden.detach(), self.expected_labels(memory.probabilities))
+            context, remembered = self.reader(words, keys, values, memory.slots)
+            words = self.merge_words(torch.cat([words, context], dim=-1))
+            labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
+        streams = self.encoder.read_labels(words, labels, batch.mask)
+        logits: Tensor = self.output(self.dropout(torch.cat(streams, dim=-1)))
+        return logits
+
+
+@dataclass(kw_only=True, slots=True)
+class _Pending:
+    """An uncertain window that waits for stage two, with what stage one computed for it."""
+
+    window: Window
+    probabilities: Tensor
+    uncertainty: Tensor
+    features: Tensor | None
+
+
+class TwoStageTagger(Tagger):
+    """Drafts every sentence, refines those that hold an uncertain word."""
+
+    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, memory: MemoryConfig | None) -> None:
+        """Build both stages; their word representations are separate."""
+        super().__init__(config, vocabulary)
+        self._two_stage = config
+        self._memory = memory
+        self.draft_network = DraftNetwork(config, vocabulary, self.encoder_width)
+        self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width, memory)
+
+    @property
+    @override
+    def threshold(self) -> float:
+        return self._two_stage.threshold
+
+    def set_threshold(self, threshold: float) -> None:
+        """Make another threshold, in nats, the tagger's own; it is saved with the tagger."""
+        self.config = self._two_stage = self._two_stage.model_copy(update={"threshold": threshold})
+
+    @override
+    def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
+        return {
+            "stage_one": list(self.draft_network.parameters()),
+            "stage_two": list(self.refine_network.parameters()),
+        }
+
+    @override
+    def loss(self, batch: Batch) -> Tensor:
+        """Give the cross-entropies of both stages, summed over words, divided by the number of sentences."""
+        gold = gold_labels(batch)
+        features = self.encoder_features(batch)
+        logits, hidden = self.draft_network(batch, features)
+        total = _summed_cross_entropy(logits, gold)
+        probabilities = logits.detach().softmax(dim=-1)
+        slots = self._training_slots(batch)
+        for rows in _rows_by_length(batch.lengths):
+            part, width = _take_rows(batch, rows), int(batch.lengths[rows].max())
+            memory = None
+            if slots is not None:
+                memory = MemoryContents(
+                    hidden=hidden.detach().flatten(0, 1),
+                    probabilities=probabilities.flatten(0, 1),
+                    slots=slots[rows, :width],
+                )
+            part_features = features[rows, :width] if features is not None else None
+            refined = self.refine_network(part, part_features, probabilities[rows, :width], memory)
+            total = total + _summed_cross_entropy(refined, gold[rows, :width])
+        return total / len(batch.sentences)
+
+    @override
+    def fill(self, table: TokenTable, settings: CallSettings) -> None:
+        threshold = self._two_stage.threshold if settings.threshold is None else settings.threshold
+        store = self._new_store(table)
+        pending = self._draft_all(table, settings, threshold, store)
+        self._refine_all(table, settings, threshold, store, pending)
+
+    def _draft_all(
+        self, table: TokenTable, settings: CallSettings, threshold: float, store: "_Store | None"
+    ) -> list[_Pending]:
+        config = self._two_stage
+        samples = self.draft_network.lstm.draw_samples(settings.samples or config.samples, config.sample_seed)
+        pending: list[_Pending] = []
+        for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
+            features = self.encoder_features(batch)
+            with self.autocast(settings.precision):
+                draft = self.draft_network.draft(batch, features, samples)
+            rows, cells = kept_cells(windows, batch.mask.shape[1])
+            best = draft.probabilities.amax(dim=-1)
+            for column, values in (
+                (table.draft, draft.labels),
+                (table.label, draft.labels),
+                (table.probability, best),
+                (table.margin, top_two_margin(draft.probabilities)),
+                (table.uncertainty, draft.uncertainty),
+            ):
+                column[rows] = values.flatten().cpu()[cells]
+            if store is not None:
+                store.write(rows, draft, cells)
+            uncertain = ((draft.uncertainty > threshold) & batch.mask).any(dim=1).tolist()
+            for number in (number for number, wanted in enumerate(uncertain) if wanted):
+                length = len(windows[number].sentence.words)
+                pending.append(
+                    _Pending(
+                        window=windows[number],
+                        probabilities=draft.probabilities[number, :length].clone(),
+                        uncertainty=draft.uncertainty[number, :length].clone(),
+                        features=features[number, :length].clone() if features is not None else None,
+                    )
+                )
+        return pending
+
+    def _refine_all(
+        self,
+        table: TokenTable,
+        settings: CallSettings,
+        threshold: float,
+        store: "_Store | None",
+        pending: Sequence[_Pending],
+    ) -> None:
+        waiting = {id(item.window): item for item in pending}
+        ordered = sorted((item.window for item in pending), key=lambda window: window.first)
+        for windows, batch in self.batches(ordered, batch_words=settings.batch_words):
+            items = [waiting[id(window)] for window in windows]
+            probabilities = nn.utils.rnn.pad_sequence([item.probabilities for item in items], batch_first=True)
+            uncertainty = nn.utils.rnn.pad_sequence([item.uncertainty for item in items], batch_first=True)
+            kept = [item.features for item in items if item.features is not None]
+            features = nn.utils.rnn.pad_sequence(kept, batch_first=True) if kept else None
+            memory = store.read(windows, batch.mask.shape[1]) if store is not None else None
+            with self.autocast(settings.precision):
+                logits = self.refine_network(batch, features, probabilities, memory)
+            refined = merge_stages(probabilities, uncertainty, logits, threshold)
+            rows, cells = kept_cells(windows, batch.mask.shape[1])
+            chosen = refined.refined.flatten().cpu()[cells]
+            rows, cells = rows[chosen], cells[chosen]
+            table.label[rows] = refined.labels.flatten().cpu()[cells]
+            table.probability[rows] = refined.probabilities.amax(dim=-1).flatten().cpu()[cells]
+            margin = top_two_margin(refined.probabilities).flatten().cpu()[cells]
+            table.margin[rows] = torch.minimum(table.margin[rows], margin)
+            table.refined[rows] = True
+
+    def _new_store(self, table: TokenTable) -> "_Store | None":
+        if self._memory is None:
+            return None
+        config = self._two_stage
+        return _Store(
+            table.documents, self._memory, hidden=2 * config.lstm.hidden, labels=len(self.vocabulary.labels),
+            device=self.device,
+        )  # fmt: skip
+
+    def _training_slots(self, batch: Batch) -> Tensor | None:
+        """Give the cells of the flattened batch that each word reads, shape ``(B, T, S)``."""
+        if self._memory is None:
+            return None
+        width = batch.mask.shape[1]
+        documents: dict[int, list[str]] = {}
+        for sentence, document in zip(batch.sentences, batch.documents.tolist(), strict=True):
+            documents.setdefault(document, []).extend(sentence.words)
+        index = occurrence_index(list(documents.values()), key=self._memory.key, slots=self._memory.slots)
+        cells = batch.mask.flatten().cpu().nonzero()[:, 0]
+        slots = torch.full((batch.mask.numel(), self._memory.slots), -1, dtype=torch.int64)
+        slots[cells] = torch.where(index >= 0, cells[index.clamp(min=0)], -1)
+        return slots.view(*batch.mask.shape, -1).to(self.device) if width else None
+
+
+class _Store:
+    """The document memories of one call, side by side; slots never point into another document."""
+
+    def __init__(
+        self,
+        documents: Sequence[Sequence[Sentence]],
+        config: MemoryConfig,
+        *,
+        hidden: int,
+        labels: int,
+        device: torch.device,
+    ) -> None:
+        words = [[word for sentence in document for word in sentence.words] for document in documents]
+        self._index = occurrence_index(words, key=config.key, slots=config.slots)
+        self._slots = config.slots
+        self._device = device
+        # Only words that another word can read are stored.
+        readable = torch.zeros(len(self._index), dtype=torch.bool)
+        readable[self._index[self._index >= 0]] = True
+        self._place = torch.where(readable, readable.cumsum(0) - 1, -1)
+        stored = int(readable.sum())
+        self._hidden = torch.zeros(stored, hidden, device=device)
+        self._probabilities = torch.zeros(stored, labels, device=device)
+
+    def write(self, rows: Tensor, draft: Draft, cells: Tensor) -> None:
+        """Store what stage one says of the words ``rows``, which stand in ``cells`` of the flattened batch."""
+        places = self._place[rows]
+        chosen = places >= 0
+        places, cells = places[chosen].to(self._device), cells[chosen].to(self._device)
+        self._hidden[places] = draft.hidden.flatten(0, 1)[cells]
+        self._probabilities[places] = draft.probabilities.flatten(0, 1)[cells]
+
+    def read(self, windows: Sequence[Window], width: int) -> MemoryContents:
+        """Give what the words of a batch may read, with nothing that they do not."""
+        slots = torch.full((len(windows), width, self._slots), -1, dtype=torch.int64)
+        for number, window in enumerate(windows):
+            length = len(window.sentence.words)
+            slots[number, :length] = self._index[window.first : window.first + length]
+        numbers, compact = torch.unique(slots[slots >= 0], return_inverse=True)
+        slots[slots >= 0] = compact
+        places = self._place[numbers].to(self._device)
+        return MemoryContents(
+            hidden=self._hidden[places],
+            probabilities=self._probabilities[places],
+            slots=slots.to(self._device),
+        )
+
+
+def merge_stages(draft_probabilities: Tensor, uncertainty: Tensor, logits: Tensor, threshold: float) -> Refined:
+    """Keep a draft where its uncertainty is at most the threshold; take stage two's label elsewhere.
+
+    Args:
+        draft_probabilities: shape ``(B, T, L)``.
+        uncertainty: nats, shape ``(B, T)``.
+        logits: of stage two, shape ``(B, T, L)``.
+    """
+    refined = uncertainty > threshold
+    probabilities = logits.float().softmax(dim=-1)
+    labels = torch.where(refined, probabilities.argmax(dim=-1), draft_probabilities.argmax(dim=-1))
+    return Refined(probabilities=probabilities, labels=labels, refined=refined)
+
+
+def _summed_cross_entropy(logits: Tensor, gold: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+    )
+
+
+def _rows_by_length(lengths: Tensor, *, most_waste: float = 0.25) -> Iterator[Tensor]:
+    """Group a batch's sentences by length, so that padding stays below a share of each group's cells.
+
+    Sentences meet only in the memory, which stage one has filled, so stage two may take them group by group.
+    """
+    order = lengths.argsort(descending=True)
+    start = 0
+    while start < len(order):
+        longest, total, end = int(lengths[order[start]]), 0, start
+        while end < len(order):
+            total += int(lengths[order[end]])
+            if end - start >= 16 and total < (1 - most_waste) * longest * (end + 1 - start):
+                break
+            end += 1
+        yield order[start:end]
+        start = end
+
+
+def _take_rows(batch: Batch, rows: Tensor) -> Batch:
+    """Give a batch of some of the sentences, cut to the longest of them."""
+    width = int(batch.lengths[rows].max())
+    forms, form_index = torch.unique(batch.form_index[rows, :width], return_inverse=True)
+    return Batch(
+        sentences=tuple(batch.sentences[row] for row in rows.tolist()),
+        words=batch.words[rows, :width],
+        forms=batch.forms[forms],
+        form_index=form_index,
+        lengths=batch.lengths[rows],
+        mask=batch.mask[rows, :width],
+        labels=batch.labels[rows, :width] if batch.labels is not None else None,
+        documents=batch.documents[rows],
+    )
