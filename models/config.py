@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -19,7 +19,7 @@ class Config(BaseModel):
     )
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> "Config":
+    def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
         """Check plain values, as read from YAML or JSON.
 
         Args:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from pydantic import Field
@@ -29,6 +29,8 @@ class DataConfig(Config):
     """Scored once, by the chosen model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
     """Entity type of the corpora -> type to learn; null makes it no entity. Types not named stay."""
+    vectors: str | None = None
+    """Pretrained word vectors, a text file of GloVe, word2vec or fastText; none are needed."""
 
 
 class ProfileConfig(Config):
@@ -88,17 +90,20 @@ def read_annotate_job(
     for key, value in (values or {}).items():
         set_value(job, key, value)
     apply_overrides(job, overrides)
-    config = cast(AnnotateConfig, AnnotateConfig.from_mapping(job, where=str(path) if path else ""))
-    return config.model_copy(
-        update={
-            "input": absolute(config.input),
-            "output": absolute(config.output),
-            "parser": config.parser.model_copy(
-                update={"directory": absolute(config.parser.directory) if config.parser.directory else None}
-            ),
-            "tagger": config.tagger.model_copy(update={"model": absolute_model(config.tagger.model)}),
-        }
-    )
+    config = AnnotateConfig.from_mapping(job, where=str(path) if path else "")
+    places: dict[str, Any] = {"input": absolute(config.input), "output": absolute(config.output)}
+    if config.parser.directory is not None:
+        directory = absolute(config.parser.directory)
+        places["parser"] = config.parser.model_copy(update={"directory": directory})
+    if names_model(config):
+        model = absolute_model(config.tagger.model)
+        places["tagger"] = config.tagger.model_copy(update={"model": model})
+    return config.model_copy(update=places)
+
+
+def names_model(config: AnnotateConfig) -> bool:
+    """Say whether the job names its tagger; else the default is meant, or what stands in for it."""
+    return "model" in config.tagger.model_fields_set
 
 
 def read_train_config(path: Path) -> TrainConfig:
@@ -107,7 +112,7 @@ def read_train_config(path: Path) -> TrainConfig:
     Raises:
         ConfigError: naming the file and the key.
     """
-    return cast(TrainConfig, TrainConfig.from_mapping(read_yaml(path), where=str(path)))
+    return TrainConfig.from_mapping(read_yaml(path), where=str(path))
 
 
 def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[str] = ()) -> TrainJob:
@@ -132,10 +137,10 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     }
     apply_overrides(job, overrides)
     job["data"]["train"] = [absolute(corpus) for corpus in job["data"]["train"]]
-    for split in ("dev", "test"):
-        if isinstance(job["data"][split], str):
-            job["data"][split] = absolute(job["data"][split])
-    return cast(TrainJob, TrainJob.from_mapping(job, where=str(path)))
+    for name in ("dev", "test", "vectors"):
+        if isinstance(job["data"][name], str):
+            job["data"][name] = absolute(job["data"][name])
+    return TrainJob.from_mapping(job, where=str(path))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models.config import ConfigError
-from workflows.config import read_annotate_job, read_train_config, read_train_job, read_yaml
+from workflows.config import names_model, read_annotate_job, read_train_config, read_train_job, read_yaml
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -80,6 +80,13 @@ def test_an_annotate_job_without_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert job.tagger.threshold == 0.01
     assert job.parser.directory == str(tmp_path / "packages")
     assert (job.reader.text_field, job.limit) == ("body", 3)
+    assert names_model(job)
+
+
+def test_a_job_knows_whether_its_model_was_named() -> None:
+    values = {"input": "x", "output": "y"}
+    assert not names_model(read_annotate_job(None, values=values, overrides=["tagger.samples=2"]))
+    assert names_model(read_annotate_job(None, values=values, overrides=["tagger.model=entities_en"]))
 
 
 def test_an_override_wins_over_an_option_and_an_option_over_the_file(tmp_path: Path) -> None:
