@@ -1,0 +1,348 @@
+"""Commit records and the manifest: which shard is done, with which bytes.
+
+A shard counts once its commit record stands, and a record is created by exactly one worker, whoever comes first.
+Nothing else has a say: a part without a record is a stray, removed when all shards have committed.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from pipeline.contents import content_faults
+from pipeline.durable import create_once, file_sha256, reach, stage_bytes, store_faults, swap_in, sync_folder
+from pipeline.errors import IntegrityError, PlanError, ReconciliationError
+from pipeline.planning import Plan
+from pipeline.records import PartFile, Shard, ShardReport
+from pipeline.schema import SCHEMAS
+
+MANIFEST_VERSION = 1
+
+# What a file that is no record raises: no JSON, no mapping, other keys.
+_MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """A finished run: what readers go by.
+
+    Attributes:
+        plan: digest of the plan.
+        shards: the content of every commit record, in the shards' order.
+    """
+
+    manifest_version: int = MANIFEST_VERSION
+    schema_version: int
+    generation: int
+    plan: str
+    read: int
+    annotated: int
+    unchanged: int
+    dead_letters: int
+    shards: tuple[ShardReport, ...]
+
+    def files(self, table: str) -> list[PartFile]:
+        """Give a table's parts in the shards' order."""
+        return [shard.files[table] for shard in self.shards if table in shard.files]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """Something that is not as the manifest says; ``place`` is a path below the output folder."""
+
+    place: str
+    problem: str
+
+
+def check_equation(report: ShardReport | Manifest, *, place: str) -> None:
+    """Check read = annotated + unchanged + dead letters.
+
+    Raises:
+        ReconciliationError: naming the place and both sides.
+    """
+    outcomes = report.annotated + report.unchanged + report.dead_letters
+    if report.read != outcomes:
+        raise ReconciliationError(
+            f"{place}: {report.read} records were planned, but {report.annotated} annotated + {report.unchanged} "
+            f"unchanged + {report.dead_letters} dead letters = {outcomes}; has the input changed since it was planned?"
+        )
+
+
+class RunFolder:
+    """An output folder with its plan, commit records and manifest."""
+
+    def __init__(self, output: Path) -> None:
+        """Take an absolute path; nothing is made or read yet."""
+        self.output = output
+        self.run = output / "_run"
+        self.staging = self.run / "staging"
+        self.plan_path = self.run / "plan.json"
+        self.manifest_path = self.run / "manifest.json"
+
+    def freeze(self, plan: Plan) -> None:
+        """Write the plan, or check that the one standing there decides the same output.
+
+        Raises:
+            PlanError: when it does not.
+            StoreError: when there is no space.
+        """
+        if not self.plan_path.exists():
+            with store_faults(self.plan_path):
+                staged = stage_bytes(self.staging, plan.to_json())
+                created = create_once(staged, self.plan_path)
+            reach("plan")
+            if created:
+                return
+        self._check_same(plan)
+
+    def plan(self) -> Plan:
+        """Read the plan.
+
+        Raises:
+            PlanError: when there is none, or none that can be read.
+        """
+        try:
+            return Plan.from_json(self.plan_path.read_bytes())
+        except FileNotFoundError:
+            raise PlanError(f"{self.output}: expected the output of a run, found no {self.plan_path.name}") from None
+
+    def manifest(self) -> Manifest | None:
+        """Read the manifest; None while the run is not finished.
+
+        Raises:
+            IntegrityError: when it cannot be read.
+        """
+        try:
+            values = orjson.loads(self.manifest_path.read_bytes())
+            return Manifest(**{**values, "shards": tuple(_report(shard) for shard in values["shards"])})
+        except FileNotFoundError:
+            return None
+        except _MALFORMED as error:
+            raise IntegrityError(f"{self.manifest_path}: not a manifest: {error}") from None
+
+    def commit(self, report: ShardReport) -> ShardReport:
+        """Make a shard's parts count, unless another worker was first: then ours go and its record is given.
+
+        Raises:
+            StoreError: when there is no space.
+        """
+        path = self.record_path(report.shard, generation=report.generation)
+        with store_faults(path):
+            won = create_once(stage_bytes(self.staging, _canonical(report)), path)
+        if won:
+            reach("commit")
+            return report
+        winner = _read_record(path)
+        if winner is None:
+            raise IntegrityError(f"{path}: the record was withdrawn while it was being read; run the command again")
+        kept = {part.path for part in winner.files.values()}
+        for part in report.files.values():
+            # Equal bytes have equal names, so our part may be the very file that the winner's record names.
+            if part.path not in kept:
+                (self.output / part.path).unlink(missing_ok=True)
+        return winner
+
+    def committed(self, shard: Shard, *, generation: int) -> ShardReport | None:
+        """Give a shard's record if its parts are there and of the right size."""
+        path = self.record_path(shard.index, generation=generation)
+        try:
+            report = _read_record(path)
+        except IntegrityError:
+            return None
+        if report is None or any(self._part_fault(part) for part in report.files.values()):
+            return None
+        return report
+
+    def done(self, plan: Plan) -> dict[int, ShardReport]:
+        """Give the records of all shards that need no more work, by the shard's index."""
+        found = ((shard.index, self.committed(shard, generation=plan.generation)) for shard in plan.shards)
+        return {index: report for index, report in found if report is not None}
+
+    def withdraw(self, shards: Iterable[Shard], *, generation: int) -> None:
+        """Remove the records of shards whose parts are gone or cut short, so that they can be done again."""
+        for shard in shards:
+            path = self.record_path(shard.index, generation=generation)
+            if path.exists() and self.committed(shard, generation=generation) is None:
+                path.unlink(missing_ok=True)
+
+    def finish(self, plan: Plan) -> Manifest:
+        """Check the equation in total, remove strays and swap the manifest in; a finished run is left untouched.
+
+        Raises:
+            IntegrityError: when a shard has no commit record.
+            ReconciliationError: when documents went missing.
+            StoreError: when there is no space.
+        """
+        manifest = self._new_manifest(plan)
+        strays = list(self._strays(manifest))
+        for stray in strays:
+            stray.unlink(missing_ok=True)
+        for folder in {stray.parent for stray in strays}:
+            sync_folder(folder)
+        reach("sweep")
+        content = _canonical(manifest)
+        if self.manifest_path.exists() and self.manifest_path.read_bytes() == content:
+            return manifest
+        with store_faults(self.manifest_path):
+            swap_in(stage_bytes(self.staging, content), self.manifest_path)
+        reach("swap")
+        return manifest
+
+    def record_path(self, shard: int, *, generation: int) -> Path:
+        """Give the place of a shard's commit record."""
+        return self.run / "commits" / str(generation) / f"{shard:05d}.json"
+
+    def is_finished(self, plan: Plan) -> bool:
+        """Say whether the manifest stands for this plan, every part is there and nothing strays."""
+        try:
+            manifest = self.manifest()
+        except IntegrityError:
+            return False
+        return (
+            manifest is not None
+            and manifest.plan == plan.digest
+            and all(self._part_fault(part) is None for shard in manifest.shards for part in shard.files.values())
+            and not any(self._strays(manifest))
+        )
+
+    def faults(self, manifest: Manifest, *, deep: bool) -> Iterator[Finding]:
+        """Compare everything below the output folder with the manifest; see ``verify``."""
+        yield from self._plan_faults(manifest)
+        seen: set[str] = set()
+        for report in manifest.shards:
+            record = self.record_path(report.shard, generation=report.generation)
+            yield from self._record_faults(report, record)
+            broken = [*self._shard_file_faults(report, deep=deep)]
+            yield from broken
+            if deep and not broken:
+                paths = {name: self.output / part.path for name, part in report.files.items()}
+                for place, problem in content_faults(report, paths, seen=seen):
+                    yield Finding(place=self._below(place), problem=problem)
+        for stray in self._strays(manifest):
+            yield Finding(place=self._below(stray), problem="stray: no commit record names it")
+
+    def _check_same(self, plan: Plan) -> None:
+        standing = self.plan()
+        if standing.digest == plan.digest:
+            return
+        differences = "\n".join(f"  - {line}" for line in plan.difference(standing))
+        raise PlanError(
+            f"{self.output}: holds a run of another plan:\n{differences}\n"
+            "Give a new --output folder, or undo the change to resume this one"
+        )
+
+    def _new_manifest(self, plan: Plan) -> Manifest:
+        reports = self.done(plan)
+        missing = [shard.name for shard in plan.shards if shard.index not in reports]
+        if missing:
+            raise IntegrityError(
+                f"{self.output}: no whole commit for shard {', '.join(missing[:5])}; run the command again"
+            )
+        shards = tuple(reports[shard.index] for shard in plan.shards)
+        manifest = Manifest(
+            schema_version=plan.schema_version,
+            generation=plan.generation,
+            plan=plan.digest,
+            read=plan.read,
+            annotated=sum(report.annotated for report in shards),
+            unchanged=sum(report.unchanged for report in shards),
+            dead_letters=sum(report.dead_letters for report in shards),
+            shards=shards,
+        )
+        check_equation(manifest, place=str(self.output))
+        return manifest
+
+    def _strays(self, manifest: Manifest) -> Iterator[Path]:
+        kept = {self.output / part.path for shard in manifest.shards for part in shard.files.values()}
+        for folder in (*(self.output / name for name in SCHEMAS), self.staging):
+            if folder.is_dir():
+                yield from (path for path in sorted(folder.iterdir()) if path not in kept and path.is_file())
+
+    def _part_fault(self, part: PartFile) -> str | None:
+        try:
+            size = (self.output / part.path).stat().st_size
+        except FileNotFoundError:
+            return "missing"
+        return None if size == part.size else f"expected {part.size} bytes, found {size}"
+
+    def _plan_faults(self, manifest: Manifest) -> Iterator[Finding]:
+        try:
+            plan = self.plan()
+        except PlanError as error:
+            yield Finding(place=self._below(self.plan_path), problem=str(error))
+            return
+        planned = {shard.index: shard.records for shard in plan.shards}
+        reported = {report.shard: report.read for report in manifest.shards}
+        problems = []
+        if plan.digest != manifest.plan:
+            problems.append("the manifest was made by another plan")
+        if planned != reported:
+            problems.append("its shards or their records are not those of the plan")
+        if plan.read != manifest.read or sum(reported.values()) != manifest.read:
+            problems.append(f"{plan.read} records were planned, the manifest says {manifest.read} were read")
+        yield from (Finding(place=self._below(self.manifest_path), problem=problem) for problem in problems)
+        try:
+            check_equation(manifest, place="in total")
+        except ReconciliationError as error:
+            yield Finding(place=self._below(self.manifest_path), problem=str(error))
+
+    def _record_faults(self, report: ShardReport, record: Path) -> Iterator[Finding]:
+        try:
+            if _read_record(record) != report:
+                yield Finding(place=self._below(record), problem="missing, or not what the manifest says")
+            check_equation(report, place=f"shard {report.shard:05d}")
+        except (IntegrityError, ReconciliationError) as error:
+            yield Finding(place=self._below(record), problem=str(error))
+
+    def _shard_file_faults(self, report: ShardReport, *, deep: bool) -> Iterator[Finding]:
+        expected = set(SCHEMAS) - {"errors"} | ({"errors"} if report.dead_letters else set())
+        for name in sorted(expected - set(report.files)):
+            yield Finding(place=name, problem=f"shard {report.shard:05d} has no part of this table")
+        for part in report.files.values():
+            fault = self._part_fault(part)
+            if fault is None and deep and file_sha256(self.output / part.path) != part.sha256:
+                fault = "its bytes are not those that were committed (SHA-256 differs)"
+            if fault is not None:
+                yield Finding(place=part.path, problem=fault)
+
+    def _below(self, path: Path) -> str:
+        return path.relative_to(self.output).as_posix()
+
+
+def verify(output: Path, *, deep: bool = True) -> list[Finding]:
+    """Compare a finished run's folder with its manifest.
+
+    Checked are the plan, every commit record, the equation per shard and in total, presence and size of every part,
+    and strays; ``deep`` adds the hash, rows and schema of every part, unique document ids, and that sentences, tokens
+    and entities are whole and in order.
+
+    Raises:
+        PlanError: when the folder holds no run.
+        IntegrityError: when the manifest cannot be read.
+    """
+    folder = RunFolder(output.absolute())
+    manifest = folder.manifest()
+    if manifest is None:
+        folder.plan()
+        return [Finding(place="_run/manifest.json", problem="missing: the run is not finished; run the command again")]
+    return list(folder.faults(manifest, deep=deep))
+
+
+def _read_record(path: Path) -> ShardReport | None:
+    try:
+        return _report(orjson.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except _MALFORMED as error:
+        raise IntegrityError(f"{path}: not a commit record: {error}") from None
+
+
+def _report(values: dict[str, Any]) -> ShardReport:
+    files = {name: PartFile(**part) for name, part in values["files"].items()}
+    return ShardReport(**{**values, "files": files})
+
+
+def _canonical(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,139 @@
+"""Files that survive a crash: what bears its final name is whole and on disk.
+
+A file is first written beside its place (``stage``), then takes its name in one step, either over what stood there
+(``swap_in``) or only if nothing did (``create_once``).
+"""
+
+import errno
+import hashlib
+import os
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.errors import StoreError
+
+CRASH_VARIABLE = "CONCORD_CRASH_AT"
+CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "sweep", "swap")
+
+# Faults of the store and not of the program; EFBIG is what a file size limit gives.
+_STORE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
+_reached: Counter[str] = Counter()
+
+
+def reach(step: str) -> None:
+    """Say that a step has just been done; tests have the process killed here.
+
+    ``CONCORD_CRASH_AT=commit`` kills it with SIGKILL when it reaches ``commit`` first, ``commit:3`` when it does so for
+    the third time. Without the variable nothing happens. The steps, in the order of a run: ``plan`` (plan.json
+    stands), ``write`` (bytes given to a staged file), ``fsync`` (they are on disk), ``rename`` (a part has its final
+    name), ``commit`` (a commit record stands), ``sweep`` (strays are gone), ``swap`` (the manifest stands).
+    """
+    wanted = os.environ.get(CRASH_VARIABLE)
+    if not wanted:
+        return
+    name, _, count = wanted.partition(":")
+    if name != step:
+        return
+    _reached[step] += 1
+    if _reached[step] == int(count or 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def store_faults(place: Path) -> Iterator[None]:
+    """Turn faults of the store (no space, quota, input/output) into StoreError; other OSErrors pass.
+
+    Raises:
+        StoreError: naming the place and what to do.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _STORE_FAULTS:
+            raise
+        raise StoreError(
+            f"{place}: {error.strerror}; nothing was committed by this write. "
+            "Make room or mend the store, then run the same command again"
+        ) from error
+
+
+def stage(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
+    """Write a new file of a random name, flushed to disk; on any failure it is removed.
+
+    Args:
+        folder: made if absent; on the file system of the final place.
+        fill: writes the bytes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    staged = folder / f"{uuid.uuid4().hex}.staged"
+    try:
+        with staged.open("xb") as stream:
+            fill(stream)
+            stream.flush()
+            reach("write")
+            os.fsync(stream.fileno())
+        reach("fsync")
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
+    return staged
+
+
+def stage_bytes(folder: Path, content: bytes) -> Path:
+    """Stage bytes that are at hand."""
+
+    def fill(stream: BinaryIO) -> None:
+        stream.write(content)
+
+    return stage(folder, fill)
+
+
+def swap_in(staged: Path, final: Path) -> None:
+    """Give a staged file its final name, over whatever bore it."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staged.replace(final)
+    sync_folder(final.parent)
+
+
+def create_once(staged: Path, final: Path) -> bool:
+    """Give a staged file its final name if nothing bears it; the staged name goes in any case.
+
+    Returns:
+        False when something bore the name already.
+
+    Raises:
+        StoreError: where the file system has no hard links.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(staged, final)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+            raise
+        raise StoreError(f"{final}: the file system has no hard links, which commits need; choose another") from error
+    finally:
+        staged.unlink(missing_ok=True)
+    sync_folder(final.parent)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """Hash a file's bytes; hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

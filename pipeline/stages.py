@@ -1,0 +1,428 @@
+"""The stages a shard passes - parse, tag, commit - and the worker that runs a shard through them.
+
+A stage takes and gives records in the order of the input. A document that a stage cannot do becomes a dead letter
+there; dead letters pass through every further stage.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+from typing import Literal, Protocol, Self, TypeVar
+
+import pyarrow as pa
+import torch
+
+from models.checkpoint import ModelLoadError, load_tagger, tagger_digest
+from models.data import Sentence
+from models.labels import Span
+from models.outputs import Prediction
+from pipeline.commits import RunFolder, check_equation
+from pipeline.config import TaggerRunConfig
+from pipeline.counts import count_outcomes
+from pipeline.errors import ConcordError, ModelError
+from pipeline.parsing import build_parser
+from pipeline.planning import Plan
+from pipeline.readers.base import read_piece
+from pipeline.records import (
+    AnnotatedDocument,
+    DeadLetter,
+    Document,
+    ParsedDocument,
+    ParsedSentence,
+    Piece,
+    Shard,
+    ShardReport,
+)
+from pipeline.schema import annotated_tables, component_signature, error_table, offset_fault
+from pipeline.writers.parquet import write_part
+
+Read = Callable[[Piece], Iterable[Document | DeadLetter]]
+Parse = Callable[[Sequence[Document | DeadLetter]], list[ParsedDocument | DeadLetter]]
+Tag = Callable[[Sequence[ParsedDocument | DeadLetter]], list[AnnotatedDocument | DeadLetter]]
+Committed = Callable[[Shard], ShardReport | None]
+Commit = Callable[[Shard, Sequence[AnnotatedDocument | DeadLetter]], ShardReport]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class DocumentParser(Protocol):
+    """What the parse stage needs of a parser; see pipeline.parsing.DependencyParser."""
+
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        """Give one result a document, in order."""
+
+
+class DocumentTagger(Protocol):
+    """What the tag stage needs of a tagger; see models.base.Tagger."""
+
+    @property
+    def threshold(self) -> float | None:
+        """Nats above which stage two decides; None for a tagger of one stage."""
+
+    def predict_documents(
+        self,
+        documents: Sequence[Sequence[Sentence]],
+        *,
+        batch_words: int,
+        samples: int | None,
+        threshold: float | None,
+        precision: Literal["fp32", "bf16"],
+    ) -> list[list[Prediction]]:
+        """Give one prediction a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timings:
+    """How long a shard took in each stage, in seconds, and its words. Not part of any output."""
+
+    read: float = 0.0
+    parse: float = 0.0
+    tag: float = 0.0
+    write: float = 0.0
+    words: int = 0
+
+
+class ParseStage:
+    """Documents to parsed documents, in groups."""
+
+    def __init__(self, parser: DocumentParser, *, batch_documents: int) -> None:
+        """Take the parser and how many documents one of its calls gets."""
+        self._parser = parser
+        self._batch_documents = batch_documents
+
+    def __call__(self, records: Sequence[Document | DeadLetter]) -> list[ParsedDocument | DeadLetter]:
+        documents = [record for record in records if isinstance(record, Document)]
+        results: list[ParsedDocument | DeadLetter] = [*_letters(records)]
+        for start in range(0, len(documents), self._batch_documents):
+            group = documents[start : start + self._batch_documents]
+            results.extend(_in_bulk(group, self._parser.parse, _parse_letter))
+        return [_checked(result) for result in results]
+
+
+class TagStage:
+    """Parsed documents to annotated ones, all documents of a shard at once.
+
+    The pieces of an over-long sentence are put together for the tagger, so that it sees across the seams, and its
+    labels are cut at the seams again. An entity that runs across a seam belongs to the piece in which it begins; its
+    span then ends past that piece's words.
+    """
+
+    def __init__(self, tagger: DocumentTagger, config: TaggerRunConfig) -> None:
+        """Take the tagger and how it is to work."""
+        self._tagger = tagger
+        self._config = config
+
+    @property
+    def threshold(self) -> float | None:
+        """Nats above which stage two decides in this run; None for a tagger of one stage."""
+        if self._tagger.threshold is None or self._config.threshold is None:
+            return self._tagger.threshold
+        return self._config.threshold
+
+    def __call__(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
+        parsed = [record for record in records if isinstance(record, ParsedDocument)]
+        return [*_letters(records), *_in_bulk(parsed, self._tag, _tag_letter)]
+
+    def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:
+        wholes = [_whole_sentences(document.sentences) for document in documents]
+        answers = self._tagger.predict_documents(
+            [[_sentence(pieces) for pieces in document] for document in wholes],
+            batch_words=self._config.batch_words,
+            samples=self._config.samples,
+            threshold=self._config.threshold,
+            precision=self._config.precision,
+        )
+        return [
+            AnnotatedDocument(
+                parsed=document,
+                predictions=tuple(
+                    chain.from_iterable(
+                        _cut(answer, [len(piece.words) for piece in pieces])
+                        for answer, pieces in zip(predictions, whole, strict=True)
+                    )
+                ),
+            )
+            for document, whole, predictions in zip(documents, wholes, answers, strict=True)
+        ]
+
+
+class CommitStage:
+    """Outcomes of a shard to committed parts. Nothing is written unless every record is accounted for."""
+
+    def __init__(
+        self, folder: RunFolder, *, generation: int, parser: str, tagger: str, threshold: float | None
+    ) -> None:
+        """Take where to write and what to sign with.
+
+        Args:
+            parser, tagger: their signatures.
+            threshold: nats above which stage two decides, for the counts.
+        """
+        self._folder = folder
+        self._generation = generation
+        self._parser = parser
+        self._tagger = tagger
+        self._threshold = threshold
+
+    def __call__(self, shard: Shard, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> ShardReport:
+        """Write and commit.
+
+        Returns:
+            the record that counts: this one, or that of another worker who was first.
+
+        Raises:
+            ReconciliationError: when a record of the shard is missing or came twice; nothing is written then.
+            StoreError: when there is no space; nothing is committed then.
+        """
+        documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
+        annotated, refused = self._writable(documents)
+        letters = _in_input_order(shard, [*_letters(outcomes), *refused])
+        report = ShardReport(
+            shard=shard.index,
+            generation=self._generation,
+            read=shard.records,
+            annotated=len(annotated),
+            unchanged=0,
+            dead_letters=len(letters),
+            stats=count_outcomes(annotated, letters, threshold=self._threshold),
+        )
+        check_equation(report, place=f"shard {shard.name}")
+        tables = self._tables(annotated)
+        if letters:
+            tables["errors"] = error_table(letters, parser=self._parser, tagger=self._tagger)
+        return self._commit(report, tables, shard)
+
+    def _writable(
+        self, documents: Sequence[AnnotatedDocument]
+    ) -> tuple[Sequence[AnnotatedDocument], Sequence[DeadLetter]]:
+        """Part the documents that the schema can hold from those with a value that it cannot."""
+
+        def rehearse(group: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
+            self._tables(group)
+            return group
+
+        results = _in_bulk(documents, rehearse, _write_letter)
+        return [result for result in results if isinstance(result, AnnotatedDocument)], _letters(results)
+
+    def _tables(self, documents: Sequence[AnnotatedDocument]) -> dict[str, pa.Table]:
+        return annotated_tables(documents, parser=self._parser, tagger=self._tagger)
+
+    def _commit(self, report: ShardReport, tables: dict[str, pa.Table], shard: Shard) -> ShardReport:
+        folder = self._folder
+        try:
+            files = {
+                name: write_part(
+                    table,
+                    output=folder.output,
+                    staging=folder.staging,
+                    name=name,
+                    shard=shard.name,
+                    generation=self._generation,
+                )
+                for name, table in tables.items()
+            }
+            return folder.commit(replace(report, files=files))
+        except FileNotFoundError:
+            # A second driver that finished first has swept the staging folder under us; its record counts.
+            winner = folder.committed(shard, generation=self._generation)
+            if winner is None:
+                raise
+            return winner
+
+
+class ShardWorker:
+    """What one process runs shards with: built once, then one shard after the other. The stages are its attributes."""
+
+    def __init__(self, *, committed: Committed, read: Read, parse: Parse, tag: Tag, commit: Commit) -> None:
+        """Take the stages.
+
+        Args:
+            committed: gives the record of a shard that is done already.
+        """
+        self.committed = committed
+        self.read = read
+        self.parse = parse
+        self.tag = tag
+        self.commit = commit
+
+    @classmethod
+    def assemble(cls, plan: Plan, *, parser: DocumentParser, tagger: DocumentTagger) -> Self:
+        """Build the stages of a plan around a parser and a tagger that are loaded."""
+        tag = TagStage(tagger, plan.config.tagger)
+        folder = RunFolder(Path(plan.config.output))
+        return cls(
+            committed=partial(folder.committed, generation=plan.generation),
+            read=partial(read_piece, config=plan.config.reader),
+            parse=ParseStage(parser, batch_documents=plan.config.parser.batch_documents),
+            tag=tag,
+            commit=CommitStage(
+                folder,
+                generation=plan.generation,
+                parser=component_signature(plan.parser),
+                tagger=component_signature(plan.tagger),
+                threshold=tag.threshold,
+            ),
+        )
+
+    def run(self, shard: Shard) -> tuple[ShardReport, Timings]:
+        """Annotate and commit one shard, unless an earlier try or another driver has done so.
+
+        Raises:
+            ReconciliationError: when a record is missing or came twice.
+            StoreError: when there is no space.
+        """
+        standing = self.committed(shard)
+        if standing is not None:
+            return standing, Timings()
+        clock = [time.perf_counter()]
+        records = [record for piece in shard.pieces for record in self.read(piece)]
+        clock.append(time.perf_counter())
+        parsed = self.parse(records)
+        clock.append(time.perf_counter())
+        outcomes = self.tag(parsed)
+        clock.append(time.perf_counter())
+        report = self.commit(shard, outcomes)
+        clock.append(time.perf_counter())
+        read, parse, tag, write = (end - start for start, end in pairwise(clock))
+        words = int(report.stats.get("tokens", 0))
+        return report, Timings(read=read, parse=parse, tag=tag, write=write, words=words)
+
+
+def build_worker(plan: Plan) -> ShardWorker:
+    """Load a plan's parser and tagger and build the worker; sets how many threads torch computes with.
+
+    Raises:
+        ModelError: when one cannot be loaded or the tagger is not the one of the plan.
+    """
+    torch.set_num_threads(plan.threads)
+    folder = Path(plan.tagger_folder)
+    try:
+        if tagger_digest(folder) != plan.tagger.digest:
+            raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
+        tagger = load_tagger(folder, device=plan.config.tagger.device)
+    except ModelLoadError as error:
+        raise ModelError(str(error)) from error
+    return ShardWorker.assemble(plan, parser=build_parser(plan.config.parser, threads=plan.threads), tagger=tagger)
+
+
+def _in_bulk(
+    items: Sequence[Item],
+    work: Callable[[Sequence[Item]], Sequence[Result]],
+    letter: Callable[[Item, Exception], DeadLetter],
+) -> list[Result | DeadLetter]:
+    """Do all items in one call; where it raises, halve until only the items that raise are left out."""
+    if not items:
+        return []
+    try:
+        return list(work(items))
+    except (ConcordError, torch.AcceleratorError):
+        # No fault of any document: the store, the model or the device is broken for all of them.
+        raise
+    except Exception as error:  # noqa: BLE001 - the worker's edge: whatever a document raises is its dead letter
+        if len(items) == 1:
+            return [letter(items[0], error)]
+    middle = len(items) // 2
+    return [*_in_bulk(items[:middle], work, letter), *_in_bulk(items[middle:], work, letter)]
+
+
+def _letters(records: Iterable[object]) -> list[DeadLetter]:
+    return [record for record in records if isinstance(record, DeadLetter)]
+
+
+def _in_input_order(shard: Shard, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    places = {piece.uri: number for number, piece in reversed(list(enumerate(shard.pieces)))}
+    return sorted(letters, key=lambda letter: (places.get(letter.source_uri, len(places)), letter.position))
+
+
+def _checked(result: ParsedDocument | DeadLetter) -> ParsedDocument | DeadLetter:
+    fault = offset_fault(result) if isinstance(result, ParsedDocument) else None
+    if fault is None or isinstance(result, DeadLetter):
+        return result
+    return _letter(result.document, stage="parse", error="offsets", message=fault)
+
+
+def _parse_letter(document: Document, error: Exception) -> DeadLetter:
+    return _letter(document, stage="parse", error="parse_failed", message=_told(error))
+
+
+def _tag_letter(parsed: ParsedDocument, error: Exception) -> DeadLetter:
+    return _letter(parsed.document, stage="tag", error="tag_failed", message=_told(error))
+
+
+def _write_letter(annotated: AnnotatedDocument, error: Exception) -> DeadLetter:
+    return _letter(annotated.parsed.document, stage="write", error="write_failed", message=_told(error))
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _letter(document: Document, *, stage: str, error: str, message: str) -> DeadLetter:
+    return DeadLetter(
+        doc_id=document.doc_id,
+        source_uri=document.source_uri,
+        position=document.source_position,
+        stage=stage,
+        error=error,
+        message=f"document {document.doc_id!r}: {message}",
+    )
+
+
+def _whole_sentences(pieces: Sequence[ParsedSentence]) -> list[list[ParsedSentence]]:
+    """Put each sentence together with the pieces that continue it."""
+    wholes: list[list[ParsedSentence]] = []
+    for piece in pieces:
+        if piece.continues and wholes:
+            wholes[-1].append(piece)
+        else:
+            wholes.append([piece])
+    return wholes
+
+
+def _sentence(pieces: Sequence[ParsedSentence]) -> Sentence:
+    """Give the tagger's view of a sentence; each piece keeps its own root."""
+    words = [word for piece in pieces for word in piece.words]
+    shifts = accumulate((len(piece.words) for piece in pieces[:-1]), initial=0)
+    tags = tuple(word.upos or "X" for word in words)
+    return Sentence(
+        words=tuple(word.word for word in words),
+        tags=tags,
+        heads=tuple(
+            word.head and word.head + shift for piece, shift in zip(pieces, shifts, strict=True) for word in piece.words
+        ),
+        relations=tuple(word.deprel for word in words),
+    )
+
+
+def _cut(answer: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
+    """Cut a sentence's prediction at the seams of its pieces.
+
+    Raises:
+        ValueError: when it has not one label a word, or a number that is not finite.
+    """
+    if len(answer.labels) != sum(lengths):
+        raise ValueError(f"labels: expected one for each of {sum(lengths)} words, got {len(answer.labels)}")
+    if not all(map(math.isfinite, chain(answer.probabilities, answer.uncertainty))):
+        raise ValueError("expected finite probabilities and uncertainties, got others")
+    start = 0
+    for length in lengths:
+        end = start + length
+        yield Prediction(
+            labels=answer.labels[start:end],
+            draft_labels=answer.draft_labels[start:end],
+            probabilities=answer.probabilities[start:end],
+            margins=answer.margins[start:end],
+            uncertainty=answer.uncertainty[start:end],
+            refined=answer.refined[start:end],
+            spans=tuple(
+                Span(span.start - start, span.end - start, span.label)
+                for span in answer.spans
+                if start <= span.start < end
+            ),
+        )
+        start = end

@@ -1,0 +1,131 @@
+"""A parser and a tagger that need no weights, and a worker made of them.
+
+Words of the text steer them: ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` gives wrong offsets, ``SURROGATE``
+a lemma that cannot be written, ``KILLER`` kills the process. ``FAKE_SECONDS`` in the environment is what the parser
+sleeps for each document; with ``FAKE_KILL_ONCE`` naming a file, ``KILLER`` works only until that file is there.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from models.data import Sentence
+from models.labels import decode_spans
+from models.outputs import Prediction
+from pipeline.planning import Plan
+from pipeline.records import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
+from pipeline.signatures import ComponentIdentity
+from pipeline.stages import ShardWorker
+
+PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)
+LONGEST_PIECE = 8
+
+
+class FakeParser:
+    """White space parts words, a full stop ends a sentence, each word hangs on the one before it."""
+
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        for document in documents:
+            if "PARSERFAULT" in document.text:
+                raise RuntimeError("the parser cannot do this")
+            if "KILLER" in document.text:
+                _kill_once()
+        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")) * len(documents))
+        return [parsed_document(document) for document in documents]
+
+
+class FakeTagger:
+    """Runs of capitalised words are persons; the uncertainty goes by the word's length."""
+
+    threshold = 0.35
+
+    def __init__(self) -> None:
+        self.calls: list[list[list[Sentence]]] = []
+
+    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+        self.calls.append([list(document) for document in documents])
+        if any("TAGGERFAULT" in sentence.words for document in documents for sentence in document):
+            raise ValueError("the tagger cannot do this")
+        return [[_predict(sentence, settings["threshold"] or self.threshold) for sentence in doc] for doc in documents]
+
+
+def build_fake_worker(plan: Plan) -> ShardWorker:
+    """Build a worker around the fakes."""
+    return ShardWorker.assemble(plan, parser=FakeParser(), tagger=FakeTagger())
+
+
+def build_worker_that_loses(plan: Plan) -> ShardWorker:
+    """Build a worker one of whose stages drops the last document of every shard."""
+    whole = build_fake_worker(plan)
+    return ShardWorker(
+        committed=whole.committed,
+        read=whole.read,
+        parse=whole.parse,
+        tag=lambda items: whole.tag(items)[:-1],
+        commit=whole.commit,
+    )
+
+
+def build_no_worker(plan: Plan) -> ShardWorker:
+    """Fail as a model that cannot be loaded does."""
+    raise OSError(f"no weights for {plan.tagger.name}")
+
+
+def parsed_document(document: Document) -> ParsedDocument:
+    """Parse one document as FakeParser does."""
+    sentences: list[ParsedSentence] = []
+    words: list[ParsedWord] = []
+    continues = False
+    for match in re.finditer(r"\S+", document.text):
+        words.append(_word(match.start(), match.group(), len(words)))
+        ends = match.group().endswith(".")
+        if ends or len(words) == LONGEST_PIECE:
+            sentences.append(ParsedSentence(words=tuple(words), continues=continues))
+            words, continues = [], not ends
+    if words:
+        sentences.append(ParsedSentence(words=tuple(words), continues=continues))
+    return ParsedDocument(document=document, sentences=tuple(sentences))
+
+
+def _word(start: int, text: str, number: int) -> ParsedWord:
+    return ParsedWord(
+        start_char=start + (text == "LOSTTEXT"),
+        end_char=start + len(text),
+        text=text,
+        word=text,
+        lemma="\ud800" if text == "SURROGATE" else text.lower(),
+        upos="X",
+        xpos=None,
+        feats=None,
+        head=number,
+        deprel="root" if number == 0 else "dep",
+    )
+
+
+def _predict(sentence: Sentence, threshold: float) -> Prediction:
+    labels: list[str] = []
+    for word in sentence.words:
+        inside = labels and labels[-1] != "O"
+        labels.append(("I-PER" if inside else "B-PER") if word[0].isupper() else "O")
+    uncertainty = tuple(len(word) % 8 / 10 for word in sentence.words)
+    return Prediction(
+        labels=tuple(labels),
+        draft_labels=("O",) * len(labels),
+        probabilities=tuple(1 - value / 2 for value in uncertainty),
+        margins=tuple(1 - value for value in uncertainty),
+        uncertainty=uncertainty,
+        refined=tuple(value > threshold for value in uncertainty),
+        spans=decode_spans(labels, "BIO"),
+    )
+
+
+def _kill_once() -> None:
+    mark = os.environ.get("FAKE_KILL_ONCE")
+    if mark is None or not Path(mark).exists():
+        if mark is not None:
+            Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
