@@ -17,6 +17,7 @@ class Piece:
             file's size in bytes; parquet: row numbers.
         records: how many records the planner counted in the stretch.
         duplicates: positions (see Document.source_position) whose id stood earlier in the collection.
+        name: the file's path below the input folder, with slashes: what names a record that has no id.
     """
 
     uri: str
@@ -25,6 +26,7 @@ class Piece:
     end: int
     records: int
     duplicates: tuple[int, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

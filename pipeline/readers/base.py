@@ -1,0 +1,78 @@
+"""Input files to documents. Everything that is wrong inside a file becomes a dead letter, never an exception."""
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Literal
+
+from pipeline.config import ReaderConfig
+from pipeline.errors import InputError, StoreError
+from pipeline.readers.jsonl import read_jsonl, scan_jsonl
+from pipeline.readers.parquet import read_parquet, scan_parquet
+from pipeline.readers.scanned import ScannedRecord
+from pipeline.readers.streams import CODECS
+from pipeline.readers.text import read_text, scan_text
+from pipeline.records import DeadLetter, Document, Piece
+
+Format = Literal["text", "jsonl", "parquet"]
+
+FORMATS: dict[str, Format] = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+
+def format_of(name: str) -> Format | None:
+    """Give the format that a file's name says it has; None for a name that says nothing."""
+    suffixes = [suffix.lower() for suffix in PurePath(name).suffixes]
+    if not suffixes:
+        return None
+    if suffixes[-1] not in CODECS:
+        return FORMATS.get(suffixes[-1])
+    inner = FORMATS.get(suffixes[-2]) if len(suffixes) > 1 else None
+    return None if inner == "parquet" else inner
+
+
+def scan_file(path: str, *, format: Format, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+    """Find a file's records, for the planner.
+
+    Args:
+        name: the file's path below the input folder.
+
+    Raises:
+        InputError: when the file cannot be opened.
+    """
+    try:
+        match format:
+            case "text":
+                yield from scan_text(path, name=name)
+            case "jsonl":
+                yield from scan_jsonl(path, name=name, config=config)
+            case "parquet":
+                yield from scan_parquet(path, name=name, config=config)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+    """Read a piece's records: one document or dead letter for each that the planner counted.
+
+    Raises:
+        InputError: when the file cannot be opened, or has visibly changed since the plan was made.
+        StoreError: when its disk or store fails.
+    """
+    try:
+        match piece.format:
+            case "text":
+                yield from read_text(piece, config)
+            case "jsonl":
+                yield from read_jsonl(piece, config)
+            case "parquet":
+                yield from read_parquet(piece, config)
+            case other:
+                raise InputError(f"{piece.uri}: expected the format text, jsonl or parquet, got {other!r}")
+    except OSError as error:
+        raise unreadable(piece.uri, error) from error
+
+
+def unreadable(path: str, error: OSError) -> InputError | StoreError:
+    """Give the error that explains why a file cannot be read."""
+    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+        return InputError(f"{path}: cannot be read ({error.strerror}); check that it is there and may be read")
+    return StoreError(f"{path}: reading failed ({error}); the same command may be tried again")

@@ -1,0 +1,117 @@
+"""A record's fields to a document; what jsonl and Parquet share."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from pipeline.config import ReaderConfig
+from pipeline.readers.faults import RecordError
+from pipeline.records import Document, Piece
+
+
+def claimed_id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderConfig) -> str:
+    """Give the id that a record takes for itself. A record without a usable id or text takes none.
+
+    Args:
+        name: the file's name, see Piece.name.
+
+    Raises:
+        RecordError: saying what is wrong with id or text.
+    """
+    doc_id = _id(fields, name=name, position=position, config=config)
+    _text(fields, doc_id=doc_id, config=config)
+    return doc_id
+
+
+def build_document(
+    fields: Mapping[str, Any], *, piece: Piece, position: int, is_duplicate: bool, config: ReaderConfig
+) -> Document:
+    """Make the document; all fields but id and text become its meta.
+
+    Raises:
+        RecordError: saying which field is wrong, or that the id is taken.
+    """
+    doc_id = _id(fields, name=piece.name, position=position, config=config)
+    text = _text(fields, doc_id=doc_id, config=config)
+    if is_duplicate:
+        raise duplicate_id(doc_id)
+    return Document(
+        doc_id=doc_id,
+        text=text,
+        source_uri=piece.uri,
+        source_position=position,
+        meta=_meta(fields, doc_id=doc_id, config=config),
+    )
+
+
+def duplicate_id(doc_id: str) -> RecordError:
+    """Give the fault of a record whose id an earlier record of the collection has."""
+    return RecordError(
+        "duplicate_id",
+        f"expected an id that no earlier record has, got {doc_id!r}; the first record was kept, rename this one",
+        doc_id=doc_id,
+    )
+
+
+def _id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderConfig) -> str:
+    value = fields.get(config.id_field)
+    if value is None:
+        return f"{name}:{position}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise RecordError(
+        "id_not_string",
+        f"field {config.id_field!r}: expected a string or an integer, got {_kind(value)};"
+        " set reader.id_field or mend the record",
+    )
+
+
+def _text(fields: Mapping[str, Any], *, doc_id: str, config: ReaderConfig) -> str:
+    value = fields.get(config.text_field)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        came = "null" if config.text_field in fields else f"only {_names(fields)}"
+        raise RecordError(
+            "missing_text",
+            f"expected a field {config.text_field!r}, got {came}; set reader.text_field or mend the record",
+            doc_id=doc_id,
+        )
+    raise RecordError(
+        "text_not_string",
+        f"field {config.text_field!r}: expected a string, got {_kind(value)}; set reader.text_field",
+        doc_id=doc_id,
+    )
+
+
+def _meta(fields: Mapping[str, Any], *, doc_id: str, config: ReaderConfig) -> str | None:
+    others = {key: value for key, value in fields.items() if key not in (config.id_field, config.text_field)}
+    if not others:
+        return None
+    try:
+        return orjson.dumps(others, default=_plain, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError as error:
+        raise RecordError(
+            "unstorable_field",
+            f"expected fields that fit into one JSON object, got {_names(others)} ({error}); drop or flatten them",
+            doc_id=doc_id,
+        ) from None
+
+
+def _plain(value: object) -> str:
+    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _kind(value: object) -> str:
+    kinds: dict[type, str] = {bool: "true or false", int: "an integer", float: "a number", bytes: "bytes"}
+    kinds |= {list: "a list", dict: "an object"}
+    return kinds.get(type(value), type(value).__name__)
+
+
+def _names(fields: Mapping[str, Any]) -> str:
+    names = [repr(name) for name in list(fields)[:5]]
+    return ", ".join(names) + (", ..." if len(fields) > len(names) else "") if names else "no field"

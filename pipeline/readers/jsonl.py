@@ -1,0 +1,111 @@
+"""JSON Lines: one object a line; positions are bytes of the decompressed stream."""
+
+import codecs
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from pipeline.config import ReaderConfig
+from pipeline.errors import InputError
+from pipeline.readers.encodings import decode_line
+from pipeline.readers.faults import RecordError, dead_letter
+from pipeline.readers.fields import build_document, claimed_id
+from pipeline.readers.scanned import ScannedRecord
+from pipeline.readers.streams import LineStream, cursor_at
+from pipeline.records import DeadLetter, Document, Piece
+
+
+def scan_jsonl(path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+    """Find the records of a file: each line that is not blank, and the place where a stream breaks off."""
+    stream = LineStream(path)
+    try:
+        while True:
+            start = stream.position
+            doc_id = None
+            try:
+                line = stream.read_line()
+                if not line:
+                    return
+                if _is_blank(line, start):
+                    continue
+                doc_id = claimed_id(_fields(line, start, config), name=name, position=start, config=config)
+            except RecordError:
+                pass
+            size = stream.position - start
+            yield ScannedRecord(position=start, end=stream.position, size=size, doc_id=doc_id)
+    finally:
+        stream.close()
+
+
+def read_jsonl(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+    """Read the lines that start in a piece.
+
+    Raises:
+        InputError: when the file has visibly changed since the plan was made.
+    """
+    duplicates = frozenset(piece.duplicates)
+    with cursor_at(piece.uri, piece.start, opened_by=LineStream) as stream:
+        while (start := stream.position) < piece.end:
+            try:
+                line = stream.read_line()
+                if not line or stream.position > piece.end:
+                    raise InputError(
+                        f"{piece.uri}, byte {start}: expected the line to end by byte {piece.end}; the file has"
+                        " changed since the plan was made: run again into a new output folder"
+                    )
+                if _is_blank(line, start):
+                    continue
+                yield build_document(
+                    _fields(line, start, config),
+                    piece=piece,
+                    position=start,
+                    is_duplicate=start in duplicates,
+                    config=config,
+                )
+            except RecordError as error:
+                yield dead_letter(error, piece=piece, position=start, unit="byte")
+
+
+def _is_blank(line: bytes, start: int) -> bool:
+    return not _without_mark(line, start).strip()
+
+
+def _without_mark(line: bytes, start: int) -> bytes:
+    return line.removeprefix(codecs.BOM_UTF8) if start == 0 else line
+
+
+def _fields(line: bytes, start: int, config: ReaderConfig) -> dict[str, Any]:
+    content: bytes | str = _without_mark(line, start)
+    if config.encoding not in ("utf-8", "auto"):
+        content = decode_line(line, encoding=config.encoding)
+    try:
+        fields = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise _diagnosis(line, start, error, config) from None
+    if not isinstance(fields, dict):
+        raise RecordError(
+            "not_an_object", f"expected a JSON object, got a value of type {type(fields).__name__}; mend the line"
+        )
+    return fields
+
+
+def _diagnosis(line: bytes, start: int, error: ValueError, config: ReaderConfig) -> RecordError:
+    """Tell bad bytes and lone surrogates, which JSON allows, from malformed JSON."""
+    try:
+        text = decode_line(line, encoding=config.encoding)
+    except RecordError as undecodable:
+        return undecodable
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return RecordError(
+            "lone_surrogate",
+            f"expected whole characters, got the escape of half a surrogate pair ({error}), which no text can"
+            " hold; mend the line",
+        )
+    except (ValueError, RecursionError):
+        pass
+    hint = "mend the line" if line.endswith(b"\n") else "the line has no line end: the file may be cut"
+    return RecordError("invalid_json", f"expected one JSON object, got a line that is none ({error}); {hint}")

@@ -1,0 +1,163 @@
+"""Parquet files: one record a row; positions are 0-based row numbers."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.config import ReaderConfig
+from pipeline.errors import InputError
+from pipeline.readers.faults import RecordError, dead_letter
+from pipeline.readers.fields import build_document, claimed_id
+from pipeline.readers.scanned import ScannedRecord
+from pipeline.readers.streams import cursor_at
+from pipeline.records import DeadLetter, Document, Piece
+
+_BATCH_ROWS = 64
+
+
+class RowStream:
+    """The rows of a Parquet file, decoded a few at a time.
+
+    Attributes:
+        position: number of the next row.
+        rows: how many rows the file says it has.
+    """
+
+    def __init__(self, path: str, columns: Sequence[str] | None = None) -> None:
+        """Open a file.
+
+        Args:
+            columns: the ones that are wanted, where the file has them; all if None.
+
+        Raises:
+            RecordError: when it is no Parquet file, or damaged.
+        """
+        self.position = 0
+        try:
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise _damage(error) from None
+        names = self._file.schema_arrow.names
+        self._columns = None if columns is None else [name for name in names if name in columns]
+        metadata = self._file.metadata
+        groups = (metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+        self._group_starts = list(accumulate(groups, initial=0))
+        self.rows: int = self._group_starts[-1]
+        self._group = -1
+        self._batches: Iterator[Any] = iter(())
+        self._batch_start = 0
+        self._batch: list[tuple[str, Any]] = []
+        self._batch_end = 0
+        self._damage: RecordError | None = None
+
+    def read_row(self) -> dict[str, Any] | None:
+        """Give the next row's fields; None at the end of the file.
+
+        Raises:
+            RecordError: when the row, or the part of its row group from it on, cannot be decoded. Position
+                has then moved on by one all the same.
+        """
+        if self.position >= self.rows:
+            return None
+        row, self.position = self.position, self.position + 1
+        if row >= self._batch_end:
+            self._load(row)
+        if self._damage is not None:
+            raise RecordError(self._damage.code, str(self._damage))
+        offset = row - self._batch_start
+        try:
+            return {name: column[offset].as_py() for name, column in self._batch}
+        except UnicodeDecodeError as error:
+            raise RecordError("invalid_utf8", f"expected strings in utf-8, got {error}; mend the row") from None
+        except (ValueError, OverflowError) as error:
+            raise RecordError("unstorable_field", f"expected values that can be kept, got {error}") from None
+
+    def skip_to(self, position: int) -> None:
+        """Move forward to a row."""
+        self.position = position
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+    def _load(self, row: int) -> None:
+        group = bisect_right(self._group_starts, row) - 1
+        if group != self._group:
+            self._group = group
+            self._batches = self._file.iter_batches(
+                batch_size=_BATCH_ROWS, row_groups=[group], columns=self._columns, use_threads=False
+            )
+            self._batch_end = self._group_starts[group]
+            self._damage = None
+        while self._damage is None and row >= self._batch_end:
+            self._next_batch()
+
+    def _next_batch(self) -> None:
+        try:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise pa.ArrowInvalid("the row group has fewer rows than the footer says")
+        except (pa.ArrowException, OSError) as error:
+            self._damage = _damage(error)
+            self._batch_end = self._group_starts[self._group + 1]
+            return
+        self._batch = list(zip(batch.schema.names, batch.columns, strict=True))
+        self._batch_start = self._batch_end
+        self._batch_end += batch.num_rows
+
+
+def scan_parquet(path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+    """Find the records of a file: its rows as its footer counts them, or one for a file without a footer."""
+    try:
+        stream = RowStream(path, columns=(config.id_field, config.text_field))
+    except RecordError:
+        yield ScannedRecord(position=0, end=1, size=1, doc_id=None)
+        return
+    try:
+        for row in range(stream.rows):
+            doc_id, size = None, 1
+            try:
+                fields = stream.read_row() or {}
+                doc_id = claimed_id(fields, name=name, position=row, config=config)
+                size = len(fields[config.text_field].encode())
+            except RecordError:
+                pass
+            yield ScannedRecord(position=row, end=row + 1, size=size, doc_id=doc_id)
+    finally:
+        stream.close()
+
+
+def read_parquet(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+    """Read the rows of a piece.
+
+    Raises:
+        InputError: when the file has fewer rows than when the plan was made.
+    """
+    duplicates = frozenset(piece.duplicates)
+    try:
+        with cursor_at(piece.uri, piece.start, opened_by=RowStream) as stream:
+            while (row := stream.position) < piece.end:
+                try:
+                    fields = stream.read_row()
+                    if fields is None:
+                        raise InputError(
+                            f"{piece.uri}: expected at least {piece.end} rows, got {row}; the file has changed"
+                            " since the plan was made: run again into a new output folder"
+                        )
+                    yield build_document(
+                        fields, piece=piece, position=row, is_duplicate=row in duplicates, config=config
+                    )
+                except RecordError as error:
+                    yield dead_letter(error, piece=piece, position=row, unit="row")
+    except RecordError as error:
+        yield dead_letter(error, piece=piece, position=piece.start, unit="row")
+
+
+def _damage(error: Exception) -> RecordError:
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
+    return RecordError("invalid_parquet", f"expected a whole Parquet file, got: {error}; write or fetch the file again")

@@ -1,0 +1,45 @@
+"""Text files: each is one document, named by its path below the input folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+
+from pipeline.config import ReaderConfig
+from pipeline.errors import InputError
+from pipeline.readers.encodings import decode
+from pipeline.readers.faults import RecordError, dead_letter
+from pipeline.readers.fields import duplicate_id
+from pipeline.readers.scanned import ScannedRecord
+from pipeline.readers.streams import read_whole
+from pipeline.records import DeadLetter, Document, Piece
+
+
+def scan_text(path: str, *, name: str) -> Iterator[ScannedRecord]:
+    """Find the one record of a file, without reading it."""
+    size = Path(path).stat().st_size
+    yield ScannedRecord(position=0, end=size, size=size, doc_id=name)
+
+
+def read_text(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+    """Read the file.
+
+    Raises:
+        InputError: when its size has changed since the plan was made.
+    """
+    size = Path(piece.uri).stat().st_size
+    if size != piece.end:
+        raise InputError(
+            f"{piece.uri}: expected {piece.end} bytes, got {size}; the file has changed since the plan was"
+            " made: run again into a new output folder"
+        )
+    try:
+        decoded = decode(read_whole(piece.uri), encoding=config.encoding)
+        if piece.duplicates:
+            raise duplicate_id(piece.name)
+    except RecordError as error:
+        error.doc_id = piece.name
+        yield dead_letter(error, piece=piece, position=0, unit="byte")
+        return
+    meta = None if decoded.guessed is None else orjson.dumps({"encoding": decoded.guessed}).decode()
+    yield Document(doc_id=piece.name, text=decoded.text, source_uri=piece.uri, source_position=0, meta=meta)

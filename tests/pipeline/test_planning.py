@@ -1,0 +1,349 @@
+import gzip
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from models.config import ConfigError
+from pipeline.config import AnnotateConfig, ExecutorConfig, PlanningConfig, ReaderConfig
+from pipeline.errors import InputError, PlanError
+from pipeline.planning import Plan, make_plan
+from pipeline.records import Document
+from pipeline.signatures import ComponentIdentity, document_signature
+
+PARSER = ComponentIdentity(name="parser_en", digest="1" * 64)
+TAGGER = ComponentIdentity(name="entities_en", version="3", digest="2" * 64)
+
+
+def plan_for(
+    where: object,
+    *,
+    output: object = "/nowhere/out",
+    tagger: ComponentIdentity = TAGGER,
+    threads: int = 1,
+    hash_file: Callable[[Sequence[str]], list[str]] | None = None,
+    **settings: object,
+) -> Plan:
+    config = AnnotateConfig(input=str(where), output=str(output), **settings)
+    return make_plan(
+        config,
+        parser=PARSER,
+        tagger=tagger,
+        tagger_folder="/bundle",
+        threads=threads,
+        hash_file=hash_file,
+    )
+
+
+def lines(*ids: str, words: int = 1) -> bytes:
+    return b"".join(json.dumps({"id": doc_id, "text": "word " * words}).encode() + b"\n" for doc_id in ids)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A collection with every kind of file, some hidden and some of no known format."""
+    root = tmp_path / "texts"
+    (root / "deep" / "er").mkdir(parents=True)
+    (root / ".git").mkdir()
+    (root / "b.jsonl").write_bytes(lines("b1", "b2"))
+    (root / "a.txt").write_text("one")
+    (root / "deep" / "er" / "c.TXT.GZ").write_bytes(gzip.compress(b"two"))
+    (root / "deep" / "d.ndjson").write_bytes(lines("d1"))
+    (root / ".hidden.txt").write_text("no")
+    (root / ".git" / "x.txt").write_text("no")
+    (root / "notes.md").write_text("no")
+    (root / "table.parquet.gz").write_text("no")
+    return root
+
+
+def names(plan: Plan) -> list[str]:
+    return [piece.name for shard in plan.shards for piece in shard.pieces]
+
+
+def test_folder_gives_its_files_sorted_and_passes_over_hidden_ones(folder: Path) -> None:
+    plan = plan_for(folder)
+
+    assert names(plan) == ["a.txt", "b.jsonl", "deep/d.ndjson", "deep/er/c.TXT.GZ"]
+    assert [source.records for source in plan.sources] == [1, 2, 1, 1]
+    assert [source.format for source in plan.sources] == ["text", "jsonl", "jsonl", "text"]
+    assert plan.read == 5
+
+
+def test_folder_lists_and_counts_files_of_unknown_names(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        plan = plan_for(folder)
+
+    assert plan.ignored == 2
+    assert "notes.md" in caplog.text
+    assert "table.parquet.gz" in caplog.text
+
+
+def test_folder_without_a_usable_file_says_what_was_expected(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("no")
+
+    with pytest.raises(InputError, match=r"expected .*\.jsonl.*got 'notes\.md'.*reader\.format"):
+        plan_for(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("s3://bucket/texts", "expected a local path or pattern, got a URL"),
+        ("/nowhere/at/all", "found nothing"),
+        ("/nowhere/*.jsonl", "got no file at all"),
+        ("/dev/null", "found nothing"),
+    ],
+)
+def test_input_that_names_nothing_is_refused(where: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        plan_for(where)
+
+
+def test_file_of_unknown_name_is_read_in_the_format_that_was_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("text")
+
+    with pytest.raises(InputError, match=r"reader\.format"):
+        plan_for(tmp_path / "notes.md")
+    assert names(plan_for(tmp_path / "notes.md", reader=ReaderConfig(format="text"))) == ["notes.md"]
+
+
+def test_named_format_filters_a_folder_but_holds_for_a_pattern(folder: Path) -> None:
+    text = ReaderConfig(format="text")
+
+    assert names(plan_for(folder, reader=text)) == ["a.txt", "deep/er/c.TXT.GZ"]
+    assert names(plan_for(f"{folder}/*.md", reader=text)) == ["notes.md"]
+
+
+def test_pattern_names_files_below_its_fixed_part(folder: Path) -> None:
+    assert names(plan_for(f"{folder}/*")) == ["a.txt", "b.jsonl", "deep/d.ndjson", "deep/er/c.TXT.GZ"]
+    assert names(plan_for(f"{folder}/**/*.ndjson")) == ["deep/d.ndjson"]
+    assert names(plan_for(f"{folder}/d*/*.ndjson")) == ["deep/d.ndjson"]
+
+
+def test_file_with_pattern_characters_in_its_name_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a[1].txt").write_text("text")
+
+    assert names(plan_for(tmp_path / "a[1].txt")) == ["a[1].txt"]
+
+
+def test_links_lead_on_but_not_in_circles(folder: Path) -> None:
+    (folder / "deep" / "round").symlink_to(folder)
+    (folder / "elsewhere").symlink_to(folder.parent / "other")
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other" / "e.txt").write_text("text")
+
+    assert names(plan_for(folder)) == [
+        "a.txt",
+        "b.jsonl",
+        "deep/d.ndjson",
+        "deep/er/c.TXT.GZ",
+        "elsewhere/e.txt",
+    ]
+
+
+def test_dangling_link_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
+
+    with pytest.raises(InputError, match=r"a\.txt: cannot be read"):
+        plan_for(tmp_path)
+
+
+def test_run_never_reads_its_own_output(folder: Path) -> None:
+    output = folder / "out"
+    (output / "documents").mkdir(parents=True)
+    (output / "documents" / "part.txt").write_text("no")
+
+    assert "out/documents/part.txt" not in names(plan_for(folder, output=output))
+    assert "out/documents/part.txt" not in names(plan_for(f"{folder}/**/*.txt", output=output))
+    with pytest.raises(InputError, match="outside of the output folder"):
+        plan_for(output / "documents", output=output)
+
+
+def test_file_name_that_no_output_can_hold_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "a\udcff.txt").write_text("text")
+
+    with pytest.raises(InputError, match="rename the file"):
+        plan_for(tmp_path)
+
+
+def test_unreadable_file_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").mkdir()
+    (tmp_path / "b.jsonl").write_bytes(lines("b"))
+    (tmp_path / "b.jsonl").chmod(0)
+    try:
+        (tmp_path / "b.jsonl").read_bytes()
+    except PermissionError:
+        with pytest.raises(InputError, match=r"b\.jsonl: cannot be read"):
+            plan_for(tmp_path)
+    else:
+        pytest.skip("this user may read everything")
+
+
+def test_small_files_share_a_shard(tmp_path: Path) -> None:
+    for number in range(10):
+        (tmp_path / f"{number}.txt").write_text("x" * 10)
+
+    plan = plan_for(tmp_path, planning=PlanningConfig(shard_bytes=30))
+
+    assert [shard.records for shard in plan.shards] == [3, 3, 3, 1]
+    assert [shard.index for shard in plan.shards] == [0, 1, 2, 3]
+
+
+def test_large_file_is_cut_at_line_ends(tmp_path: Path) -> None:
+    content = lines("a", "b", "c", "d", words=10)
+    (tmp_path / "a.jsonl").write_bytes(content)
+    line = len(content) // 4
+
+    plan = plan_for(tmp_path / "a.jsonl", planning=PlanningConfig(shard_bytes=line + 1))
+
+    assert [(shard.pieces[0].start, shard.pieces[0].end) for shard in plan.shards] == [
+        (0, 2 * line),
+        (2 * line, 4 * line),
+    ]
+
+
+def test_limit_takes_the_first_records(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines("a", "b", "c"))
+    (tmp_path / "b.jsonl").write_bytes(lines("d", "e"))
+    (tmp_path / "c.jsonl").write_bytes(lines("f"))
+
+    plan = plan_for(tmp_path, limit=4)
+
+    assert plan.read == 4
+    assert [(Path(source.uri).name, source.records) for source in plan.sources] == [("a.jsonl", 3), ("b.jsonl", 1)]
+
+
+def test_file_without_records_is_a_source_without_pieces(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"\n  \n")
+
+    plan = plan_for(tmp_path)
+
+    assert (plan.read, plan.shards) == (0, ())
+    assert [source.records for source in plan.sources] == [0]
+
+
+def test_later_records_of_one_id_are_marked_across_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines("a", "b", "a"))
+    (tmp_path / "b.jsonl").write_bytes(lines("c", "b") + b'{"id": "z"}\n{"id": "z", "text": ""}\n')
+    (tmp_path / "c").write_bytes(lines("no"))
+
+    plan = plan_for(tmp_path)
+
+    line = len(lines("a"))
+    assert [piece.duplicates for shard in plan.shards for piece in shard.pieces] == [(2 * line,), (line,)]
+
+
+def test_plan_survives_json_and_is_the_same_bytes_again(folder: Path) -> None:
+    plan = plan_for(folder, planning=PlanningConfig(shard_bytes=1))
+    again = Plan.from_json(plan.to_json())
+
+    assert again == plan
+    assert again.to_json() == plan.to_json() == plan_for(folder, planning=PlanningConfig(shard_bytes=1)).to_json()
+    assert again.digest == plan.digest
+
+
+def test_plan_that_was_cut_is_refused(folder: Path) -> None:
+    with pytest.raises(PlanError, match="new output folder"):
+        Plan.from_json(plan_for(folder).to_json()[:-10])
+
+
+def test_digest_leaves_out_what_cannot_change_the_output(folder: Path) -> None:
+    plan = plan_for(folder)
+    other = plan_for(
+        folder,
+        output="/elsewhere",
+        executor=ExecutorConfig(kind="ray", actors=7, gpus=0.5, attempts=1),
+        report=False,
+        max_dead_letters=1.0,
+        planning=PlanningConfig(hash_with_ray_bytes=1),
+    )
+
+    assert other.digest == plan.digest
+    assert other.difference(plan) == []
+
+
+def test_difference_names_what_decides_the_output(folder: Path) -> None:
+    plan = plan_for(folder)
+    (folder / "a.txt").write_text("changed")
+    (folder / "b.jsonl").unlink()
+    (folder / "z.txt").write_text("new")
+
+    later = plan_for(
+        folder,
+        tagger=TAGGER.model_copy(update={"version": "4"}),
+        threads=2,
+        planning=PlanningConfig(shard_bytes=7),
+    )
+
+    assert later.digest != plan.digest
+    assert later.difference(plan) == [
+        "planning.shard_bytes: was 500000, is now 7",
+        "tagger.version: was '3', is now '4'",
+        "threads: was 1, is now 2",
+        f"input files new: {folder}/z.txt",
+        f"input files gone: {folder}/b.jsonl",
+        f"input files changed: {folder}/a.txt",
+    ]
+
+
+def test_large_inputs_are_hashed_by_the_hasher_that_is_given(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+
+    def hash_file(paths: Sequence[str]) -> list[str]:
+        return ["f" * 64 for _ in paths]
+
+    small = plan_for(tmp_path, hash_file=hash_file)
+    large = plan_for(tmp_path, hash_file=hash_file, planning=PlanningConfig(hash_with_ray_bytes=3))
+
+    assert small.sources[0].sha256 != "f" * 64
+    assert large.sources[0].sha256 == "f" * 64
+
+
+def test_file_that_changes_while_it_is_planned_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines("a"))
+
+    def hash_file(paths: Sequence[str]) -> list[str]:
+        path.write_bytes(lines("a", "b"))
+        return ["f" * 64 for _ in paths]
+
+    with pytest.raises(InputError, match="changed while it was being planned"):
+        plan_for(path, hash_file=hash_file, planning=PlanningConfig(hash_with_ray_bytes=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "expected"),
+    [("a.txt", "utf-88", "expected auto or an encoding"), ("a.jsonl", "utf-16", "jsonl files in utf-16")],
+)
+def test_encoding_that_cannot_be_used_is_refused(tmp_path: Path, name: str, encoding: str, expected: str) -> None:
+    (tmp_path / name).write_bytes(lines("a"))
+
+    with pytest.raises(ConfigError, match=rf"reader\.encoding: .*{expected}"):
+        plan_for(tmp_path, reader=ReaderConfig(encoding=encoding))
+
+
+def test_document_signature_follows_all_that_decides_the_rows() -> None:
+    document = Document(doc_id="a", text="text", source_uri="/x", source_position=0)
+    config = AnnotateConfig(input="/in", output="/out")
+
+    def sign(document: Document = document, config: AnnotateConfig = config, **changes: object) -> str:
+        settings = {"parser": "p", "tagger": "t", "schema_version": 1, "threads": 1} | changes
+        return document_signature(document, config=config, **settings)
+
+    moved = Document(doc_id="a", text="text", source_uri="/y", source_position=7)
+    elsewhere = config.model_copy(update={"output": "/other", "planning": PlanningConfig(shard_bytes=1)})
+    assert sign() == sign(moved) == sign(config=elsewhere)
+    other_text = Document(doc_id="a", text="Text", source_uri="/x", source_position=0)
+    other_cap = config.model_copy(update={"parser": config.parser.model_copy(update={"sentence_cap": 10})})
+    signatures = {
+        sign(),
+        sign(other_text),
+        sign(config=other_cap),
+        sign(parser="q"),
+        sign(tagger="u"),
+        sign(schema_version=2),
+        sign(threads=2),
+    }
+    assert len(signatures) == 7
