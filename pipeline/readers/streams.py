@@ -1,7 +1,7 @@
 """Files as streams of bytes and lines, decompressed by their suffix (.gz, .zst).
 
-A damaged compressed stream gives every byte that can be had before the damage, the same ones however it is
-read, and then says what is wrong; so the lines before the damage are not lost.
+A cut compressed file gives every byte before the cut, the same ones however it is read, and then says that it
+is cut; so the lines before the cut are not lost. Where bytes are damaged, the decoder may give up a little earlier.
 """
 
 import io
