@@ -19,7 +19,7 @@ class TwoStreamConfig(Config):
     """Sizes of the two-stream encoder."""
 
     heads: int = Field(default=7, ge=1)
-    head_dimension: int = Field(default=80, ge=2)
+    head_dimension: int = Field(default=80, ge=2, multiple_of=2)
     """Dimensions of a head; even, since sinusoids come in pairs. The width of a stream is heads times this."""
     layers: int = Field(default=2, ge=1)
     """Layers in all; the last one has two streams."""

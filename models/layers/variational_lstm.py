@@ -168,14 +168,16 @@ def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:
 
 
 def _fold(layer: nn.LSTM, input_mask: Tensor, state_mask: Tensor) -> nn.LSTM:
+    like = layer.get_parameter("weight_ih_l0")
     folded = nn.LSTM(
         layer.input_size,
         layer.hidden_size,
         batch_first=True,
         bidirectional=True,
-        device=layer.get_parameter("weight_ih_l0").device,
-        dtype=layer.get_parameter("weight_ih_l0").dtype,
-    )
+        # Without initial values, which would be drawn from the global generator.
+        device="meta",
+        dtype=like.dtype,
+    ).to_empty(device=like.device)
     folded.load_state_dict(layer.state_dict())
     for suffix, mask in (("", state_mask[0]), ("_reverse", state_mask[1])):
         folded.get_parameter(f"weight_ih_l0{suffix}").mul_(input_mask)

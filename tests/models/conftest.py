@@ -1,0 +1,154 @@
+"""Small taggers, documents and a tiny encoder that the tests of models/ share."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from models.base import Tagger
+from models.data import Sentence, Vocabulary
+from models.registry import build_tagger
+
+# One thread: the machines that run the tests have few cores, and equal sums need an equal number of threads.
+torch.set_num_threads(1)
+
+Document = list[Sentence]
+Call = tuple[nn.Module, tuple[Any, ...]]
+
+_WORDS_PER_PART = {"word_dimension": 12, "dropout": 0.1}
+_CHARACTERS = {"embedding_dimension": 6, "filters": 8, "widths": [3], "dropout": 0.1}
+_ONE_STAGE: dict[str, Any] = {
+    "representation": {**_WORDS_PER_PART, "characters": _CHARACTERS},
+    "lstm": {"hidden": 8, "dropout": 0.1},
+}
+_TWO_STAGE: dict[str, Any] = {
+    "draft_representation": {**_WORDS_PER_PART, "characters": _CHARACTERS},
+    "refine_representation": {**_WORDS_PER_PART, "characters": _CHARACTERS},
+    "lstm": {"hidden": 8},
+    "samples": 3,
+    "label_dimension": 6,
+    "two_stream": {"heads": 2, "head_dimension": 8, "layers": 2, "dropout": 0.1, "attention_dropout": 0.1},
+}
+
+
+def tagged(text: str) -> Sentence:
+    """Read ``Ada/B-PER King/I-PER slept`` as a sentence; a word without a label is ``O``."""
+    pairs = [word.partition("/") for word in text.split()]
+    return Sentence(words=tuple(pair[0] for pair in pairs), labels=tuple(pair[2] or "O" for pair in pairs))
+
+
+@pytest.fixture(scope="session")
+def sentence() -> Callable[[str], Sentence]:
+    """Make a sentence with labels from one line of text."""
+    return tagged
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[Document]:
+    """Give three gold documents in which words recur within and across documents."""
+    return [
+        [
+            tagged("Ada/B-PER King/I-PER met Ford/B-PER in Paris/B-LOC ."),
+            tagged("Ford/B-PER laughed ."),
+            tagged("She saw the River/B-LOC Seine/I-LOC in Paris/B-LOC and wrote 3 letters home ."),
+        ],
+        [
+            tagged("Ford/B-ORG Motor/I-ORG Works/I-ORG closed a plant in Paris/B-LOC ."),
+            tagged("Workers of Ford/B-ORG went home ."),
+        ],
+        [tagged("It rained .")],
+    ]
+
+
+@pytest.fixture(scope="session")
+def vocabulary(documents: list[Document]) -> Vocabulary:
+    """Give the vocabulary of ``documents``."""
+    return Vocabulary.from_sentences(sentence for document in documents for sentence in document)
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Callable[[str], dict[str, Any]]:
+    """Give a configuration of some thousand parameters for a tagger of one or two stages."""
+    return lambda name: dict(_TWO_STAGE if "uanet" in name else _ONE_STAGE)
+
+
+@pytest.fixture(scope="session")
+def build(vocabulary: Vocabulary, tiny_config: Callable[[str], dict[str, Any]]) -> Callable[..., Any]:
+    """Build a tiny untrained tagger by name, with changes to its configuration, in evaluation mode."""
+
+    def make(name: str, *, seed: int = 1, vocabulary: Vocabulary = vocabulary, **changes: Any) -> Tagger:
+        torch.manual_seed(seed)
+        return build_tagger(name, tiny_config(name) | changes, vocabulary).eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def random_documents(vocabulary: Vocabulary) -> Callable[..., list[Document]]:
+    """Draw unlabelled documents in which words recur, from words known and unknown."""
+
+    def draw(seed: int, *, documents: int, sentences: int = 5, longest: int = 12) -> list[Document]:
+        chance = random.Random(seed)
+        words = (*vocabulary.words[:12], "Zanzibar", "xyzzy", "1984")
+        return [
+            [Sentence(words=tuple(chance.choices(words, k=chance.randint(1, longest)))) for _ in range(sentences)]
+            for _ in range(documents)
+        ]
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def record_calls() -> Callable[..., AbstractContextManager[list[Call]]]:
+    """Record the forward calls of modules of some classes while a block runs, with their arguments."""
+
+    @contextmanager
+    def recording(*classes: type[nn.Module]) -> Iterator[list[Call]]:
+        calls: list[Call] = []
+
+        def note(module: nn.Module, arguments: tuple[Any, ...], output: object) -> None:
+            del output
+            if isinstance(module, classes):
+                calls.append((module, arguments))
+
+        handle = register_module_forward_hook(note)
+        try:
+            yield calls
+        finally:
+            handle.remove()
+
+    return recording
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, vocabulary: Vocabulary) -> Path:
+    """Write a random BERT of two layers that takes 14 subwords a window, as a Hugging Face folder."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra 'encoder'")
+    folder = tmp_path_factory.mktemp("encoder")
+    words = sorted({word.lower() for word in vocabulary.words} - {"laughed", "letters"})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, "laugh", "letter", "##ed", "##s", "##e"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    torch.manual_seed(5)
+    config = transformers.BertConfig(
+        vocab_size=len(pieces),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=16,
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder_values(tiny_encoder: Path) -> Mapping[str, Any]:
+    """Give the configuration values of the tiny encoder."""
+    return {"source": str(tiny_encoder), "sha256": None, "last_layers": 2, "overlap_words": 4}

@@ -1,0 +1,68 @@
+"""The threshold decides word by word between draft and stage two."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from models.data import Sentence
+from models.two_stage import merge_stages
+
+Documents = list[list[Sentence]]
+Draw = Callable[..., Documents]
+
+
+@pytest.fixture(params=["uanet", "doc_uanet"])
+def tagger(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Any:
+    return build(request.param)
+
+
+def test_threshold_below_0_refines_every_word(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(0, documents=4)
+    assert bool(tagger.tabulate(documents, threshold=-1.0).refined.all())
+
+
+def test_threshold_above_ln_of_the_labels_keeps_every_draft(tagger: Any, random_documents: Draw) -> None:
+    table = tagger.tabulate(random_documents(0, documents=4), threshold=math.log(len(tagger.vocabulary.labels)) + 0.1)
+    assert not table.refined.any()
+    assert torch.equal(table.label, table.draft)
+
+
+def test_a_word_is_refined_when_its_uncertainty_is_strictly_above(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(0, documents=4)
+    everything = tagger.tabulate(documents, threshold=-1.0)
+    threshold = everything.uncertainty.sort().values[len(everything.uncertainty) // 2].item()
+    table = tagger.tabulate(documents, threshold=threshold)
+    assert torch.equal(table.refined, table.uncertainty > threshold)
+    assert bool(((table.uncertainty == threshold) & ~table.refined).any())
+    assert torch.equal(table.label, torch.where(table.refined, everything.label, everything.draft))
+
+
+def test_the_taggers_own_threshold_holds_unless_the_call_gives_one(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(0, documents=4)
+    middle = tagger.tabulate(documents).uncertainty.median().item()
+    tagger.set_threshold(middle)
+    assert tagger.threshold == tagger.config.threshold == middle
+    own, given = tagger.tabulate(documents), tagger.tabulate(documents, threshold=middle)
+    assert torch.equal(own.refined, given.refined)
+    assert 0 < int(own.refined.sum()) < len(own.refined)
+
+
+def test_merging_takes_each_label_from_its_stage() -> None:
+    draft = torch.tensor([[[0.9, 0.1], [0.6, 0.4], [0.5, 0.5]]])
+    logits = torch.tensor([[[0.0, 5.0], [0.0, 5.0], [5.0, 0.0]]])
+    merged = merge_stages(draft, torch.tensor([[0.2, 0.5, 0.7]]), logits, 0.5)
+    assert merged.refined.tolist() == [[False, False, True]]
+    assert merged.labels.tolist() == [[0, 0, 0]]
+    assert merge_stages(draft, torch.tensor([[0.6, 0.6, 0.6]]), logits, 0.5).labels.tolist() == [[1, 1, 0]]
+    assert torch.allclose(merged.probabilities, logits.softmax(-1))
+
+
+def test_predictions_hold_draft_and_final_labels_with_what_decided(tagger: Any, documents: Documents) -> None:
+    table = tagger.tabulate(documents, threshold=1.0)
+    predictions = [entry for document in tagger.predict_documents(documents, threshold=1.0) for entry in document]
+    assert [flag for entry in predictions for flag in entry.refined] == table.refined.tolist()
+    assert [value for entry in predictions for value in entry.probabilities] == table.probability.tolist()
+    assert [value for entry in predictions for value in entry.uncertainty] == table.uncertainty.tolist()

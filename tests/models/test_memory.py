@@ -1,0 +1,129 @@
+"""The document memory: whose slots a word reads, and what it reads there."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.data import Sentence
+from models.memory import MemoryReader, occurrence_index
+
+Key = Literal["lower", "exact"]
+WORDS = st.sampled_from(["Ford", "ford", "FORD", "1984", "1985", "the", ".", "\u00c9mile", "\u00e9mile"])
+
+
+def naive_index(documents: list[list[str]], key: Key, slots: int) -> list[list[int]]:
+    """List the other occurrences of each word as one would by hand."""
+
+    def same(left: str, right: str) -> bool:
+        if key == "exact":
+            return left == right
+        digits = str.maketrans("123456789", "000000000")
+        return left.translate(digits).lower() == right.translate(digits).lower()
+
+    rows, first = [], 0
+    for words in documents:
+        for place, word in enumerate(words):
+            others = [first + other for other, found in enumerate(words) if other != place and same(word, found)]
+            rows.append((others + [-1] * slots)[:slots])
+        first += len(words)
+    return rows
+
+
+@given(
+    documents=st.lists(st.lists(WORDS, max_size=14), max_size=4),
+    key=st.sampled_from(["lower", "exact"]),
+    slots=st.integers(1, 5),
+)
+@settings(deadline=None, max_examples=200)
+def test_index_lists_the_first_other_occurrences_in_document_order(
+    documents: list[list[str]], key: Key, slots: int
+) -> None:
+    index = occurrence_index(documents, key=key, slots=slots)
+    assert index.tolist() == naive_index(documents, key, slots)
+
+
+@given(documents=st.lists(st.lists(WORDS, max_size=14), max_size=4), slots=st.integers(1, 5))
+@settings(deadline=None)
+def test_index_never_holds_the_own_slot_nor_another_document(documents: list[list[str]], slots: int) -> None:
+    index = occurrence_index(documents, key="lower", slots=slots)
+    owner = [number for number, words in enumerate(documents) for _ in words]
+    for word, row in enumerate(index.tolist()):
+        read = [slot for slot in row if slot >= 0]
+        assert word not in read
+        assert all(owner[slot] == owner[word] for slot in read)
+        assert read == sorted(set(read))
+
+
+def test_key_lower_joins_case_and_digits_where_exact_does_not() -> None:
+    documents = [["Ford", "ford", "1984", "1985", "Ford"]]
+    assert occurrence_index(documents, key="lower", slots=2).tolist() == [[1, 4], [0, 4], [3, -1], [2, -1], [0, 1]]
+    exact = [[4, -1], [-1, -1], [-1, -1], [-1, -1], [0, -1]]
+    assert occurrence_index(documents, key="exact", slots=2).tolist() == exact
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    torch.manual_seed(2)
+    return MemoryReader(width=4, hidden=6, dropout=0.0).double().eval()
+
+
+@torch.no_grad()
+def test_reader_weighs_contexts_and_labels_alike_over_the_present_slots(reader: MemoryReader) -> None:
+    states, hidden, labels = (torch.randn(*shape).double() for shape in ((1, 3, 4), (5, 6), (5, 4)))
+    slots = torch.tensor([[[0, 3, -1], [2, -1, -1], [-1, -1, -1]]])
+    context, label = reader(states, *reader.project(hidden, labels), slots)
+    for word, present in enumerate([[0, 3], [2]]):
+        keys, values = reader.key(hidden[present]), reader.value(labels[present])
+        weights = (keys @ reader.query(states[0, word]) / 2.0).softmax(0)
+        assert torch.allclose(context[0, word], weights @ keys)
+        assert torch.allclose(label[0, word], weights @ values)
+    assert torch.equal(context[0, 2], reader.default_context)
+    assert torch.equal(label[0, 2], reader.default_label)
+
+
+def test_reader_of_an_empty_memory_gives_the_learned_defaults(reader: MemoryReader) -> None:
+    nothing = torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, 4, dtype=torch.float64)
+    states = torch.randn(2, 3, 4, dtype=torch.float64)
+    context, label = reader(states, *reader.project(*nothing), torch.full((2, 3, 10), -1))
+    assert torch.equal(context, reader.default_context.expand_as(states))
+    (context.sum() + label.sum()).backward()
+    assert reader.default_context.grad is not None
+    assert reader.default_label.grad is not None
+
+
+def test_default_vectors_matter_to_words_that_occur_once_and_to_no_others(build: Callable[..., Any]) -> None:
+    tagger = build("doc_uanet")
+    # One word a sentence: words of a sentence meet in the attention that follows the memory.
+    document = [Sentence(words=(word,)) for word in ("Ford", "Paris", "ford", "Ada")]
+    before = tagger.tabulate([document], threshold=-1.0).probability
+    with torch.no_grad():
+        tagger.refine_network.reader.default_label.add_(3.0)
+    changed = tagger.tabulate([document], threshold=-1.0).probability != before
+    assert changed.tolist() == [False, True, False, True]
+
+
+def test_a_word_reads_what_stage_one_says_of_its_other_occurrence(build: Callable[..., Any]) -> None:
+    tagger = build("doc_uanet")
+
+    def probability(neighbour: str) -> float:
+        document = [Sentence(words=("Ford",)), Sentence(words=("Ford", neighbour))]
+        return tagger.tabulate([document], threshold=-1.0).probability[0].item()
+
+    assert probability("Paris") != probability("Ada")
+    other = [[Sentence(words=("Ford",))], [Sentence(words=("Ford", "Paris"))]]
+    alone = [[Sentence(words=("Ford",))], [Sentence(words=("Ford", "Ada"))]]
+    results = [tagger.tabulate(documents, threshold=-1.0).probability[0].item() for documents in (other, alone)]
+    assert results[0] == results[1]
+
+
+def test_the_key_of_the_configuration_decides(build: Callable[..., Any]) -> None:
+    document = [Sentence(words=("Ford",)), Sentence(words=("ford", "Paris"))]
+    changed = [Sentence(words=("Ford",)), Sentence(words=("ford", "Ada"))]
+    for key, reads in (("lower", True), ("exact", False)):
+        tagger = build("doc_uanet", memory={"key": key})
+        results = [tagger.tabulate([words], threshold=-1.0).probability[0].item() for words in (document, changed)]
+        assert (results[0] != results[1]) == reads

@@ -1,0 +1,136 @@
+"""What learns from what: stage two never trains stage one, and nothing trains the encoder."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.data import Batch, Sentence
+from models.layers.encoder import EncoderConfig, load_encoder
+from models.two_stage import MemoryContents, TwoStageTagger
+
+Build = Callable[..., TwoStageTagger]
+TAGGERS = pytest.mark.parametrize("name", ["uanet", "doc_uanet"])
+# Without any dropout a loss is a plain function of the weights, so that gradients can be compared.
+STILL: dict[str, Any] = {
+    "lstm": {"hidden": 8, "input_dropout": 0.0, "recurrent_dropout": 0.0, "output_dropout": 0.0},
+    "draft_representation": {"word_dimension": 12, "dropout": 0.0, "characters": None, "rare_to_unknown": 0.0},
+    "refine_representation": {"word_dimension": 12, "dropout": 0.0, "characters": None, "rare_to_unknown": 0.0},
+    "two_stream": {"heads": 2, "head_dimension": 8, "dropout": 0.0, "attention_dropout": 0.0},
+}
+
+
+def encode(tagger: TwoStageTagger, documents: list[list[Sentence]]) -> Batch:
+    owners = [number for number, document in enumerate(documents) for _ in document]
+    return tagger.encode([sentence for document in documents for sentence in document], documents=owners)
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    assert batch.labels is not None
+    return nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum")
+
+
+@TAGGERS
+def test_loss_of_stage_two_does_not_reach_stage_one(name: str, build: Build, documents: list[list[Sentence]]) -> None:
+    tagger = build(name, **STILL)
+    batch = encode(tagger, documents)
+    logits, hidden = tagger.draft_network(batch, None)
+    probabilities = logits.softmax(-1)
+    memory = None
+    if name == "doc_uanet":
+        slots = torch.full((*batch.mask.shape, 2), -1)
+        slots[0, 3, 0], slots[1, 0, 1] = 13, 3
+        memory = MemoryContents(hidden=hidden.flatten(0, 1), probabilities=probabilities.flatten(0, 1), slots=slots)
+    cross_entropy(tagger.refine_network(batch, None, probabilities, memory), batch).backward()
+    assert all(parameter.grad is None for parameter in tagger.draft_network.parameters())
+    embedding = tagger.refine_network.label_embedding.grad
+    assert embedding is not None
+    assert bool((embedding != 0).any(dim=1).all())
+
+
+@TAGGERS
+def test_stage_one_learns_from_its_own_loss_alone(name: str, build: Build, documents: list[list[Sentence]]) -> None:
+    tagger = build(name, **STILL)
+    batch = encode(tagger, documents)
+    weights = list(tagger.draft_network.parameters())
+    both = torch.autograd.grad(tagger.loss(batch), weights)
+    own = torch.autograd.grad(
+        cross_entropy(tagger.draft_network(batch, None)[0], batch) / len(batch.sentences), weights
+    )
+    assert all(torch.allclose(left, right, atol=1e-6) for left, right in zip(both, own, strict=True))
+
+
+@TAGGERS
+def test_loss_is_both_cross_entropies_over_sentences(name: str, build: Build, documents: list[list[Sentence]]) -> None:
+    tagger = build(name, **STILL)
+    single = [[document[0]] for document in documents]
+    batch = encode(tagger, single)
+    logits, hidden = tagger.draft_network(batch, None)
+    # One sentence a document, and no word twice in it: nothing to remember.
+    empty = torch.full((*batch.mask.shape, 10), -1)
+    memory = MemoryContents(hidden=hidden.flatten(0, 1), probabilities=logits.softmax(-1).flatten(0, 1), slots=empty)
+    refined = tagger.refine_network(batch, None, logits.softmax(-1), memory if name == "doc_uanet" else None)
+    expected = (cross_entropy(logits, batch) + cross_entropy(refined, batch)) / 3
+    assert float(tagger.loss(batch).detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+@TAGGERS
+def test_word_representations_share_no_storage(name: str, build: Build) -> None:
+    tagger = build(name)
+    first, second = tagger.draft_network.representation, tagger.refine_network.representation
+    assert first.words is not None
+    assert second.words is not None
+    assert not torch.equal(first.words.weight, second.words.weight)
+    places = [{weight.data_ptr() for weight in part.parameters()} for part in (first, second)]
+    assert places[0].isdisjoint(places[1])
+
+
+@TAGGERS
+def test_parameter_groups_are_disjoint_and_cover_the_tagger(name: str, build: Build) -> None:
+    tagger = build(name)
+    groups = [{id(parameter) for parameter in group} for group in tagger.parameter_groups().values()]
+    assert groups[0].isdisjoint(groups[1])
+    assert groups[0] | groups[1] == {id(parameter) for parameter in tagger.parameters()}
+
+
+@pytest.mark.encoder
+@TAGGERS
+def test_one_encoder_serves_both_stages_and_is_never_tuned(
+    name: str,
+    build: Build,
+    documents: list[list[Sentence]],
+    encoder_values: Mapping[str, Any],
+    record_calls: Callable[..., Any],
+) -> None:
+    from transformers import BertModel
+
+    tagger = build(name, encoder=encoder_values)
+    encoder = load_encoder(EncoderConfig.from_mapping(encoder_values), "cpu")
+    with record_calls(BertModel) as calls:
+        before = encoder.features([("ada", "laughed")])[0]
+        tagger.predict_documents(documents, threshold=-1.0)
+    network = calls[0][0]
+    assert len(calls) == 2
+    assert calls[1][0] is network
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+
+    owned = {parameter.data_ptr() for parameter in tagger.parameters()}
+    assert owned.isdisjoint(parameter.data_ptr() for parameter in network.parameters())
+    assert len(tagger.state_dict()) == len(list(tagger.parameters()))
+    optimizer = torch.optim.SGD(tagger.parameters(), lr=0.1)
+    tagger.train().loss(encode(tagger, documents)).backward()
+    optimizer.step()
+    assert torch.equal(encoder.features([("ada", "laughed")])[0], before)
+
+
+@pytest.mark.encoder
+def test_each_stage_projects_the_encoder_by_itself(build: Build, encoder_values: Mapping[str, Any]) -> None:
+    parts = {"word_dimension": 4, "characters": None, "encoder_dimension": 5}
+    tagger = build("uanet", encoder=encoder_values, draft_representation=parts, refine_representation=parts)
+    first, second = tagger.draft_network.representation, tagger.refine_network.representation
+    assert first.projection is not None
+    assert second.projection is not None
+    assert first.projection.weight.shape == (5, 16)
+    assert first.projection.weight.data_ptr() != second.projection.weight.data_ptr()

@@ -1,0 +1,189 @@
+"""The variational LSTM: masks that hold for a whole sentence, and weight samples that are the same thing."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.layers.bilstm import run_lstm
+from models.layers.dropout import draw_mask
+from models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_masked_lstm
+
+INPUTS, HIDDEN = 5, 4
+LENGTHS = torch.tensor([3, 8, 1, 6])
+
+
+def slow_lstm(lstm: nn.LSTM, inputs: Tensor, state_mask: Tensor) -> Tensor:
+    """Read one sentence both ways, step by step, as the equations stand.
+
+    Args:
+        inputs: shape ``(T, D)``; z_x is already on them.
+        state_mask: z_h of both directions, shape ``(2, H)``.
+
+    Returns:
+        Shape ``(T, 2H)``.
+    """
+    streams = []
+    for direction, suffix in enumerate(("", "_reverse")):
+        input_weight, state_weight = (getattr(lstm, f"weight_{name}_l0{suffix}") for name in ("ih", "hh"))
+        bias = getattr(lstm, f"bias_ih_l0{suffix}") + getattr(lstm, f"bias_hh_l0{suffix}")
+        hidden = cell = torch.zeros(lstm.hidden_size, dtype=inputs.dtype)
+        outputs = []
+        for word in inputs if direction == 0 else inputs.flip(0):
+            gates = input_weight @ word + state_weight @ (hidden * state_mask[direction]) + bias
+            entering, forgetting, candidate, leaving = gates.split(lstm.hidden_size)
+            cell = forgetting.sigmoid() * cell + entering.sigmoid() * candidate.tanh()
+            hidden = leaving.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        stream = torch.stack(outputs)
+        streams.append(stream if direction == 0 else stream.flip(0))
+    return torch.cat(streams, dim=1)
+
+
+def make_lstm(rate: float, *, layers: int = 1, hidden: int = HIDDEN) -> VariationalLstm:
+    torch.manual_seed(3)
+    config = VariationalLstmConfig(
+        hidden=hidden, layers=layers, input_dropout=rate, recurrent_dropout=rate, output_dropout=rate
+    )
+    return VariationalLstm(config, INPUTS).double()
+
+
+def make_inputs(sentences: int = len(LENGTHS), steps: int = 8) -> Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randn(sentences, steps, INPUTS, dtype=torch.float64, generator=generator)
+
+
+def folded_mask(folded: Tensor, original: Tensor) -> Tensor:
+    """Give the factor of each column, which must be the same in every row."""
+    factors = folded / original
+    assert torch.allclose(factors, factors[:1].expand_as(factors), atol=1e-12, rtol=0)
+    return factors[0]
+
+
+@torch.no_grad()
+def test_masked_lstm_equals_the_slow_loop() -> None:
+    lstm, inputs = make_lstm(0.5).layers[0], make_inputs()
+    mask = draw_mask((2, len(LENGTHS), HIDDEN), 0.5, like=inputs)
+    found = run_masked_lstm(lstm, inputs, LENGTHS, mask)
+    for row, length in enumerate(LENGTHS.tolist()):
+        expected = slow_lstm(lstm, inputs[row, :length], mask[:, row])
+        assert float((found[row, :length] - expected).abs().max()) < 1e-12
+        assert not found[row, length:].any()
+
+
+def test_masked_lstm_with_ones_equals_the_library_with_its_gradient() -> None:
+    lstm, inputs = make_lstm(0.5).layers[0], make_inputs()
+    ones = torch.ones(2, len(LENGTHS), HIDDEN, dtype=torch.float64)
+    masked, plain = run_masked_lstm(lstm, inputs, LENGTHS, ones), run_lstm(lstm, inputs, LENGTHS)
+    assert float((masked - plain).detach().abs().max()) < 1e-12
+    gradients = [torch.autograd.grad(out.square().sum(), list(lstm.parameters())) for out in (masked, plain)]
+    assert all(torch.allclose(left, right, atol=1e-10) for left, right in zip(*gradients, strict=True))
+
+
+def test_training_masks_inputs_alike_at_all_steps_and_apart_over_sentences() -> None:
+    """A masked feature has no gradient at any step of its sentence; an unmasked one has some at every step."""
+    lstm = make_lstm(0.5, hidden=12)
+    inputs = make_inputs(sentences=6).requires_grad_()
+    hidden, _ = lstm(inputs, torch.full((6,), 8))
+    hidden.sum().backward()
+    assert inputs.grad is not None
+    kept = inputs.grad != 0
+    assert torch.equal(kept, kept[:, :1].expand_as(kept))
+    assert len({tuple(row) for row in kept[:, 0].tolist()}) > 1
+
+
+def test_training_masks_states_alike_at_all_steps_and_apart_over_sentences() -> None:
+    """A unit that z_h masks all along its sentence gives no gradient to the weights that read it."""
+    lstm = make_lstm(0.5, hidden=12)
+    hidden, _ = lstm(make_inputs(sentences=6), torch.full((6,), 8))
+    patterns = set()
+    for direction in ("", "_reverse"):
+        weight = lstm.layers[0].get_parameter(f"weight_hh_l0{direction}")
+        for row in range(6):
+            (gradient,) = torch.autograd.grad(hidden[row].sum(), weight, retain_graph=True)
+            patterns.add(tuple((gradient != 0).any(dim=0).tolist()))
+    # Masks fresh at each of 8 steps would leave a unit without gradient once in 256 times.
+    shares = [sum(pattern) / len(pattern) for pattern in patterns]
+    assert len(patterns) == 12
+    assert 0.2 < sum(shares) / len(shares) < 0.8
+
+
+@torch.no_grad()
+def test_training_masks_outputs_alike_at_all_steps_and_apart_over_sentences() -> None:
+    lstm = make_lstm(0.25, hidden=12)
+    hidden, masked = lstm(make_inputs(sentences=6), torch.full((6,), 8))
+    factors = masked / hidden
+    assert torch.allclose(factors, factors[:, :1].expand_as(factors), atol=1e-12)
+    values = factors[:, 0].flatten()
+    assert all(abs(value) < 1e-12 or abs(value - 1 / 0.75) < 1e-6 for value in values.tolist())
+    assert not torch.equal(factors[0, 0], factors[1, 0])
+
+
+@torch.no_grad()
+def test_training_draws_fresh_masks_at_every_call() -> None:
+    lstm, inputs = make_lstm(0.5), make_inputs()
+    assert not torch.equal(lstm(inputs, LENGTHS)[0], lstm(inputs, LENGTHS)[0])
+
+
+@torch.no_grad()
+def test_evaluation_mode_does_not_switch_the_masks_off() -> None:
+    lstm, inputs = make_lstm(0.5).eval(), make_inputs()
+    assert not torch.equal(lstm(inputs, LENGTHS)[1], lstm(inputs, LENGTHS)[1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layers", [1, 2])
+def test_masks_folded_into_weights_equal_masks_on_activations(layers: int) -> None:
+    lstm, inputs = make_lstm(0.4, layers=layers), make_inputs()
+    (sample,) = lstm.draw_samples(1, seed=11)
+    found = sample(inputs, LENGTHS)
+    for row, length in enumerate(LENGTHS.tolist()):
+        states = inputs[row, :length]
+        for folded, original in zip(sample.layers, lstm.layers, strict=True):
+            masks = {
+                name: folded_mask(folded.get_parameter(f"weight_{name}"), original.get_parameter(f"weight_{name}"))
+                for name in ("ih_l0", "ih_l0_reverse", "hh_l0", "hh_l0_reverse")
+            }
+            assert torch.equal(masks["ih_l0"], masks["ih_l0_reverse"])
+            state_mask = torch.stack([masks["hh_l0"], masks["hh_l0_reverse"]])
+            states = slow_lstm(original, states * masks["ih_l0"], state_mask)
+        assert float((found[row, :length] - states).abs().max()) < 1e-12
+
+
+def test_masks_are_zeros_and_the_inverse_of_the_share_kept() -> None:
+    mask = draw_mask((10_000,), 0.25, like=torch.zeros(()), generator=torch.Generator().manual_seed(0))
+    assert sorted(set(mask.tolist())) == pytest.approx([0.0, 1 / 0.75])
+    assert 0.97 < float(mask.mean()) < 1.03
+
+
+def are_equal(left: LstmSample, right: LstmSample) -> bool:
+    pairs = zip(left.state_dict().values(), right.state_dict().values(), strict=True)
+    return torch.equal(left.output_mask, right.output_mask) and all(torch.equal(*pair) for pair in pairs)
+
+
+def test_samples_differ_and_come_from_the_seed_alone() -> None:
+    lstm = make_lstm(0.4)
+    five, two, other = lstm.draw_samples(5, seed=7), lstm.draw_samples(2, seed=7), lstm.draw_samples(2, seed=8)
+    torch.manual_seed(99)
+    again = lstm.draw_samples(5, seed=7)
+    assert all(map(are_equal, five, again))
+    assert all(map(are_equal, five[:2], two))
+    for left, right in [(five[0], five[1]), (five[3], five[4]), (two[0], other[0])]:
+        assert not are_equal(left, right)
+
+
+def test_drawing_samples_leaves_weights_and_the_global_generator_alone() -> None:
+    lstm = make_lstm(0.4)
+    before, random_state = {name: value.clone() for name, value in lstm.state_dict().items()}, torch.get_rng_state()
+    lstm.draw_samples(3, seed=7)
+    assert all(torch.equal(value, before[name]) for name, value in lstm.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+@torch.no_grad()
+def test_without_dropout_a_sample_is_the_plain_lstm() -> None:
+    lstm, inputs = make_lstm(0.0), make_inputs()
+    plain = run_lstm(lstm.layers[0], inputs, LENGTHS)
+    for sample in lstm.draw_samples(2, seed=1):
+        assert torch.equal(sample(inputs, LENGTHS), plain)
+        assert torch.equal(sample.output_mask, torch.ones(2 * HIDDEN, dtype=torch.float64))
+    assert torch.equal(lstm(inputs, LENGTHS)[1], plain)
