@@ -1,6 +1,7 @@
 """The base class of every configuration."""
 
 import difflib
+import json
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -22,6 +23,8 @@ class Config(BaseModel):
     def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
         """Check plain values, as read from YAML or JSON.
 
+        They are checked by the rules of JSON, where a list is the only form that a tuple has.
+
         Args:
             where: what the values came from, set before every message (a file name, say).
 
@@ -29,7 +32,7 @@ class Config(BaseModel):
             ConfigError: with one line for each fault.
         """
         try:
-            return cls.model_validate(values, strict=None)
+            return cls.model_validate_json(json.dumps(values, default=str))
         except ValidationError as error:
             raise ConfigError(_explain(cls, error, where=where)) from None
 

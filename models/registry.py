@@ -42,4 +42,4 @@ def build_tagger(name: str, config: Mapping[str, Any], vocabulary: Vocabulary) -
         ConfigError: for an unknown tagger or a configuration that does not fit it.
     """
     found = tagger_class(name)
-    return found(found.config_class.from_mapping(config, where=name), vocabulary)  # type: ignore[arg-type]
+    return found(found.config_class.from_mapping(config, where=name), vocabulary)
