@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from environment import environment
 
 from models.base import Tagger
 from models.checkpoint import load_tagger
@@ -27,7 +28,6 @@ from models.registry import build_tagger
 from models.training.fit import FitConfig, fit
 from models.training.metrics import name_consistency, seqeval_f1, span_scores
 from pipeline.readers.gold import read_gold
-from environment import environment
 from workflows.config import read_train_job
 
 TAGGERS = ("bilstm_softmax", "bilstm_crf", "uanet", "doc_uanet")
