@@ -22,6 +22,8 @@ from pipeline.trees import Tree, draw_tree
 REPORT_NAME = "report.html"
 SHOWN_SENTENCES = 60
 """Of a whole document; the report says when there are more."""
+SHOWN_CHANGES = 20
+"""Kinds of change with examples; the rest is only counted."""
 CONTEXT_WORDS = 8
 """Words shown on each side of an example."""
 _TEMPLATE = "report.html.j2"
@@ -67,7 +69,8 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
         chart=_chart(quality.histogram, threshold),
         near_ties=round(sum(shard.stats.get("near_ties", 0) for shard in manifest.shards)),
         colours={kind.label: number % _COLOURS for number, kind in enumerate(quality.types)},
-        changes=[_change_view(change) for change in quality.changes],
+        changes=[_change_view(change) for change in quality.changes[:SHOWN_CHANGES]],
+        other_changes=sum(change.count for change in quality.changes[SHOWN_CHANGES:]),
         names=[_name_view(name) for name in quality.least_consistent],
         uncertain=[_uncertain_view(sentence, darkest) for sentence in quality.uncertain_sentences],
         documents=[_document_view(whole) for whole in quality.whole_documents],

@@ -122,6 +122,11 @@ def test_report_cuts_long_documents_and_says_so(finish_run: FinishRun, monkeypat
     assert "2 more sentences are not shown" in page_of(finish_run(NEWS)).words("documents")
 
 
+def test_report_counts_the_rarer_changes(finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "SHOWN_CHANGES", 1)
+    assert "1 more word changed in rarer ways" in page_of(finish_run(NEWS)).words("stage-two")
+
+
 @pytest.mark.parametrize(
     ("own", "chosen", "line"),
     [({"threshold": 0.35}, None, "threshold 0.35"), ({"threshold": 0.35}, 0.5, "threshold 0.50"), ({}, 0.5, None)],
