@@ -82,12 +82,10 @@ def _work_done(report: RunReport) -> str:
     new = report.shards - report.done_before
     if not new:
         return f"nothing was left to do: {counted(report.shards, 'shard')} committed before"
-    rows: list[Sequence[object]] = [
+    taken = {stage: report.seconds.get(stage, 0.0) for stage in STAGES} | {"run": report.wall_seconds}
+    rows = [
         (stage, f"{seconds:.1f} s", f"{report.words / seconds:,.0f} words/s")
-        for stage, seconds in {
-            **{stage: report.seconds.get(stage, 0.0) for stage in STAGES},
-            "run": report.wall_seconds,
-        }.items()
+        for stage, seconds in taken.items()
         if seconds >= LEAST_SECONDS
     ]
     before = f"; {report.done_before:,} committed before" if report.done_before else ""

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pipeline.commits import verify
-from workflows.console import Answer, table
+from workflows.console import Answer, counted, table
 
 
 def run(output: Path, *, deep: bool) -> Answer:
@@ -20,4 +20,4 @@ def run(output: Path, *, deep: bool) -> Answer:
         checked = "every file, hash and row" if deep else "every file and size"
         return Answer(values=values, text=f"{output}: {checked} is as the manifest says")
     rows = [(finding.place, finding.problem) for finding in findings]
-    return Answer(values=values, text=f"{table(rows)}\n\n{len(findings):,} findings in {output}", exit_code=1)
+    return Answer(values=values, text=f"{table(rows)}\n\n{counted(len(findings), 'finding')} in {output}", exit_code=1)

@@ -1,0 +1,72 @@
+"""Tiny taggers, a training file, and a fresh tracking store for each test that asks for one."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.checkpoint import save_tagger
+from models.data import Vocabulary
+from models.registry import build_tagger
+from pipeline.readers.gold import read_gold
+from workflows import tracking
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+TRAIN_YAML = f"""\
+tagger: bilstm_crf
+data:
+  train: [{EXAMPLES}/train/train.conllu]
+  dev: {EXAMPLES}/train/dev.conllu
+  test: {EXAMPLES}/train/dev.conllu
+profiles:
+  small:
+    model:
+      representation: {{word_dimension: 16, characters: null, dropout: 0.1}}
+      lstm: {{hidden: 16, layers: 1}}
+    fit:
+      epochs: 2
+      optimizers: {{tagger: {{learning_rate: 1e-2}}}}
+register_as: tiny
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of a small BiLSTM-CRF with random weights; it must not be changed."""
+    sentences = [sentence for document in read_gold(EXAMPLES / "train/train.conllu") for sentence in document]
+    torch.manual_seed(1)
+    config = {"representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8, "layers": 1}}
+    tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences(sentences))
+    folder = tmp_path_factory.mktemp("taggers") / "tiny"
+    save_tagger(tagger.eval(), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give an empty MLflow database: migrating a new one takes seconds, copying one does not."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        tracking.open_run(experiment="template", name="template", parameters={}, tags={}).close("FINISHED")
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a fresh store the default one by working in its folder; give the folder."""
+    shutil.copy(store_template, tmp_path / "mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("CONCORD_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def train_file(tmp_path: Path) -> Path:
+    """Give a training file for a tagger that learns nothing in a second."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TRAIN_YAML)
+    return path
