@@ -186,7 +186,7 @@ def offset_fault(parsed: ParsedDocument) -> str | None:
             if text[start:stop] != word.text:
                 return f"characters {start}..{stop}: expected {text[start:stop]!r}, got {word.text!r}"
             if _holds_ink(text[end:start]):
-                return f"characters {end}..{start}: {text[end:start]!r} is in no word"
+                return f"characters {end}..{start}: {text[end:start][:80]!r} is in no word"
             begin, end = start, stop
     if _holds_ink(text[end:]):
         return f"characters {end}..{len(text)}: {text[end:][:80]!r} is in no word"

@@ -8,6 +8,7 @@ no shard any of its tries.
 import logging
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections import Counter, deque
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 600.0
+_KNOCK_SECONDS = 20.0
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -124,6 +126,7 @@ def auth_mode(address: str | None) -> str:
 
 def _init(options: dict[str, Any], address: str | None) -> None:
     try:
+        _knock(address)
         ray.init(**options)
     except (OSError, RuntimeError, RayError) as error:
         what = f"cannot join the cluster at RAY_ADDRESS={address}" if address else "Ray does not start here"
@@ -131,6 +134,17 @@ def _init(options: dict[str, Any], address: str | None) -> None:
             f"{what}: {error}\nRAY_AUTH_MODE is {os.environ['RAY_AUTH_MODE']!r}; it must be that of the cluster. "
             "The same job runs without Ray by --executor local"
         ) from error
+
+
+def _knock(address: str | None) -> None:
+    """Fail at once where nothing listens: Ray itself would go on trying for many minutes.
+
+    Raises:
+        OSError: when there is no connection.
+    """
+    host, colon, port = (address or "").rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
 
 
 def _runtime_env(*, threads: int) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""Parts stand whole under their name or not at all."""
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import IntegrityError, StoreError
+from pipeline.records import PartFile
+from pipeline.schema import SCHEMAS
+from pipeline.writers.parquet import ROW_GROUP_ROWS, write_part
+
+
+def error_rows(rows: int) -> pa.Table:
+    columns = {
+        "doc_id": [f"d{number}" for number in range(rows)],
+        "source_uri": ["/in.jsonl"] * rows,
+        "position": list(range(rows)),
+        "stage": ["read"] * rows,
+        "error": ["invalid_json"] * rows,
+        "message": ["m"] * rows,
+        "attempts": [0] * rows,
+    }
+    return pa.table(columns, schema=SCHEMAS["errors"])
+
+
+def write(table: pa.Table, output: Path) -> PartFile:
+    return write_part(
+        table, output=output, staging=output / "_run" / "staging", name="errors", shard="00003", generation=0
+    )
+
+
+def files_below(output: Path) -> list[str]:
+    return sorted(path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("rows", [0, 3, ROW_GROUP_ROWS + 1])
+def test_a_part_reads_back_as_it_was_written(tmp_path: Path, rows: int) -> None:
+    table = error_rows(rows)
+    part = write(table, tmp_path)
+    content = (tmp_path / part.path).read_bytes()
+    assert part.sha256 == hashlib.sha256(content).hexdigest()
+    assert part.path == f"errors/part-00003-g0-{part.sha256[:8]}.parquet"
+    assert (part.size, part.rows) == (len(content), rows)
+    assert files_below(tmp_path) == [part.path]
+    read = pq.read_table(tmp_path / part.path)
+    assert read.equals(table)
+    assert read.schema.equals(table.schema, check_metadata=True)
+
+
+def test_a_part_has_page_index_checksums_and_row_groups_of_fixed_size(tmp_path: Path) -> None:
+    part = write(error_rows(ROW_GROUP_ROWS + 1), tmp_path)
+    file = pq.ParquetFile(tmp_path / part.path, page_checksum_verification=True)
+    assert [file.metadata.row_group(number).num_rows for number in range(2)] == [ROW_GROUP_ROWS, 1]
+    column = file.metadata.row_group(0).column(1)
+    assert column.compression == "ZSTD"
+    assert column.has_column_index
+    assert "RLE_DICTIONARY" in column.encodings
+
+
+def test_equal_tables_give_equal_bytes_however_they_are_chunked(tmp_path: Path) -> None:
+    table = error_rows(1000)
+    chunked = pa.concat_tables([table.slice(0, 1), table.slice(1, 500), table.slice(501)])
+    assert write(table, tmp_path / "a") == write(chunked, tmp_path / "b")
+
+
+def test_a_part_may_be_written_again_over_itself(tmp_path: Path) -> None:
+    assert write(error_rows(5), tmp_path) == write(error_rows(5), tmp_path)
+    assert len(files_below(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_no_space_leaves_nothing_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def no_space(_descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(StoreError, match="run the same command again") as caught:
+        write(error_rows(5), tmp_path)
+    assert caught.value.exit_code == 75
+    assert files_below(tmp_path) == []
+
+
+def test_a_fault_while_writing_leaves_no_readable_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = pq.write_table
+
+    def cut_short(table: pa.Table, *arguments: Any, **options: Any) -> None:
+        # What a full disk leaves of a file that is closed nevertheless: a valid footer over fewer rows.
+        whole(table.slice(0, 1), *arguments, **options)
+
+    monkeypatch.setattr(pq, "write_table", cut_short)
+    with pytest.raises(IntegrityError, match="expected 5 rows, read back 1"):
+        write(error_rows(5), tmp_path)
+    assert files_below(tmp_path) == []
+
+
+def test_other_faults_of_the_system_stay_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "errors").write_text("a file where a folder must be")
+    with pytest.raises(FileExistsError):
+        write(error_rows(1), tmp_path)

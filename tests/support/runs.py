@@ -1,0 +1,90 @@
+"""Small collections, jobs over them with the fakes, and what came out, for comparison."""
+
+import json
+import multiprocessing
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fakes
+
+from pipeline.annotate import ResolvedTagger, RunReport, annotate
+from pipeline.config import AnnotateConfig
+from pipeline.durable import CRASH_VARIABLE
+
+TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
+_WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "Anna",
+    "Smith",
+    "and",
+    "Bob",
+    "near",
+    "New",
+    "York",
+    "with",
+    "a",
+    "dog",
+    "walking",
+    "quickly",
+    "through",
+    "Geneva",
+]
+
+
+def write_collection(path: Path, *, documents: int = 12, extra: tuple[str, ...] = ()) -> Path:
+    """Write a JSONL file of invented documents, then one document a further text."""
+    chance = random.Random(1)
+    texts = [" ".join(map(str, _sentences(chance))) for _ in range(documents)]
+    records = [{"id": f"d{number}", "text": text} for number, text in enumerate([*texts, *extra])]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def _sentences(chance: random.Random) -> list[str]:
+    return [" ".join(chance.choices(_WORDS, k=chance.randint(2, 20))) + "." for _ in range(3)]
+
+
+def job(source: Path, output: Path, **changes: Any) -> AnnotateConfig:
+    """Give the configuration of a job with shards of a few documents and no report."""
+    values: dict[str, Any] = {
+        "input": str(source),
+        "output": str(output),
+        "planning": {"shard_bytes": 800},
+        "executor": {"threads": 1},
+        "report": False,
+    }
+    return AnnotateConfig.from_mapping(values | changes)
+
+
+def run_job(config: AnnotateConfig, **arguments: Any) -> RunReport:
+    """Annotate with the fakes."""
+    return annotate(config, **{"tagger": TAGGER, "parser": fakes.PARSER, "build": fakes.build_fake_worker} | arguments)
+
+
+def committed_bytes(output: Path) -> dict[str, bytes]:
+    """Give every file that the promise of equal bytes covers: parts, commit records, manifest."""
+    paths = [path for path in output.rglob("*") if path.is_file()]
+    kept = [path for path in paths if path.suffix == ".parquet" or path.parent.parent.name == "commits"]
+    return {str(path.relative_to(output)): path.read_bytes() for path in [*kept, output / "_run" / "manifest.json"]}
+
+
+def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: str) -> multiprocessing.Process:
+    """Start a function in a forked process, which costs none of the imports.
+
+    Args:
+        crash_at: the step of pipeline.durable.reach at which the process is killed.
+    """
+
+    def child() -> None:
+        os.environ.update(environment | {CRASH_VARIABLE: crash_at})
+        work()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    return process
