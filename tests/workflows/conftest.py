@@ -1,6 +1,7 @@
 """Tiny taggers, a training file, and a fresh tracking store for each test that asks for one."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,15 @@ def train_file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(TRAIN_YAML)
     return path
+
+
+@pytest.fixture
+def write_corpus(tmp_path: Path) -> Callable[[str], Path]:
+    """Give a function that writes a gold corpus in columns and gives its place."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "gold.conll"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write

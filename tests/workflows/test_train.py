@@ -1,0 +1,182 @@
+"""Training: bundle on disk first, every epoch in the store, a version that annotate and evaluate can name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from mlflow import MlflowClient
+
+from models.checkpoint import load_tagger, tagger_digest
+from models.config import ConfigError
+from models.data import Sentence
+from pipeline.errors import ModelError
+from workflows import train
+from workflows.cli import main
+from workflows.config import read_train_job
+from workflows.corpora import entity_types, read_corpora
+from workflows.tracking import MlflowRun, TrackingError, fetch, resolve, tracking_uri
+from workflows.train import TrainOptions, default_folder, flatten
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path) -> None:
+    result = concord("train", train_file, "--alias", "champion", "--json")
+    assert result.exit_code == 0, result.output
+    assert "epoch 2/2: loss" in result.stderr
+    values = json.loads(result.stdout)
+    folder = Path(values["folder"])
+    assert folder.parent == store / "runs"
+    assert values["registered"] == "models:/tiny/1"
+    assert {path.name for path in folder.iterdir()} >= {"bundle", "curves.png", "job.json", "result.json", "run.json"}
+    assert load_tagger(folder / "bundle").name == "bilstm_crf"
+
+    client = MlflowClient(tracking_uri())
+    run = client.get_run(json.loads((folder / "run.json").read_text())["run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["fit.epochs"] == "2"
+    assert run.data.params["model.lstm.hidden"] == "16"
+    assert int(run.data.params["parameters"]) > 100
+    assert {"loss", "dev_f1", "learning_rates.tagger", "test_f1"} <= set(run.data.metrics)
+    assert len(client.get_metric_history(run.info.run_id, "dev_f1")) == 2
+    kept = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert kept == {"bundle", "curves.png", "job.json", "result.json"}
+
+    version = resolve("models:/tiny@champion")
+    assert version.digest == values["digest"] == tagger_digest(fetch(version))
+    dev = train_file.read_text().partition("dev: ")[2].split()[0]
+    scored = json.loads(concord("evaluate", "models:/tiny@champion", "--data", dev, "--json").stdout)
+    assert scored["scores"] == values["test"]["scores"]
+
+
+def test_an_interrupted_training_goes_on_in_its_run(
+    store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = MlflowRun.log_metrics
+
+    def interrupt(self: MlflowRun, metrics: dict[str, float], *, step: int) -> None:
+        logged(self, metrics, step=step)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MlflowRun, "log_metrics", interrupt)
+    assert concord("train", train_file).exit_code == 130
+    monkeypatch.undo()
+    monkeypatch.chdir(store)
+    monkeypatch.setenv("CONCORD_CACHE", str(store / "cache"))
+
+    refused = concord("train", train_file)
+    assert (refused.exit_code, "--resume goes on with it" in refused.stderr) == (2, True)
+    resumed = concord("train", train_file, "--resume", "--json")
+    assert resumed.exit_code == 0, resumed.output
+    folder = Path(json.loads(resumed.stdout)["folder"])
+    client = MlflowClient(tracking_uri())
+    run_id = json.loads((folder / "run.json").read_text())["run_id"]
+    assert [item.step for item in client.get_metric_history(run_id, "loss")] == [1, 2]
+    assert client.get_run(run_id).info.status == "FINISHED"
+    whole = concord("train", train_file, "--no-tracking", "--output", store / "whole", "--json")
+    assert json.loads(whole.stdout)["digest"] == json.loads(resumed.stdout)["digest"]
+
+
+def test_a_store_that_fails_midway_costs_a_warning(
+    store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise TrackingError("the store is down")
+
+    for name in ("log_metrics", "log_file", "register", "close"):
+        monkeypatch.setattr(MlflowRun, name, fail)
+    result = concord("train", train_file)
+    assert result.exit_code == 0, result.output
+    assert "Warning: could not register the bundle" in result.stderr
+    assert "registered  no" in result.stdout
+
+
+def test_a_store_that_is_down_before_training_ends_it_with_75(
+    train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    result = concord("train", train_file)
+    assert result.exit_code == 75
+    assert "http://127.0.0.1:1" in result.stderr
+
+
+def test_another_training_in_the_folder_is_refused(train_file: Path, tmp_path: Path) -> None:
+    options = TrainOptions(folder=tmp_path / "run", tracked=False)
+    train.run(read_train_job(train_file), options)
+    with pytest.raises(ConfigError, match="holds another training; give another --output"):
+        train.run(read_train_job(train_file, overrides=["fit.seed=2"]), options)
+
+
+def test_a_folder_in_which_nothing_was_trained_is_free(train_file: Path, tmp_path: Path) -> None:
+    options = TrainOptions(folder=tmp_path / "run", tracked=False)
+    with pytest.raises(ConfigError, match=r"fit\.optimizers"):
+        train.run(read_train_job(train_file, overrides=["fit.optimizers={other: {}}"]), options)
+    assert train.run(read_train_job(train_file), options).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("fit.epoch=3", r"fit: epoch: unknown key; did you mean 'epochs'"),
+        ("model.lstm.hiden=3", r"model: lstm\.hiden: unknown key; did you mean 'hidden'"),
+        ("tagger=bilstm_crff", r"did you mean 'bilstm_crf'"),
+    ],
+)
+def test_a_wrong_key_is_named(train_file: Path, tmp_path: Path, override: str, message: str) -> None:
+    job = read_train_job(train_file, overrides=[override])
+    with pytest.raises(ConfigError, match=message):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_a_dropped_type_is_not_learned(train_file: Path, tmp_path: Path) -> None:
+    job = read_train_job(train_file, overrides=["data.labels={ORG: null}", "fit.epochs=1"])
+    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    assert load_tagger(tmp_path / "run" / "bundle").entity_types == ("LOC", "PER")
+
+
+def test_types_of_dev_that_training_lacks_are_named(
+    train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    dev = write_corpus("Monday\tB-DAY\n")
+    job = read_train_job(train_file, overrides=[f"data.dev={dev}"])
+    with pytest.raises(ConfigError, match=r"holds entities of type DAY.*--set data\.labels\.DAY=null"):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_a_missing_encoder_is_a_model_error(train_file: Path, tmp_path: Path) -> None:
+    job = read_train_job(train_file, overrides=["model.encoder={source: no_such_package}"])
+    with pytest.raises(ModelError, match="no_such_package"):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_pretrained_vectors_are_loaded(train_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("".join(f"{word} {' '.join(['0.5'] * 16)}\n" for word in ("the", "unheard")))
+    job = read_train_job(train_file, overrides=[f"data.vectors={vectors}", "fit.epochs=1"])
+    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    assert "words have a pretrained vector" in capsys.readouterr().err
+    assert "unheard" in load_tagger(tmp_path / "run" / "bundle").vocabulary.words
+
+
+def test_the_default_folder_goes_by_the_job(train_file: Path) -> None:
+    job = read_train_job(train_file)
+    assert default_folder(job) == default_folder(read_train_job(train_file))
+    assert default_folder(job) != default_folder(read_train_job(train_file, overrides=["fit.seed=2"]))
+
+
+def test_labels_are_mapped_and_dropped(write_corpus: Callable[[str], Path]) -> None:
+    path = write_corpus("Ada\tB-PER\nKing\tI-PER\nin\tO\nYork\tB-GPE\nMonday\tB-DAY\n")
+    documents = read_corpora([str(path), str(path)], labels={"GPE": "LOC", "DAY": None})
+    expected = Sentence(words=("Ada", "King", "in", "York", "Monday"), labels=("B-PER", "I-PER", "O", "B-LOC", "O"))
+    assert documents == [[expected], [expected]]
+    assert entity_types(documents) == {"PER", "LOC"}
+
+
+def test_flatten_gives_dotted_keys() -> None:
+    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "d": [1]}
