@@ -25,8 +25,9 @@ def count_outcomes(
     Returns:
         Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
         (above the threshold), refined (stage two gave the label), changed (and gave another than stage one), or near
-        ties; sentences with a refined token; ``uncertainty.<bin>``; ``dead_letters.<stage>.<error>``. All but the
-        bins, types and reasons are there even when 0.
+        ties; sentences with a refined token; ``uncertainty.<bin>``; ``dead_letters.<stage>.<error>``; for a bf16 run
+        ``bf16.compared_tokens`` and ``bf16.changed_tokens``, whose labels differ from those of fp32. All but the bins,
+        types, reasons and bf16 counts are there even when 0.
     """
     counts: Counter[str] = Counter(dict.fromkeys(_ALWAYS, 0))
     counts["documents"] = len(documents)
@@ -34,6 +35,11 @@ def count_outcomes(
         counts["sentences"] += len(document.predictions)
         for prediction in document.predictions:
             _count_prediction(counts, prediction, threshold)
+        for prediction, reference in zip(document.predictions, document.in_fp32 or (), strict=False):
+            counts["bf16.compared_tokens"] += len(prediction.labels)
+            counts["bf16.changed_tokens"] += sum(
+                label != other for label, other in zip(prediction.labels, reference.labels, strict=True)
+            )
     counts.update(f"dead_letters.{letter.stage}.{letter.error}" for letter in letters)
     return dict(sorted(counts.items()))
 

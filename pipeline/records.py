@@ -118,10 +118,15 @@ class ParsedDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedDocument:
-    """A parsed document with one prediction a sentence, in the same order and of the same length."""
+    """A parsed document with one prediction a sentence, in the same order and of the same length.
+
+    Attributes:
+        in_fp32: where the run computes in bf16 and compares this document: what fp32 says of it.
+    """
 
     parsed: ParsedDocument
     predictions: tuple[Prediction, ...]
+    in_fp32: tuple[Prediction, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

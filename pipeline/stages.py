@@ -46,6 +46,9 @@ Tag = Callable[[Sequence[ParsedDocument | DeadLetter]], list[AnnotatedDocument |
 Committed = Callable[[Shard], ShardReport | None]
 Commit = Callable[[Shard, Sequence[AnnotatedDocument | DeadLetter]], ShardReport]
 
+# Words of a shard that a bf16 run labels in fp32 as well, to report how many labels differ.
+_COMPARED_WORDS = 2_000
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -129,25 +132,39 @@ class TagStage:
         return [*_letters(records), *_in_bulk(parsed, self._tag, _tag_letter)]
 
     def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:
+        annotated = [
+            AnnotatedDocument(parsed=document, predictions=predictions)
+            for document, predictions in zip(documents, self._predict(documents, self._config.precision), strict=True)
+        ]
+        if self._config.precision == "fp32":
+            return annotated
+        compared = _first_words(documents, _COMPARED_WORDS)
+        references = self._predict(documents[:compared], "fp32")
+        return [
+            *(replace(document, in_fp32=reference) for document, reference in zip(annotated, references, strict=False)),
+            *annotated[compared:],
+        ]
+
+    def _predict(
+        self, documents: Sequence[ParsedDocument], precision: Literal["fp32", "bf16"]
+    ) -> list[tuple[Prediction, ...]]:
+        """Give one prediction a piece for each document."""
         wholes = [_whole_sentences(document.sentences) for document in documents]
         answers = self._tagger.predict_documents(
             [[_sentence(pieces) for pieces in document] for document in wholes],
             batch_words=self._config.batch_words,
             samples=self._config.samples,
             threshold=self._config.threshold,
-            precision=self._config.precision,
+            precision=precision,
         )
         return [
-            AnnotatedDocument(
-                parsed=document,
-                predictions=tuple(
-                    chain.from_iterable(
-                        _cut(answer, [len(piece.words) for piece in pieces])
-                        for answer, pieces in zip(predictions, whole, strict=True)
-                    )
-                ),
+            tuple(
+                chain.from_iterable(
+                    _cut(answer, [len(piece.words) for piece in pieces])
+                    for answer, pieces in zip(predictions, whole, strict=True)
+                )
             )
-            for document, whole, predictions in zip(documents, wholes, answers, strict=True)
+            for whole, predictions in zip(wholes, answers, strict=True)
         ]
 
 
@@ -371,6 +388,16 @@ def _letter(document: Document, *, stage: str, error: str, message: str) -> Dead
         error=error,
         message=f"document {document.doc_id!r}: {message}",
     )
+
+
+def _first_words(documents: Sequence[ParsedDocument], words: int) -> int:
+    """Give how many documents, from the first on, hold so many words; at least one document, if there is one."""
+    total = 0
+    for number, document in enumerate(documents):
+        total += sum(len(sentence.words) for sentence in document.sentences)
+        if total >= words:
+            return number + 1
+    return len(documents)
 
 
 def _whole_sentences(pieces: Sequence[ParsedSentence]) -> list[list[ParsedSentence]]:

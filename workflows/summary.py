@@ -110,6 +110,11 @@ def _found(report: RunReport, manifest: Manifest) -> str:
             f"  stage two looked again at {counted(counts['refined_tokens'], 'uncertain word')} "
             f"and changed {counts['changed_tokens']:,}"
         )
+    if compared := counts.get("bf16.compared_tokens"):
+        changed = counts["bf16.changed_tokens"]
+        lines.append(
+            f"  bf16 changed {changed:,} of {compared:,} labels that were compared with fp32 ({changed / compared:.3%})"
+        )
     return "\n".join(lines)
 
 

@@ -197,6 +197,32 @@ def test_near_ties_are_small_margins_and_uncertainties_at_the_threshold() -> Non
     assert count_outcomes([replace(annotated, predictions=(near,))], [], threshold=None)["near_ties"] == 1
 
 
+class ShakyTagger(fakes.FakeTagger):
+    """Loses every entity when it computes in bf16."""
+
+    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+        answers = super().predict_documents(documents, **settings)
+        if settings["precision"] == "fp32":
+            return answers
+        return [
+            [replace(answer, labels=("O",) * len(answer.labels), spans=()) for answer in document]
+            for document in answers
+        ]
+
+
+def test_a_bf16_run_counts_the_labels_that_differ_from_fp32s() -> None:
+    results = TagStage(ShakyTagger(), TaggerRunConfig(precision="bf16"))(parsed("Anna saw it.", "no name"))
+    documents = [result for result in results if isinstance(result, AnnotatedDocument)]
+    counts = count_outcomes(documents, [], threshold=0.35)
+    assert (counts["bf16.compared_tokens"], counts["bf16.changed_tokens"], counts["entities"]) == (5, 1, 0)
+
+
+def test_a_bf16_run_compares_only_the_first_words_of_a_shard() -> None:
+    tagger = ShakyTagger()
+    TagStage(tagger, TaggerRunConfig(precision="bf16"))(parsed("word " * 2500, "more words", "and more"))
+    assert [len(call) for call in tagger.calls] == [3, 1]
+
+
 def plan_for(tmp_path: Path, *extra: str) -> Plan:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=3, extra=extra)
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
