@@ -137,17 +137,17 @@ def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
     vector.
 
     Raises:
-        ConfigError: with file and line, for a line whose numbers are missing, too few or no numbers.
+        ConfigError: with file and line, for a line whose numbers are missing, too few or no finite numbers; for a
+            file that cannot be read.
     """
     words: dict[str, int] = {}
     rows: list[np.ndarray] = []
     for number, word, values in _vector_lines(path):
         if limit is not None and len(rows) >= limit:
             break
-        try:
-            vector = np.array(values, dtype=np.float32)
-        except ValueError:
-            raise ConfigError(f"{path}:{number}: expected numbers after the word {word!r}, got {values[:3]}") from None
+        vector = _to_vector(values)
+        if vector is None:
+            raise ConfigError(f"{path}:{number}: expected numbers after the word {word!r}, got {values[:3]}")
         if rows and vector.shape != rows[0].shape:
             raise ConfigError(f"{path}:{number}: expected {rows[0].size} numbers for {word!r}, got {vector.size}")
         if word not in words:
@@ -159,10 +159,21 @@ def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
 
 
 def _vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            fields = line.rstrip().split(" ")
-            is_header = number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields)
-            if is_header or fields == [""]:
-                continue
-            yield number, fields[0], fields[1:]
+    try:
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            for number, line in enumerate(lines, start=1):
+                fields = line.rstrip().split(" ")
+                is_header = number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields)
+                if is_header or fields == [""]:
+                    continue
+                yield number, fields[0], fields[1:]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected a readable text file in UTF-8: {error}") from error
+
+
+def _to_vector(values: list[str]) -> np.ndarray | None:
+    try:
+        vector = np.array(values, dtype=np.float32)
+    except ValueError:
+        return None
+    return vector if vector.size and np.isfinite(vector).all() else None

@@ -142,6 +142,7 @@ class FrozenEncoder:
         windows = [
             (number, window)
             for number, pieces in enumerate(subwords)
+            if pieces
             for window in _windows([len(piece) for piece in pieces], self._capacity, self._config.overlap_words)
         ]
         features = [torch.empty(len(words), self.width) for words in sentences]
@@ -159,6 +160,8 @@ class FrozenEncoder:
 
     def _subwords(self, words: Sequence[str]) -> list[list[int]]:
         """Give each word's subword numbers; a word without any (a zero-width joiner, say) is the unknown one."""
+        if not words:  # the tokenizer takes no empty list
+            return []
         encoded = self._tokenizer(list(words), is_split_into_words=False, add_special_tokens=False)["input_ids"]
         return [pieces[: self._capacity] or [self._tokenizer.unk_token_id] for pieces in encoded]
 

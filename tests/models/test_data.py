@@ -1,0 +1,127 @@
+"""Sentences, vocabularies, batches; and that the unknown word is learned."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from models.data import IGNORED_LABEL, PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+
+Tagged = Callable[[str], Sentence]
+
+
+def test_sentence_refuses_columns_of_another_length() -> None:
+    with pytest.raises(ValueError, match=r"Sentence\.labels: expected 2 entries, got 1"):
+        Sentence(words=("a", "b"), labels=("O",))
+
+
+def test_vocabulary_counts_words_after_normalisation_and_puts_rare_ones_last(sentence: Tagged) -> None:
+    vocabulary = Vocabulary.from_sentences(
+        [sentence("Ab 12 ab/B-X 77"), sentence("zz q")], pretrained_words=["zz", "new"], scheme="BIO"
+    )
+    assert vocabulary.words == ("00", "zz", "new", "Ab", "ab", "q")
+    assert vocabulary.rare_words == 3
+    assert set(vocabulary.characters) == set("Aab0zq")
+    assert vocabulary.labels == ("O", "B-X", "I-X")
+
+
+def test_vocabulary_lowercases_words_but_not_characters(sentence: Tagged) -> None:
+    vocabulary = Vocabulary.from_sentences([sentence("Ab ab"), sentence("Q")], lowercase=True)
+    assert vocabulary.words == ("ab", "q")
+    assert vocabulary.rare_words == 1
+    assert set(vocabulary.characters) == set("AabQ")
+
+
+def test_vocabulary_takes_types_that_the_sentences_lack(sentence: Tagged) -> None:
+    vocabulary = Vocabulary.from_sentences([sentence("a/B-PER")], entity_types=["LOC"])
+    assert vocabulary.entity_types == ("LOC", "PER")
+
+
+def test_vocabulary_survives_plain_values(vocabulary: Vocabulary) -> None:
+    assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
+
+
+def test_batch_holds_numbers_masks_and_labels(sentence: Tagged) -> None:
+    sentences = [sentence("in Paris/B-LOC 1984"), sentence("Zo\u00eb")]
+    vocabulary = Vocabulary.from_sentences(sentences[:1])
+    batch = BatchEncoder(vocabulary).encode_batch(sentences)
+    numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
+    assert batch.words.tolist() == [
+        [numbers["in"], numbers["Paris"], numbers["0000"]],
+        [UNKNOWN, PADDING, PADDING],
+    ]
+    assert batch.mask.tolist() == [[True] * 3, [True, False, False]]
+    assert batch.lengths.tolist() == [3, 1]
+    single = vocabulary.labels.index("S-LOC")
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [[0, single, 0], [0, IGNORED_LABEL, IGNORED_LABEL]]
+    assert batch.forms[batch.form_index[1, 0]].tolist()[:3] == [UNKNOWN] * 3
+    assert not batch.forms[batch.form_index[1, 1]].any()
+
+
+def test_batch_holds_each_distinct_word_once(sentence: Tagged, vocabulary: Vocabulary) -> None:
+    batch = BatchEncoder(vocabulary).encode_batch([sentence("in in in Paris"), sentence("Paris")])
+    assert len(batch.forms) == 3
+    assert int(batch.form_index[0, 3]) == int(batch.form_index[1, 0])
+
+
+def test_batch_without_gold_has_no_labels(vocabulary: Vocabulary) -> None:
+    assert BatchEncoder(vocabulary).encode_batch([Sentence(words=("in",))]).labels is None
+
+
+def test_batch_refuses_an_empty_sentence_and_a_label_it_does_not_know(sentence: Tagged, vocabulary: Vocabulary) -> None:
+    encoder = BatchEncoder(vocabulary)
+    with pytest.raises(ValueError, match="each with a word or more"):
+        encoder.encode_batch([sentence("a"), Sentence(words=())])
+    with pytest.raises(ValueError, match=r"expected one of O, .* got 'S-GPE' at word 2 of 'in Paris'"):
+        encoder.encode_batch([sentence("in Paris/B-GPE")])
+
+
+def test_a_very_long_word_is_known_by_its_first_characters(vocabulary: Vocabulary) -> None:
+    batch = BatchEncoder(vocabulary, max_characters=4).encode_batch([Sentence(words=("e" * 5000,))])
+    assert batch.forms.shape == (2, 4)
+
+
+def test_rare_words_are_shown_as_unknown_in_training_only(sentence: Tagged) -> None:
+    sentences = [sentence("often often rare")]
+    vocabulary = Vocabulary.from_sentences(sentences)
+    torch.manual_seed(0)
+    config = WordRepresentationConfig(word_dimension=8, characters=None, dropout=0.0, rare_to_unknown=1.0)
+    representation = WordRepresentation(config, vocabulary)
+    batch = BatchEncoder(vocabulary).encode_batch([sentence("often rare unseen")])
+    assert representation.words is not None
+    often, rare, unseen = representation.train()(batch, None)[0]
+    assert torch.equal(rare, unseen)
+    assert torch.equal(unseen, representation.words.weight[UNKNOWN])
+    assert not torch.equal(often, unseen)
+    often_later, rare_later, _ = representation.eval()(batch, None)[0]
+    assert torch.equal(often_later, often)
+    assert torch.equal(rare_later, representation.words.weight[2 + vocabulary.words.index("rare")])
+
+
+def test_rare_words_are_hidden_about_as_often_as_asked(sentence: Tagged) -> None:
+    vocabulary = Vocabulary.from_sentences([sentence("often often rare")])
+    torch.manual_seed(0)
+    config = WordRepresentationConfig(word_dimension=2, characters=None, dropout=0.0, rare_to_unknown=0.5)
+    representation = WordRepresentation(config, vocabulary).train()
+    batch = BatchEncoder(vocabulary).encode_batch([sentence("rare " * 400), sentence("often " * 400)])
+    assert representation.words is not None
+    hidden = (representation(batch, None) == representation.words.weight[UNKNOWN]).all(dim=2)
+    assert 0.4 < float(hidden[0].float().mean()) < 0.6
+    assert not hidden[1].any()
+
+
+def test_the_unknown_vector_has_moved_after_training(build: Callable[..., Any], documents: list[Any]) -> None:
+    tagger = build("bilstm_softmax")
+    table = tagger.representation.words.weight
+    before = table.detach().clone()
+    optimizer = torch.optim.SGD(tagger.parameters(), lr=0.1)
+    torch.manual_seed(0)
+    for _ in range(3):
+        tagger.train().loss(tagger.encode(documents[0])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert float((table[UNKNOWN] - before[UNKNOWN]).detach().abs().max()) > 1e-4
+    assert not table[PADDING].any()

@@ -1,0 +1,153 @@
+"""An answer depends on its document alone: not on neighbours, on batches, or on which sentences skip stage two."""
+
+import math
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from models.base import TokenTable
+from models.data import Sentence
+from models.layers.embedding import WordRepresentation
+from models.two_stage import RefineNetwork
+
+Documents = list[list[Sentence]]
+Draw = Callable[..., Documents]
+NEAR = 1e-5
+
+
+@pytest.fixture(params=["uanet", "doc_uanet"])
+def tagger(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Any:
+    """Make a tagger that is sure of some words and unsure of others."""
+    tagger = build(request.param)
+    with torch.no_grad():
+        tagger.draft_network.output.weight *= 10
+    return tagger
+
+
+def words_in(document: list[Sentence]) -> int:
+    return sum(len(sentence.words) for sentence in document)
+
+
+def middle_threshold(tagger: Any, documents: Documents) -> float:
+    """Give a threshold above which some sentences have a word and others have none."""
+    table = tagger.tabulate(documents, threshold=10.0)
+    lengths = [len(sentence.words) for document in documents for sentence in document]
+    worst = sorted(float(part.max()) for part in table.uncertainty.split(lengths))
+    return (worst[len(worst) // 2 - 1] + worst[len(worst) // 2]) / 2
+
+
+def assert_same_but_for_near_ties(left: TokenTable, right: TokenTable, threshold: float) -> None:
+    near = (torch.minimum(left.margin, right.margin) < NEAR) | ((left.uncertainty - threshold).abs() < NEAR)
+    assert bool(((left.label == right.label) | near).all())
+    assert bool(((left.draft == right.draft) | near).all())
+    assert float(near.float().mean()) < 0.1
+    assert float((left.uncertainty - right.uncertainty).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 10.0])
+def test_document_alone_equals_document_in_a_batch_of_three(
+    tagger: Any, random_documents: Draw, threshold: float
+) -> None:
+    documents = random_documents(3, documents=3)
+    together = tagger.tabulate(documents, threshold=threshold)
+    first = 0
+    for document in documents:
+        alone = tagger.tabulate([document], threshold=threshold)
+        rows = slice(first, first + words_in(document))
+        first = rows.stop
+        assert float((alone.uncertainty - together.uncertainty[rows]).abs().max()) <= 2e-6
+        assert float((alone.probability - together.probability[rows]).abs().max()) <= 2e-6
+        assert torch.equal(alone.label, together.label[rows])
+
+
+def test_order_of_the_documents_does_not_matter(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(3, documents=3)
+    forward = tagger.predict_documents(documents, threshold=-1.0)
+    backward = tagger.predict_documents(documents[::-1], threshold=-1.0)[::-1]
+    for left, right in zip(chain(*forward), chain(*backward), strict=True):
+        assert left.labels == right.labels
+        assert left.probabilities == pytest.approx(right.probabilities, abs=2e-6)
+
+
+def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> None:
+    """With one sentence a batch the forced pass computes the very same sums, so the results are equal bit by bit."""
+    documents = random_documents(4, documents=4)
+    threshold = middle_threshold(tagger, documents)
+    skipping = tagger.tabulate(documents, threshold=threshold, batch_words=1)
+    forced = tagger.tabulate(documents, threshold=-1.0, batch_words=1)
+    drafts = tagger.tabulate(documents, threshold=10.0, batch_words=1)
+    refined = forced.uncertainty > threshold
+    assert 0 < int(refined.sum()) < len(refined)
+    assert torch.equal(skipping.refined, refined)
+    assert torch.equal(skipping.label, torch.where(refined, forced.label, forced.draft))
+    assert torch.equal(skipping.probability, torch.where(refined, forced.probability, drafts.probability))
+
+
+def test_skipping_stage_two_is_lossless_within_batches(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(4, documents=4)
+    threshold = middle_threshold(tagger, documents)
+    skipping = tagger.tabulate(documents, threshold=threshold)
+    forced = tagger.tabulate(documents, threshold=-1.0)
+    expected = torch.where(forced.uncertainty > threshold, forced.label, forced.draft)
+    assert torch.equal(skipping.label, expected)
+    chosen = skipping.refined
+    assert float((skipping.probability - forced.probability)[chosen].abs().max()) <= 2e-6
+
+
+def test_forward_calls_are_m_a_batch_and_stage_two_only_where_uncertain(
+    tagger: Any, random_documents: Draw, record_calls: Callable[..., Any]
+) -> None:
+    documents = random_documents(5, documents=4, sentences=6)
+    threshold, budget = middle_threshold(tagger, documents), 24
+    with record_calls(nn.LSTM, WordRepresentation, RefineNetwork) as calls:
+        table = tagger.tabulate(documents, samples=5, threshold=threshold, batch_words=budget)
+    lstm_calls = [arguments for module, arguments in calls if isinstance(module, nn.LSTM)]
+    drafted = [arguments[0] for module, arguments in calls if module is tagger.draft_network.representation]
+    refined = [arguments[0] for module, arguments in calls if isinstance(module, RefineNetwork)]
+    represented = [module for module, _ in calls if module is tagger.refine_network.representation]
+
+    sentences = [sentence for document in documents for sentence in document]
+    parts = table.uncertainty.split([len(sentence.words) for sentence in sentences])
+    uncertain = [id(entry) for entry, part in zip(sentences, parts, strict=True) if float(part.max()) > threshold]
+    assert 0 < len(uncertain) < len(sentences)
+    assert len(lstm_calls) == 5 * len(drafted)
+    assert sorted(id(entry) for batch in drafted for entry in batch.sentences) == sorted(map(id, sentences))
+    assert sorted(id(entry) for batch in refined for entry in batch.sentences) == sorted(uncertain)
+    assert len(represented) == len(refined)
+    for batch in (*drafted, *refined):
+        assert batch.mask.numel() <= budget
+    # By length, as full as the budget allows: never many more batches than the padded words need.
+    needed = math.ceil(sum(len(sentence.words) for sentence in sentences) / budget)
+    assert len(drafted) <= 2 * needed
+    assert len(refined) <= len(drafted)
+
+
+def test_stage_two_does_not_run_when_every_word_is_certain(
+    tagger: Any, random_documents: Draw, record_calls: Callable[..., Any]
+) -> None:
+    with record_calls(RefineNetwork, WordRepresentation) as calls:
+        tagger.tabulate(random_documents(5, documents=3), threshold=10.0)
+    assert [module for module, _ in calls] == [tagger.draft_network.representation]
+
+
+def test_batches_of_another_size_change_labels_only_at_near_ties(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(6, documents=6)
+    threshold = middle_threshold(tagger, documents)
+    wide = tagger.tabulate(documents, threshold=threshold)
+    for batch_words in (1, 13, 60):
+        narrow = tagger.tabulate(documents, threshold=threshold, batch_words=batch_words)
+        assert_same_but_for_near_ties(wide, narrow, threshold)
+
+
+def test_tagging_twice_gives_the_same_bits_whatever_the_global_generator(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(7, documents=4)
+    torch.manual_seed(1)
+    first = tagger.tabulate(documents)
+    torch.manual_seed(2)
+    second = tagger.tabulate(documents)
+    for name in ("draft", "label", "probability", "margin", "uncertainty", "refined"):
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
