@@ -6,6 +6,7 @@ The same call starts a run, resumes it, or finds it finished.
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ import yaml
 
 from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig
-from pipeline.durable import file_sha256, stage_bytes, store_faults, swap_in
+from pipeline.durable import file_sha256, store_faults, write_over
+from pipeline.errors import StoreError
 from pipeline.executors.base import BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
 from pipeline.inputs import absolute
@@ -121,9 +123,12 @@ def annotate(
     tally = _Tally(plan, done.values(), progress)
     finished = folder.is_finished(plan)
     if not finished:
-        _work(plan, left, folder=folder, executor=_executor(config, build), tally=tally)
-        folder.finish(plan)
         _write(folder, "config.resolved.yaml", _yaml(config))
+        tally.tell()
+        if left:
+            folder.withdraw(left, generation=plan.generation)
+            _work(plan, left, folder=folder, executor=_executor(config, build), tally=tally)
+        folder.finish(plan)
     report = folder.run / "report.html"
     if config.report and not (finished and report.exists()):
         write_report(folder.output)
@@ -234,16 +239,13 @@ class _Tally:
 
 
 def _work(plan: Plan, left: Sequence[Shard], *, folder: RunFolder, executor: Executor, tally: _Tally) -> None:
-    tally.tell()
-    if not left:
-        return
-    folder.withdraw(left, generation=plan.generation)
     start = time.perf_counter()
     try:
         executor.run(plan, left, tally.take)
     finally:
         tally.wall_seconds = time.perf_counter() - start
-        if tally.shards:
+        # Times are worth no error, least of all one that hides another.
+        with suppress(StoreError):
             _write_stats(folder, tally)
 
 
@@ -273,7 +275,7 @@ def _write_stats(folder: RunFolder, tally: _Tally) -> None:
 def _write(folder: RunFolder, name: str, content: bytes) -> None:
     path = folder.run / name
     with store_faults(path):
-        swap_in(stage_bytes(folder.staging, content), path)
+        write_over(path, content, staging=folder.staging)
 
 
 def _yaml(config: AnnotateConfig) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from pipeline.contents import content_faults
-from pipeline.durable import create_once, file_sha256, reach, stage_bytes, store_faults, swap_in, sync_folder
+from pipeline.durable import file_sha256, reach, store_faults, sync_folder, write_once, write_over
 from pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from pipeline.planning import Plan
 from pipeline.records import PartFile, Shard, ShardReport
@@ -90,8 +90,7 @@ class RunFolder:
         """
         if not self.plan_path.exists():
             with store_faults(self.plan_path):
-                staged = stage_bytes(self.staging, plan.to_json())
-                created = create_once(staged, self.plan_path)
+                created = write_once(self.plan_path, plan.to_json(), staging=self.staging)
             reach("plan")
             if created:
                 return
@@ -130,7 +129,7 @@ class RunFolder:
         """
         path = self.record_path(report.shard, generation=report.generation)
         with store_faults(path):
-            won = create_once(stage_bytes(self.staging, _canonical(report)), path)
+            won = write_once(path, _canonical(report), staging=self.staging)
         if won:
             reach("commit")
             return report
@@ -186,7 +185,7 @@ class RunFolder:
         if self.manifest_path.exists() and self.manifest_path.read_bytes() == content:
             return manifest
         with store_faults(self.manifest_path):
-            swap_in(stage_bytes(self.staging, content), self.manifest_path)
+            write_over(self.manifest_path, content, staging=self.staging)
         reach("swap")
         return manifest
 
@@ -195,7 +194,7 @@ class RunFolder:
         return self.run / "commits" / str(generation) / f"{shard:05d}.json"
 
     def is_finished(self, plan: Plan) -> bool:
-        """Say whether the manifest stands for this plan, every part is there and nothing strays."""
+        """Say whether the manifest stands for this plan and its whole commits, and nothing strays."""
         try:
             manifest = self.manifest()
         except IntegrityError:
@@ -203,7 +202,7 @@ class RunFolder:
         return (
             manifest is not None
             and manifest.plan == plan.digest
-            and all(self._part_fault(part) is None for shard in manifest.shards for part in shard.files.values())
+            and {report.shard: report for report in manifest.shards} == self.done(plan)
             and not any(self._strays(manifest))
         )
 

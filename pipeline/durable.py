@@ -1,7 +1,8 @@
 """Files that survive a crash: what bears its final name is whole and on disk.
 
-A file is first written beside its place (``stage``), then takes its name in one step, either over what stood there
-(``swap_in``) or only if nothing did (``create_once``).
+A file is first written in a staging folder, then takes its name in one step, either over what stood there
+(``write_over``) or only if nothing did (``write_once``). A driver that finishes a run sweeps that folder, so a staged
+file of another driver may vanish at any time.
 """
 
 import errno
@@ -11,9 +12,9 @@ import signal
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from pipeline.errors import StoreError
 
@@ -22,7 +23,10 @@ CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "sweep", "swap")
 
 # Faults of the store and not of the program; EFBIG is what a file size limit gives.
 _STORE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
+_SWEEPS_BORNE = 5
 _reached: Counter[str] = Counter()
+
+Result = TypeVar("Result")
 
 
 def reach(step: str) -> None:
@@ -84,15 +88,6 @@ def stage(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
     return staged
 
 
-def stage_bytes(folder: Path, content: bytes) -> Path:
-    """Stage bytes that are at hand."""
-
-    def fill(stream: BinaryIO) -> None:
-        stream.write(content)
-
-    return stage(folder, fill)
-
-
 def swap_in(staged: Path, final: Path) -> None:
     """Give a staged file its final name, over whatever bore it."""
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +95,17 @@ def swap_in(staged: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
-def create_once(staged: Path, final: Path) -> bool:
-    """Give a staged file its final name if nothing bears it; the staged name goes in any case.
+def write_over(final: Path, content: bytes, *, staging: Path) -> None:
+    """Write a small file in one step, over whatever bore its name."""
+
+    def place(staged: Path) -> None:
+        swap_in(staged, final)
+
+    _stage_and(place, content, staging)
+
+
+def write_once(final: Path, content: bytes, *, staging: Path) -> bool:
+    """Write a small file in one step if nothing bears its name.
 
     Returns:
         False when something bore the name already.
@@ -109,6 +113,29 @@ def create_once(staged: Path, final: Path) -> bool:
     Raises:
         StoreError: where the file system has no hard links.
     """
+
+    def place(staged: Path) -> bool:
+        try:
+            return _link(staged, final)
+        finally:
+            staged.unlink(missing_ok=True)
+
+    return _stage_and(place, content, staging)
+
+
+def _stage_and(place: Callable[[Path], Result], content: bytes, staging: Path) -> Result:
+    """Stage bytes and place them; again, should another driver sweep the staging folder in between."""
+
+    def fill(stream: BinaryIO) -> None:
+        stream.write(content)
+
+    for _ in range(_SWEEPS_BORNE):
+        with suppress(FileNotFoundError):
+            return place(stage(staging, fill))
+    return place(stage(staging, fill))
+
+
+def _link(staged: Path, final: Path) -> bool:
     final.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(staged, final)
@@ -118,8 +145,6 @@ def create_once(staged: Path, final: Path) -> bool:
         if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
             raise
         raise StoreError(f"{final}: the file system has no hard links, which commits need; choose another") from error
-    finally:
-        staged.unlink(missing_ok=True)
     sync_folder(final.parent)
     return True
 

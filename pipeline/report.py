@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from models.labels import OUTSIDE, split_label
-from pipeline.durable import stage_bytes, store_faults, swap_in
+from pipeline.durable import store_faults, write_over
 from pipeline.planning import Plan
 from pipeline.quality import BIN_WIDTH, Change, Quality, RecurringName, WholeDocument, measure_quality
 from pipeline.readers.annotated import AnnotatedToken, TokenSentence, spaced
@@ -43,7 +43,7 @@ def write_report(output: Path) -> Path:
     content = render_report(measure_quality(output), stats=_read_json(run / "stats.json"))
     path = run / REPORT_NAME
     with store_faults(path):
-        swap_in(stage_bytes(run / "staging", content.encode("utf-8", "backslashreplace")), path)
+        write_over(path, content.encode("utf-8", "backslashreplace"), staging=run / "staging")
     return path
 
 

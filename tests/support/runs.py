@@ -15,26 +15,7 @@ from pipeline.config import AnnotateConfig
 from pipeline.durable import CRASH_VARIABLE
 
 TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
-_WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "Anna",
-    "Smith",
-    "and",
-    "Bob",
-    "near",
-    "New",
-    "York",
-    "with",
-    "a",
-    "dog",
-    "walking",
-    "quickly",
-    "through",
-    "Geneva",
-]
+_WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
 
 
 def write_collection(path: Path, *, documents: int = 12, extra: tuple[str, ...] = ()) -> Path:

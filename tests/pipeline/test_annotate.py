@@ -1,0 +1,258 @@
+"""One job from configuration to output folder: started, resumed, repeated."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import fakes
+import orjson
+import pyarrow.parquet as pq
+import pytest
+import runs
+import yaml
+
+from pipeline.annotate import Progress, dry_run
+from pipeline.commits import RunFolder, verify
+from pipeline.config import AnnotateConfig
+from pipeline.durable import file_sha256
+from pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
+from pipeline.planning import Plan
+from pipeline.stages import ShardWorker
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of twelve documents."""
+    return runs.write_collection(tmp_path / "in.jsonl")
+
+
+def state_of(output: Path) -> dict[str, tuple[int, int, str]]:
+    """Give inode, time of change and hash of every file, and inode and time of every folder."""
+    paths = sorted([output, *output.rglob("*")])
+    return {
+        str(path): (path.stat().st_ino, path.stat().st_mtime_ns, file_sha256(path) if path.is_file() else "")
+        for path in paths
+    }
+
+
+def test_a_run_leaves_what_the_architecture_lists(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    report = runs.run_job(runs.job(source, output, report=True))
+    assert sorted(path.name for path in output.iterdir()) == ["_run", "documents", "entities", "sentences", "tokens"]
+    assert sorted(path.name for path in (output / "_run").iterdir()) == [
+        "commits",
+        "config.resolved.yaml",
+        "manifest.json",
+        "plan.json",
+        "report.html",
+        "staging",
+        "stats.json",
+    ]
+    assert verify(output) == []
+    assert (report.read, report.annotated, report.unchanged, report.dead_letters) == (12, 12, 0, 0)
+    assert report.exit_code == 0
+    assert report.report == output / "_run" / "report.html"
+    assert pq.read_table(output / "documents")["doc_id"].to_pylist() == [f"d{number}" for number in range(12)]
+
+
+def test_the_resolved_configuration_can_be_run_again(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    config = runs.job(source, output)
+    runs.run_job(config)
+    values = yaml.safe_load((output / "_run" / "config.resolved.yaml").read_text())
+    assert AnnotateConfig.from_mapping(values) == config
+
+
+def test_paths_are_made_absolute(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = runs.run_job(runs.job(Path("in.jsonl"), Path("out")))
+    assert report.output == tmp_path / "out"
+    assert RunFolder(report.output).plan().config.input == str(source)
+
+
+def test_a_finished_run_is_left_untouched(source: Path, tmp_path: Path) -> None:
+    config = runs.job(source, tmp_path / "out", report=True)
+    first = runs.run_job(config)
+    before = state_of(tmp_path / "out")
+    again = runs.run_job(config, build=fakes.build_no_worker)
+    assert state_of(tmp_path / "out") == before
+    assert (again.done_before, again.annotated, again.words) == (first.shards, first.annotated, 0)
+
+
+def test_a_finished_run_is_repeated_without_ray(source: Path, tmp_path: Path) -> None:
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    # With no such cluster, joining would fail.
+    os.environ["RAY_ADDRESS"] = "127.0.0.1:1"
+    try:
+        again = runs.run_job(runs.job(source, tmp_path / "out", executor={"kind": "ray", "threads": 1}))
+    finally:
+        del os.environ["RAY_ADDRESS"]
+    assert again.done_before == again.shards
+
+
+def test_two_runs_give_equal_bytes(source: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        runs.run_job(runs.job(source, tmp_path / name))
+    assert runs.committed_bytes(tmp_path / "a") == runs.committed_bytes(tmp_path / "b")
+
+
+def test_what_is_missing_is_done_again_and_nothing_else(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    config = runs.job(source, output)
+    runs.run_job(config)
+    whole = runs.committed_bytes(output)
+    folder = RunFolder(output)
+    folder.manifest_path.unlink()
+    folder.record_path(1, generation=0).unlink()
+    (output / folder.done(folder.plan())[2].files["tokens"].path).write_bytes(b"cut")
+    (output / "tokens" / "part-00009-g0-stray.parquet").touch()
+    (output / "_run" / "staging" / "left").touch()
+    report = runs.run_job(config)
+    assert report.done_before == report.shards - 2
+    assert runs.committed_bytes(output) == whole
+    assert verify(output) == []
+
+
+@pytest.mark.parametrize("lost", ["manifest.json", "report.html"])
+def test_what_a_kill_left_out_at_the_end_is_made_up(source: Path, tmp_path: Path, lost: str) -> None:
+    config = runs.job(source, tmp_path / "out", report=True)
+    runs.run_job(config)
+    (tmp_path / "out" / "_run" / lost).unlink()
+    runs.run_job(config, build=fakes.build_no_worker)
+    assert (tmp_path / "out" / "_run" / lost).exists()
+
+
+def test_a_broken_manifest_is_made_anew(source: Path, tmp_path: Path) -> None:
+    config = runs.job(source, tmp_path / "out")
+    runs.run_job(config)
+    whole = runs.committed_bytes(tmp_path / "out")
+    RunFolder(tmp_path / "out").manifest_path.write_text("{")
+    runs.run_job(config)
+    assert runs.committed_bytes(tmp_path / "out") == whole
+
+
+def test_a_stray_in_a_finished_run_is_removed(source: Path, tmp_path: Path) -> None:
+    config = runs.job(source, tmp_path / "out")
+    runs.run_job(config)
+    stray = tmp_path / "out" / "documents" / "part-00000-g0-00000000.parquet"
+    stray.touch()
+    runs.run_job(config, build=fakes.build_no_worker)
+    assert not stray.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"planning": {"shard_bytes": 900}}, "shard_bytes"),
+        ({"tagger": {"threshold": 0.5}}, "tagger.threshold"),
+        ({"executor": {"threads": 2}}, "threads"),
+    ],
+)
+def test_another_plan_needs_another_folder(source: Path, tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    before = state_of(tmp_path / "out")
+    with pytest.raises(PlanError, match=named):
+        runs.run_job(runs.job(source, tmp_path / "out", **change))
+    assert state_of(tmp_path / "out") == before
+
+
+def test_another_input_needs_another_folder(source: Path, tmp_path: Path) -> None:
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    runs.write_collection(source, documents=13)
+    with pytest.raises(PlanError, match=r"in\.jsonl"):
+        runs.run_job(runs.job(source, tmp_path / "out"))
+
+
+def test_threads_stay_those_of_the_plan(source: Path, tmp_path: Path) -> None:
+    runs.run_job(runs.job(source, tmp_path / "out", executor={"threads": 3}))
+    again = runs.run_job(runs.job(source, tmp_path / "out", executor={}), build=fakes.build_no_worker)
+    assert again.done_before == again.shards
+    runs.run_job(runs.job(source, tmp_path / "other", executor={}))
+    assert 1 <= RunFolder(tmp_path / "other").plan().threads <= 4
+
+
+@pytest.mark.parametrize(("allowed", "exit_code"), [(0.1, 3), (0.2, 0)])
+def test_more_dead_letters_than_allowed_end_with_3(
+    source: Path, tmp_path: Path, allowed: float, exit_code: int
+) -> None:
+    runs.write_collection(source, documents=12, extra=("PARSERFAULT", "LOSTTEXT"))
+    config = runs.job(source, tmp_path / "out", max_dead_letters=allowed)
+    assert runs.run_job(config).exit_code == exit_code
+    assert runs.run_job(config).exit_code == exit_code
+    assert verify(tmp_path / "out") == []
+
+
+def test_a_stage_that_drops_a_document_fails_the_run(source: Path, tmp_path: Path) -> None:
+    config = runs.job(source, tmp_path / "out")
+    with pytest.raises(ReconciliationError) as caught:
+        runs.run_job(config, build=fakes.build_worker_that_loses)
+    assert caught.value.exit_code == 1
+    assert not RunFolder(tmp_path / "out").manifest_path.exists()
+    runs.run_job(config)
+    assert verify(tmp_path / "out") == []
+
+
+def build_worker_that_breaks(plan: Plan) -> ShardWorker:
+    """Build a worker that raises what nobody foresaw, at the third shard."""
+    worker = fakes.build_fake_worker(plan)
+    commit = worker.commit
+
+    def break_at_two(shard: Any, outcomes: Any) -> Any:
+        if shard.index == 2:
+            raise LookupError("no such thing")
+        return commit(shard, outcomes)
+
+    worker.commit = break_at_two
+    return worker
+
+
+def test_a_shard_that_fails_is_named_and_what_was_done_stays(source: Path, tmp_path: Path) -> None:
+    config = runs.job(source, tmp_path / "out")
+    with pytest.raises(ShardError, match="shard 00002: LookupError: no such thing"):
+        runs.run_job(config, build=build_worker_that_breaks)
+    assert runs.run_job(config).done_before == 2
+
+
+def test_an_input_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        runs.run_job(runs.job(tmp_path / "nothing.jsonl", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_progress_is_told_before_the_first_shard_and_after_each(source: Path, tmp_path: Path) -> None:
+    told: list[Progress] = []
+    report = runs.run_job(runs.job(source, tmp_path / "out"), progress=told.append)
+    assert [progress.shards_done for progress in told] == list(range(report.shards + 1))
+    assert told[0] == Progress(shards_done=0, shards=report.shards, read_done=0, read=12)
+    assert told[-1].read_done == 12
+
+
+def test_times_of_all_calls_add_up(source: Path, tmp_path: Path) -> None:
+    config = runs.job(source, tmp_path / "out")
+    with pytest.raises(ShardError):
+        runs.run_job(config, build=build_worker_that_breaks)
+    report = runs.run_job(config)
+    stats = orjson.loads((tmp_path / "out" / "_run" / "stats.json").read_bytes())
+    tokens = pq.read_table(tmp_path / "out" / "tokens").num_rows
+    assert (stats["shards"], stats["words"]) == (report.shards, tokens)
+    assert set(stats["seconds"]) == {"read", "parse", "tag", "write"}
+    assert stats["words_per_second"]["run"] == pytest.approx(tokens / stats["wall_seconds"])
+    assert report.words_per_second == pytest.approx(report.words / report.wall_seconds)
+
+
+def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
+    config = runs.job(source, tmp_path / "out")
+    report = dry_run(config, tagger=runs.TAGGER, parser=fakes.PARSER)
+    assert not (tmp_path / "out").exists()
+    assert (report.read, report.annotated, report.done_before) == (12, 0, 0)
+    runs.run_job(config)
+    before = state_of(tmp_path / "out")
+    assert dry_run(config, tagger=runs.TAGGER, parser=fakes.PARSER).done_before == report.shards
+    assert state_of(tmp_path / "out") == before
+    with pytest.raises(PlanError):
+        dry_run(runs.job(source, tmp_path / "out", limit=3), tagger=runs.TAGGER, parser=fakes.PARSER)
+
+
+def test_only_so_many_records_are_read_as_the_limit_says(source: Path, tmp_path: Path) -> None:
+    report = runs.run_job(runs.job(source, tmp_path / "out", limit=5))
+    assert (report.read, report.annotated) == (5, 5)

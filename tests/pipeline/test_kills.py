@@ -1,0 +1,157 @@
+"""Killing a run at any moment and running it again gives the bytes of an undisturbed run."""
+
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import runs
+
+from pipeline.annotate import RunReport
+from pipeline.commits import RunFolder, verify
+from pipeline.config import AnnotateConfig
+from pipeline.errors import StoreError
+from pipeline.executors.base import StoppedError
+
+# Parts of a shard: four tables, and errors where there are any. Each is written, flushed and renamed; so are, but for
+# the renaming, plan, resolved configuration, commit record and manifest.
+CRASHES = (
+    "plan",
+    *("write:1", "write:2", "write:3", "write:5", "write:7", "write:13"),
+    *("fsync:1", "fsync:2", "fsync:4", "fsync:7", "fsync:8"),
+    *("rename:1", "rename:3", "rename:4", "rename:9"),
+    *("commit:1", "commit:2", "commit:3"),
+    *("sweep", "swap"),
+)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of twelve documents and one that becomes a dead letter."""
+    return runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
+
+
+@pytest.fixture
+def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
+    """Give the bytes of a run that nothing disturbed."""
+    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
+    return runs.committed_bytes(tmp_path / "undisturbed")
+
+
+def check_rerun(config: AnnotateConfig, undisturbed: dict[str, bytes]) -> RunReport:
+    """Run the job again and compare."""
+    report = runs.run_job(config)
+    output = Path(config.output)
+    assert runs.committed_bytes(output) == undisturbed
+    assert verify(output) == []
+    return report
+
+
+@pytest.mark.parametrize("step", CRASHES)
+def test_a_kill_at_a_step_changes_no_byte(
+    source: Path, tmp_path: Path, undisturbed: dict[str, bytes], step: str
+) -> None:
+    config = runs.job(source, tmp_path / "out")
+    process = runs.in_child(lambda: runs.run_job(config), crash_at=step)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    check_rerun(config, undisturbed)
+
+
+def test_kills_at_step_after_step_end_in_the_same_bytes(
+    source: Path, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    config = runs.job(source, tmp_path / "out")
+    kills = 0
+    for step in ("fsync:3", "commit:1", "rename:2", "write:4", "commit:1", "rename:4", "commit:2", "sweep", "swap"):
+        process = runs.in_child(lambda: runs.run_job(config), crash_at=step)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+    assert kills > 5
+    check_rerun(config, undisturbed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_at_a_random_moment_changes_no_byte(
+    source: Path, tmp_path: Path, undisturbed: dict[str, bytes], seed: int
+) -> None:
+    config = runs.job(source, tmp_path / "out")
+    process = runs.in_child(lambda: runs.run_job(config), FAKE_SECONDS="0.05")
+    time.sleep(random.Random(seed).uniform(0.1, 0.8))
+    process.kill()
+    process.join()
+    check_rerun(config, undisturbed)
+
+
+def wait_for_commits(output: Path, commits: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(list((output / "_run" / "commits").glob("*/*.json"))) < commits:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def exit_with_the_code(run: Callable[[], object]) -> None:
+    """Do as the command line does."""
+    try:
+        run()
+    except StoppedError as error:
+        raise SystemExit(error.exit_code) from None
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_lets_the_shard_in_flight_finish(
+    source: Path, tmp_path: Path, undisturbed: dict[str, bytes], number: signal.Signals, exit_code: int
+) -> None:
+    config = runs.job(source, tmp_path / "out")
+    process = runs.in_child(lambda: exit_with_the_code(lambda: runs.run_job(config)), FAKE_SECONDS="0.1")
+    wait_for_commits(tmp_path / "out", 1)
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    process.join()
+    assert process.exitcode == exit_code
+    folder = RunFolder(tmp_path / "out")
+    assert not list(folder.staging.iterdir())
+    done = folder.done(folder.plan())
+    assert 1 <= len(done) < len(folder.plan().shards)
+    assert sum(1 for _ in (tmp_path / "out" / "tokens").iterdir()) == len(done)
+    assert check_rerun(config, undisturbed).done_before == len(done)
+
+
+def test_two_drivers_at_once_are_harmless(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    config = runs.job(source, tmp_path / "out")
+    for attempt in range(3):
+        both = [
+            runs.in_child(lambda: runs.run_job(config), FAKE_SECONDS=str(0.002 * (number + attempt)))
+            for number in range(2)
+        ]
+        for process in both:
+            process.join()
+        assert [process.exitcode for process in both] == [0, 0]
+        check_rerun(config, undisturbed)
+        for record in (tmp_path / "out" / "_run" / "commits" / "0").iterdir():
+            record.unlink()
+
+
+def test_a_full_store_stops_the_run_and_room_lets_it_go_on(
+    source: Path, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    config = runs.job(source, tmp_path / "out")
+
+    def run_in_little_room() -> None:
+        # Parts of tokens are larger than this, the others are not: what a full disk gives in the midst of a shard.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+        try:
+            runs.run_job(config)
+        except StoreError as error:
+            raise SystemExit(error.exit_code) from None
+
+    process = runs.in_child(run_in_little_room)
+    process.join()
+    assert process.exitcode == 75
+    assert not list((tmp_path / "out").glob("_run/commits/*/*"))
+    assert not list((tmp_path / "out").glob("_run/staging/*"))
+    check_rerun(config, undisturbed)
