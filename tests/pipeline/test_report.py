@@ -158,6 +158,7 @@ def test_report_of_next_to_nothing_is_whole(finish_run: FinishRun, documents: di
     page = page_of(finish_run(documents, letters=[LETTER]))
     assert page.open == []
     assert "No entity was found" in page.words("entities")
+    assert "There is no such name" in page.words("names")
 
 
 def test_report_asks_the_network_for_nothing(finish_run: FinishRun):
