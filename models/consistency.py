@@ -48,6 +48,16 @@ def consistency(labels_of_names: Mapping[str, Counter[str]]) -> Consistency:
     )
 
 
+def collection_consistency(
+    documents: Iterable[Iterable[LabelledSentence]], *, naming: Iterable[Iterable[Sequence[str]]] | None = None
+) -> Consistency:
+    """Measure a collection; the arguments are those of ``name_labels``, a document each."""
+    if naming is None:
+        return sum((consistency(name_labels(document)) for document in documents), Consistency())
+    pairs = zip(documents, naming, strict=True)
+    return sum((consistency(name_labels(document, naming=names)) for document, names in pairs), Consistency())
+
+
 def name_labels(
     document: Iterable[LabelledSentence], *, naming: Iterable[Sequence[str]] | None = None
 ) -> dict[str, Counter[str]]:

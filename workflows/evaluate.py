@@ -8,9 +8,10 @@ from typing import Any
 
 from models.base import Tagger
 from models.checkpoint import ModelLoadError, load_tagger, tagger_digest
+from models.consistency import collection_consistency
 from models.data import Sentence
 from models.outputs import Prediction
-from models.training.metrics import SpanScores, name_consistency, seqeval_f1, span_scores
+from models.training.metrics import SpanScores, seqeval_f1, span_scores
 from pipeline.errors import ModelError
 from workflows.console import Answer, note, table
 from workflows.corpora import entity_types, gold_labels, read_corpora, without_labels
@@ -114,8 +115,8 @@ def _consistency(
         for document, predictions in zip(documents, predicted, strict=True)
     ]
     names = [[sentence.labels or () for sentence in document] for document in documents]
-    found = name_consistency(labelled, names=names)
-    return {"share": found.share, **asdict(found)}
+    found = collection_consistency(labelled, naming=names)
+    return {"share": None if found.share is None else 100.0 * found.share, **asdict(found)}
 
 
 def _describe(values: Mapping[str, Any]) -> str:
@@ -124,7 +125,6 @@ def _describe(values: Mapping[str, Any]) -> str:
         (kind, found["precision"], found["recall"], found["f1"], found["gold"], drafts.get(kind, NO_DRAFT)["f1"])
         for kind, found in scores.items()
     ]
-    final, draft = values["consistency"], values["draft_consistency"]
     size = f"{values['documents']:,} documents, {values['sentences']:,} sentences, {values['words']:,} words"
     return "\n".join(
         [
@@ -135,7 +135,15 @@ def _describe(values: Mapping[str, Any]) -> str:
             "",
             f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
             f"stage two gave the label of {values['refined_words']:,} words",
-            f"recurring names that agree within their document: {final['share']:.2f} % of "
-            f"{final['occurrences']:,} occurrences (drafts: {draft['share']:.2f} %)",
+            _describe_consistency(values["consistency"], values["draft_consistency"]),
         ]
+    )
+
+
+def _describe_consistency(final: Mapping[str, Any], draft: Mapping[str, Any]) -> str:
+    if final["share"] is None or draft["share"] is None:
+        return "no name recurs within a document"
+    return (
+        f"recurring names that agree within their document: {final['share']:.2f} % of "
+        f"{final['occurrences']:,} occurrences (drafts: {draft['share']:.2f} %)"
     )

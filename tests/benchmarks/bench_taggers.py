@@ -22,11 +22,12 @@ from environment import environment
 
 from models.base import Tagger
 from models.checkpoint import load_tagger
+from models.consistency import collection_consistency
 from models.data import Sentence, Vocabulary
 from models.layers.encoder import EncoderConfig, load_encoder
 from models.registry import build_tagger
 from models.training.fit import FitConfig, fit
-from models.training.metrics import name_consistency, seqeval_f1, span_scores
+from models.training.metrics import seqeval_f1, span_scores
 from pipeline.readers.gold import read_gold
 from workflows.config import read_train_job
 
@@ -44,7 +45,7 @@ def score(tagger: Tagger, documents: Sequence[Sequence[Sentence]]) -> dict[str, 
     draft = [prediction.draft_labels for document in predictions for prediction in document]
     by_document = [[sentence.labels or () for sentence in document] for document in documents]
 
-    def consistency(of_drafts: bool) -> float:
+    def consistency(of_drafts: bool) -> float | None:
         labelled = [
             [
                 (sentence.words, prediction.draft_labels if of_drafts else prediction.labels)
@@ -52,7 +53,8 @@ def score(tagger: Tagger, documents: Sequence[Sequence[Sentence]]) -> dict[str, 
             ]
             for document, found in zip(documents, predictions, strict=True)
         ]
-        return round(name_consistency(labelled, names=by_document).share, 2)
+        share = collection_consistency(labelled, naming=by_document).share
+        return None if share is None else round(100 * share, 2)
 
     scores = span_scores(gold, final)
     refined = sum(sum(prediction.refined) for document in predictions for prediction in document)
