@@ -1,0 +1,143 @@
+"""Parses and tags thousands of documents in one process and watches its memory.
+
+Command: python tests/benchmarks/bench_memory.py --input ../shared/data/text/gutenberg_chapters.jsonl.zst
+
+The shards of a real plan go through the real stages, parts written and all. The resident set is sampled after every
+shard, of some fifty documents; a line is fitted through the samples after the warm-up by least squares.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from concord_runs import part_hashes
+from corpora import write_chunks
+from environment import environment
+
+from pipeline.commits import RunFolder
+from pipeline.config import AnnotateConfig
+from pipeline.parsing import parser_identity
+from pipeline.planning import Plan, make_plan
+from pipeline.signatures import ComponentIdentity
+from pipeline.stages import build_worker
+from workflows.taggers import find_tagger
+
+GOAL = 5.0
+
+
+def plan_run(source: Path, output: Path, *, model: str, threads: int, shard_bytes: int) -> Plan:
+    """Plan as concord annotate does."""
+    tagger = find_tagger(model)
+    config = AnnotateConfig.from_mapping(
+        {
+            "input": str(source),
+            "output": str(output),
+            "planning": {"shard_bytes": shard_bytes},
+            "tagger": {"model": model},
+        }
+    )
+    return make_plan(
+        config,
+        parser=parser_identity(config.parser),
+        tagger=ComponentIdentity(name=tagger.name, version=tagger.version, digest=tagger.digest),
+        tagger_folder=tagger.folder,
+        threads=threads,
+    )
+
+
+def resident_megabytes() -> float:
+    """Give the resident set of this process in units of 1e6 bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def fit_line(samples: list[tuple[int, float]]) -> dict[str, float]:
+    """Fit MB against documents by least squares; give the slope with its standard error, in MB per 1,000 documents."""
+    documents, megabytes = np.array(samples, dtype=np.float64).T
+    (slope, base), covariance = np.polyfit(documents, megabytes, 1, cov=True)
+    return {
+        "samples": len(samples),
+        "slope_mb_per_1000_documents": round(1000 * float(slope), 3),
+        "standard_error": round(1000 * float(np.sqrt(covariance[0, 0])), 3),
+        "intercept_mb": round(float(base), 1),
+    }
+
+
+def main() -> None:
+    """Run, fit, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", type=Path, nargs="+", required=True)
+    parser.add_argument("--model", default="entities_en_small")
+    parser.add_argument("--documents", type=int, default=2000)
+    parser.add_argument("--words", type=int, default=500, help="words of a document")
+    parser.add_argument("--warm-up", type=int, default=300, help="documents before the first sample that counts")
+    parser.add_argument("--shard-bytes", type=int, default=140_000)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "documents.jsonl")
+        written = write_chunks(arguments.input, source, words=arguments.words, count=arguments.documents)
+        output = Path(folder, "out")
+        plan = plan_run(
+            source, output, model=arguments.model, threads=arguments.threads, shard_bytes=arguments.shard_bytes
+        )
+        RunFolder(output).freeze(plan)
+        before = resident_megabytes()
+        worker = build_worker(plan)
+        loaded = resident_megabytes()
+        samples: list[tuple[int, float]] = []
+        documents = words = dead_letters = 0
+        started = time.monotonic()
+        for shard in plan.shards:
+            report, timings = worker.run(shard)
+            documents += report.read
+            words += timings.words
+            dead_letters += report.dead_letters
+            samples.append((documents, round(resident_megabytes(), 1)))
+        seconds = time.monotonic() - started
+        parts = len(part_hashes(output))
+    counted = [sample for sample in samples if sample[0] >= arguments.warm_up]
+    half = len(counted) // 2
+    fitted = fit_line(counted)
+    report_values = {
+        **environment("bench_memory.py"),
+        "config": {
+            "input": [path.name for path in arguments.input],
+            "documents": written,
+            "words_a_document": arguments.words,
+            "warm_up_documents": arguments.warm_up,
+            "threads": arguments.threads,
+            "model": arguments.model,
+            "shards": len(plan.shards),
+        },
+        "done": {
+            "documents": documents,
+            "dead_letters": dead_letters,
+            "words": words,
+            "parts": parts,
+            "seconds": round(seconds, 1),
+        },
+        "resident_mb": {
+            "before_loading": round(before, 1),
+            "loaded": round(loaded, 1),
+            "after_warm_up": counted[0][1],
+            "most": max(megabytes for _, megabytes in samples),
+            "last": samples[-1][1],
+            "largest_step_after_warm_up": round(max(b - a for (_, a), (_, b) in pairwise(counted)), 1),
+        },
+        "after_warm_up": fitted,
+        "second_half": fit_line(counted[half:]),
+        "goal_mb_per_1000_documents": GOAL,
+        "flat": fitted["slope_mb_per_1000_documents"] < GOAL,
+        "samples": samples,
+    }
+    print(json.dumps(report_values, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Runs of the command line in processes of their own, and what they leave behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from models.data import Sentence
+
+TABLES = ("documents", "sentences", "tokens", "entities", "errors")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a command answered.
+
+    Attributes:
+        values: of ``--json``; empty when there was no answer.
+        seconds: of wall time, from the start of the process to its end.
+    """
+
+    exit_code: int
+    values: Mapping[str, Any]
+    seconds: float
+
+
+def command_line(*arguments: str) -> list[str]:
+    """Give a command as a list of words; it runs in this Python."""
+    return [sys.executable, "-m", "workflows.cli", *arguments, "--json"]
+
+
+def command_environment() -> dict[str, str]:
+    """Give the environment of a command: a Ray of its own, whatever cluster this shell knows."""
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    environment.pop("RAY_ADDRESS", None)
+    return environment
+
+
+def concord(*arguments: str) -> Outcome:
+    """Run a command to its end; its messages go to our stderr.
+
+    Raises:
+        RuntimeError: when it gives no JSON.
+    """
+    started = time.monotonic()
+    ended = subprocess.run(
+        command_line(*arguments), stdout=subprocess.PIPE, env=command_environment(), text=True, check=False
+    )
+    seconds = time.monotonic() - started
+    try:
+        return Outcome(exit_code=ended.returncode, values=json.loads(ended.stdout), seconds=seconds)
+    except ValueError:
+        raise RuntimeError(f"concord {arguments[0]}: exit code {ended.returncode} and no JSON") from None
+
+
+def model_options(model: str | None) -> list[str]:
+    """Give the option that names a model; none where the default is wanted."""
+    return ["--model", model] if model else []
+
+
+def part_hashes(output: Path) -> dict[str, str]:
+    """Give the sha256 of every file in the folders of the five tables, by path below the output folder."""
+    return {
+        path.relative_to(output).as_posix(): sha256(path.read_bytes()).hexdigest()
+        for name in TABLES
+        for path in sorted((output / name).glob("**/*"))
+        if path.is_file()
+    }
+
+
+def read_table(output: Path, name: str, columns: Sequence[str]) -> pa.Table:
+    """Read columns of a table, rows in the order of the collection; no rows where there is no part."""
+    parts = sorted((output / name).glob("*.parquet"))
+    if not parts:
+        return pa.table({column: [] for column in columns})
+    return pa.concat_tables([pq.read_table(part, columns=list(columns)).replace_schema_metadata() for part in parts])
+
+
+def read_sentences(output: Path) -> dict[str, list[Sentence]]:
+    """Give the words of each document by sentences, pieces of over-long ones put together as the tagger sees them."""
+    sentences = read_table(output, "sentences", ("doc_id", "n_tokens", "continues")).to_pydict()
+    words = read_table(output, "tokens", ("word",)).column("word").to_pylist()
+    documents: dict[str, list[list[str]]] = {}
+    first = 0
+    for doc_id, length, continues in zip(
+        sentences["doc_id"], sentences["n_tokens"], sentences["continues"], strict=True
+    ):
+        document = documents.setdefault(doc_id, [])
+        if not continues:
+            document.append([])
+        document[-1].extend(words[first : first + length])
+        first += length
+    return {
+        doc_id: [Sentence(words=tuple(sentence)) for sentence in document] for doc_id, document in documents.items()
+    }
