@@ -150,9 +150,10 @@ def evaluate(
 @click.argument("job", metavar="JOB.yaml", type=EXISTING_FILE)
 @click.option("--address", envvar="RAY_API_SERVER_ADDRESS", default=DEFAULT_ADDRESS, show_default=True)
 @click.option("--id", "submission_id", help="Name the submission.  [default: job, day and content]")
+@click.option("--python", default="python", show_default=True, help="The Python of the cluster's head node.")
 @click.option("--no-wait", is_flag=True, help="Leave as soon as the job is sent.")
 @set_option
-def submit(job: Path, *, address: str, submission_id: str | None, no_wait: bool, overrides: tuple[str, ...]) -> Answer:
+def submit(job: Path, *, address: str, overrides: tuple[str, ...], no_wait: bool, **options: Any) -> Answer:
     """Run a job on a Ray cluster.
 
     The job is sent with the code and the embedded models, followed to its end, and its result given.
@@ -162,8 +163,7 @@ def submit(job: Path, *, address: str, submission_id: str | None, no_wait: bool,
     config = _annotate_job(str(job), {}, overrides)
     from workflows import submit as workflow
 
-    options = workflow.SubmitOptions(address=address, name=job.stem, submission_id=submission_id, wait=not no_wait)
-    return workflow.run(config, options)
+    return workflow.run(config, workflow.SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))
 
 
 @verb(example="concord status out/news")

@@ -8,7 +8,9 @@ import asyncio
 import hashlib
 import io
 import json
+import logging
 import os
+import shlex
 import tempfile
 import time
 import zipfile
@@ -41,6 +43,7 @@ LARGEST_PACKAGE = 100 * 1024**2
 STOP_SECONDS = 300
 """How long a stopped job may take to finish its shards; Ray's own default is 3 seconds."""
 POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 120.0
 _ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 
@@ -52,13 +55,24 @@ class SubmitOptions:
         address: of the cluster's job server.
         name: what the job is called; the job file's name, as a rule.
         submission_id: under which the cluster knows it; made from name, day and content if None.
+        python: what the cluster's head calls the Python in which Concord's packages are installed.
         wait: follow the job to its end.
     """
 
     address: str
     name: str
     submission_id: str | None = None
+    python: str = "python"
     wait: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parcel:
+    """What is sent: an archive, and how it is started there."""
+
+    archive: Path
+    command: str
+    environment: Mapping[str, str]
 
 
 def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
@@ -70,18 +84,19 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
         ConcordError: when it refuses the job.
     """
     package, job_digest = pack(config)
-    with _connected(options.address) as client:
-        wanted = options.submission_id or default_id(options.name, job_digest)
-        submission_id, standing = _submit(client, wanted, config, package)
-        if standing is not None and standing.is_terminal():
-            note(f"{submission_id}: was sent before and has succeeded; nothing to do. --id NAME sends it once more")
-        elif standing is not None:
-            note(f"{submission_id}: was sent before and is {standing}; nothing is sent again")
-        else:
-            note(f"{submission_id}: sent to {options.address}")
+    wanted = options.submission_id or default_id(options.name, job_digest)
+    with _archive(package) as archive, _connected(options.address) as client:
+        parcel = _Parcel(
+            archive=archive,
+            command=f"exec {shlex.quote(options.python)} -m workflows.cli annotate {JOB_NAME} --executor ray --json",
+            environment=_environment(config),
+        )
+        submission_id, standing = _submit(client, wanted, parcel)
+        _tell(submission_id, standing, options.address)
         if not options.wait:
-            values = {"submission_id": submission_id, "status": str(client.get_job_status(submission_id))}
-            return Answer(values=values, text=f"{submission_id}  {values['status']}")
+            status = str(client.get_job_status(submission_id))
+            values = {"submission_id": submission_id, "status": status}
+            return Answer(values=values, text=f"{submission_id}  {status}")
         if standing is None or not standing.is_terminal():
             _follow(client, submission_id)
         return _result(client, submission_id)
@@ -122,15 +137,25 @@ def pack(config: AnnotateConfig) -> tuple[bytes, str]:
 
 
 @contextmanager
+def _archive(package: bytes) -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile(prefix="concord-", suffix=".zip") as archive:
+        archive.write(package)
+        archive.flush()
+        yield Path(archive.name)
+
+
+@contextmanager
 def _connected(address: str) -> Iterator[JobSubmissionClient]:
     os.environ.setdefault("RAY_AUTH_MODE", auth_mode(address))
+    logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
     # Ray would take these before the address it is given.
     aside = {name: os.environ.pop(name) for name in _ADDRESS_VARIABLES if name in os.environ}
     try:
         yield JobSubmissionClient(address)
-    except (ConnectionError, aiohttp.ClientError) as error:
+    except (OSError, aiohttp.ClientError) as error:
         raise StoreError(
-            f"{address}: no Ray job server answers; start one with 'ray start --head', or give another --address"
+            f"{address}: no Ray job server answers ({type(error).__name__}); "
+            "start one with 'ray start --head', or give another --address"
         ) from error
     except AuthenticationError as error:
         raise ConcordError(
@@ -140,9 +165,7 @@ def _connected(address: str) -> Iterator[JobSubmissionClient]:
         os.environ.update(aside)
 
 
-def _submit(
-    client: JobSubmissionClient, wanted: str, config: AnnotateConfig, package: bytes
-) -> tuple[str, JobStatus | None]:
+def _submit(client: JobSubmissionClient, wanted: str, parcel: _Parcel) -> tuple[str, JobStatus | None]:
     """Send a job unless it was sent before; one that failed or was stopped is sent again under a further id.
 
     Returns:
@@ -151,7 +174,7 @@ def _submit(
     for attempt in count(1):
         submission_id = wanted if attempt == 1 else f"{wanted}-{attempt}"
         standing = _status(client, submission_id)
-        if standing is None and _send(client, submission_id, config, package):
+        if standing is None and _send(client, submission_id, parcel):
             return submission_id, None
         standing = standing or _status(client, submission_id)
         if standing not in {JobStatus.FAILED, JobStatus.STOPPED}:
@@ -159,24 +182,50 @@ def _submit(
     raise RuntimeError("unreachable: the count has no end")
 
 
-def _send(client: JobSubmissionClient, submission_id: str, config: AnnotateConfig, package: bytes) -> bool:
-    """Send a job; false when somebody else has sent it meanwhile."""
-    with tempfile.NamedTemporaryFile(suffix=".zip") as archive:
-        archive.write(package)
-        archive.flush()
+def _send(client: JobSubmissionClient, submission_id: str, parcel: _Parcel) -> bool:
+    """Send a job; false when somebody else has sent it meanwhile.
+
+    A cluster that has just started answers before it can take a job, so it is asked for a while.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
         try:
             client.submit_job(
                 submission_id=submission_id,
-                entrypoint=f"exec python -m workflows.cli annotate {JOB_NAME} --executor ray --json",
+                entrypoint=parcel.command,
                 entrypoint_num_cpus=0,
-                runtime_env={"working_dir": archive.name, "env_vars": _environment(config)},
+                runtime_env={"working_dir": str(parcel.archive), "env_vars": dict(parcel.environment)},
             )
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
         except RuntimeError as error:
-            # Ray has no type for this; the text is all there is.
+            # Ray has no types for these; the text is all there is.
             if "already exists" in str(error):
                 return False
-            raise ConcordError(f"{submission_id}: the cluster refused the job: {error}") from error
-    return True
+            if "No available agent" not in str(error) or time.monotonic() >= deadline:
+                raise ConcordError(f"{submission_id}: the cluster refused the job: {_hint(error)}") from error
+        else:
+            return True
+        time.sleep(POLL_SECONDS)
+
+
+def _hint(error: RuntimeError) -> str:
+    if "No available agent" not in str(error):
+        return str(error)
+    return (
+        "its head node has no agent that starts jobs; dashboard_agent.log of the head tells why. Where two clusters "
+        "share a machine, start one with another --dashboard-agent-listen-port"
+    )
+
+
+def _tell(submission_id: str, standing: JobStatus | None, address: str) -> None:
+    if standing is None:
+        note(f"{submission_id}: sent to {address}")
+    elif standing.is_terminal():
+        note(f"{submission_id}: was sent before and has succeeded; nothing to do. --id NAME sends it once more")
+    else:
+        note(f"{submission_id}: was sent before and is {standing}; nothing is sent again")
 
 
 def _environment(config: AnnotateConfig) -> dict[str, str]:

@@ -159,6 +159,18 @@ def test_verify_finds_what_was_changed(finished: tuple[Path, Result], tmp_path: 
     assert "1 finding in" in concord("verify", copy, "--shallow").stdout
 
 
+def test_an_unfinished_run_is_told_apart(finished: tuple[Path, Result], tmp_path: Path) -> None:
+    output, _ = finished
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
+    (copy / "_run" / "manifest.json").unlink()
+    assert "not finished; the same annotate command goes on with it" in concord("status", copy).stdout
+    assert not json.loads(concord("status", copy, "--json").stdout)["finished"]
+    assert concord("verify", copy).exit_code == 1
+    refused = concord("report", copy)
+    assert (refused.exit_code, "is not finished" in refused.stderr) == (2, True)
+
+
 def test_report_is_made_anew(finished: tuple[Path, Result]) -> None:
     output, _ = finished
     path = output / "_run" / "report.html"

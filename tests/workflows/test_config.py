@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from models.config import ConfigError
+from models.registry import tagger_class
+from models.training.fit import FitConfig
+from pipeline.config import AnnotateConfig
 from workflows.config import names_model, read_annotate_job, read_train_config, read_train_job, read_yaml
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -39,7 +42,24 @@ def test_every_annotate_file_loads(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(CONF.glob("train/*.yaml")), ids=lambda path: path.name)
 def test_every_train_file_loads_in_every_profile(path: Path) -> None:
     for profile in read_train_config(path).profiles:
-        assert read_train_job(path, profile=profile).profile == profile
+        job = read_train_job(path, profile=profile)
+        assert job.profile == profile
+        assert tagger_class(job.tagger).config_class.from_mapping(job.model)
+        assert FitConfig.from_mapping(job.fit).epochs >= 1
+
+
+def test_the_nightly_job_writes_every_key_out() -> None:
+    job = read_yaml(CONF / "annotate/nightly.yaml")
+    complete = AnnotateConfig(input="", output="").model_dump()
+    del complete["tagger"]["model"]
+    assert {key: set(value) if isinstance(value, dict) else None for key, value in job.items()} == {
+        key: set(value) if isinstance(value, dict) else None for key, value in complete.items()
+    }
+    config = read_annotate_job(CONF / "annotate/nightly.yaml")
+    assert config.model_dump(exclude={"input", "output"}) == AnnotateConfig(input="", output="").model_dump(
+        exclude={"input", "output"}
+    )
+    assert not names_model(config)
 
 
 def test_a_train_job_is_one_profile_with_overrides(
