@@ -163,7 +163,7 @@ def _check_room(actors: int, *, cpus: int, gpus: float) -> None:
         ConfigError: when the nodes have no room for so many actors, busy or not.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = sum(_places(node, cpus=cpus, gpus=gpus) for node in nodes)
+    room = sum(places(node, cpus=cpus, gpus=gpus) for node in nodes)
     if room < actors:
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes) or "no node"
         raise ConfigError(
@@ -172,7 +172,7 @@ def _check_room(actors: int, *, cpus: int, gpus: float) -> None:
         )
 
 
-def _places(node: dict[str, float], *, cpus: int, gpus: float) -> int:
+def places(node: dict[str, float], *, cpus: int, gpus: float) -> int:
     needs = [(node.get(name, 0.0), need) for name, need in (("CPU", cpus), ("GPU", gpus)) if need]
     return int(min(have // need for have, need in needs))
 

@@ -5,7 +5,6 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ import runs
 from pipeline.annotate import RunReport
 from pipeline.commits import RunFolder, verify
 from pipeline.config import AnnotateConfig
-from pipeline.errors import StoreError
-from pipeline.executors.base import StoppedError
 
 # Parts of a shard: four tables, and errors where there are any. Each is written, flushed and renamed; so are, but for
 # the renaming, plan, resolved configuration, commit record and manifest.
@@ -80,7 +77,8 @@ def test_a_kill_at_a_random_moment_changes_no_byte(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes], seed: int
 ) -> None:
     config = runs.job(source, tmp_path / "out")
-    process = runs.in_child(lambda: runs.run_job(config), FAKE_SECONDS="0.05")
+    runs.steer(source, seconds=0.05)
+    process = runs.in_child(lambda: runs.run_job(config))
     time.sleep(random.Random(seed).uniform(0.1, 0.8))
     process.kill()
     process.join()
@@ -94,20 +92,13 @@ def wait_for_commits(output: Path, commits: int) -> None:
         time.sleep(0.01)
 
 
-def exit_with_the_code(run: Callable[[], object]) -> None:
-    """Do as the command line does."""
-    try:
-        run()
-    except StoppedError as error:
-        raise SystemExit(error.exit_code) from None
-
-
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_the_shard_in_flight_finish(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes], number: signal.Signals, exit_code: int
 ) -> None:
     config = runs.job(source, tmp_path / "out")
-    process = runs.in_child(lambda: exit_with_the_code(lambda: runs.run_job(config)), FAKE_SECONDS="0.1")
+    runs.steer(source, seconds=0.1)
+    process = runs.in_child(lambda: runs.run_job(config))
     wait_for_commits(tmp_path / "out", 1)
     assert process.pid is not None
     os.kill(process.pid, number)
@@ -124,10 +115,8 @@ def test_a_signal_lets_the_shard_in_flight_finish(
 def test_two_drivers_at_once_are_harmless(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     config = runs.job(source, tmp_path / "out")
     for attempt in range(3):
-        both = [
-            runs.in_child(lambda: runs.run_job(config), FAKE_SECONDS=str(0.002 * (number + attempt)))
-            for number in range(2)
-        ]
+        runs.steer(source, seconds=0.002 * attempt)
+        both = [runs.in_child(lambda: runs.run_job(config)) for _ in range(2)]
         for process in both:
             process.join()
         assert [process.exitcode for process in both] == [0, 0]
@@ -144,10 +133,7 @@ def test_a_full_store_stops_the_run_and_room_lets_it_go_on(
     def run_in_little_room() -> None:
         # Parts of tokens are larger than this, the others are not: what a full disk gives in the midst of a shard.
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
-        try:
-            runs.run_job(config)
-        except StoreError as error:
-            raise SystemExit(error.exit_code) from None
+        runs.run_job(config)
 
     process = runs.in_child(run_in_little_room)
     process.join()

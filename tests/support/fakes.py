@@ -1,10 +1,12 @@
 """A parser and a tagger that need no weights, and a worker made of them.
 
 Words of the text steer them: ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` gives wrong offsets, ``SURROGATE``
-a lemma that cannot be written, ``KILLER`` kills the process. ``FAKE_SECONDS`` in the environment is what the parser
-sleeps for each document; with ``FAKE_KILL_ONCE`` naming a file, ``KILLER`` works only until that file is there.
+a lemma that cannot be written, ``KILLER`` kills the process. A file ``fakes.json`` beside the input, which workers of
+every executor can read, may hold ``seconds``, that the parser sleeps for each document, and ``kill_once``, a file:
+``KILLER`` works only until it is there.
 """
 
+import json
 import os
 import re
 import signal
@@ -16,8 +18,18 @@ from typing import Any
 from models.data import Sentence
 from models.labels import decode_spans
 from models.outputs import Prediction
+from pipeline.errors import StoreError
 from pipeline.planning import Plan
-from pipeline.records import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
+from pipeline.records import (
+    AnnotatedDocument,
+    DeadLetter,
+    Document,
+    ParsedDocument,
+    ParsedSentence,
+    ParsedWord,
+    Shard,
+    ShardReport,
+)
 from pipeline.signatures import ComponentIdentity
 from pipeline.stages import ShardWorker
 
@@ -28,14 +40,25 @@ LONGEST_PIECE = 8
 class FakeParser:
     """White space parts words, a full stop ends a sentence, each word hangs on the one before it."""
 
+    def __init__(self, *, seconds: float = 0.0, kill_once: str | None = None) -> None:
+        self._seconds = seconds
+        self._kill_once = kill_once
+
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
         for document in documents:
             if "PARSERFAULT" in document.text:
                 raise RuntimeError("the parser cannot do this")
             if "KILLER" in document.text:
-                _kill_once()
-        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")) * len(documents))
+                self._kill()
+        time.sleep(self._seconds * len(documents))
         return [parsed_document(document) for document in documents]
+
+    def _kill(self) -> None:
+        mark = Path(self._kill_once) if self._kill_once else None
+        if mark is None or not mark.exists():
+            if mark is not None:
+                mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FakeTagger:
@@ -55,7 +78,9 @@ class FakeTagger:
 
 def build_fake_worker(plan: Plan) -> ShardWorker:
     """Build a worker around the fakes."""
-    return ShardWorker.assemble(plan, parser=FakeParser(), tagger=FakeTagger())
+    settings = Path(plan.config.input).with_name("fakes.json")
+    options = json.loads(settings.read_text()) if settings.exists() else {}
+    return ShardWorker.assemble(plan, parser=FakeParser(**options), tagger=FakeTagger())
 
 
 def build_worker_that_loses(plan: Plan) -> ShardWorker:
@@ -68,6 +93,17 @@ def build_worker_that_loses(plan: Plan) -> ShardWorker:
         tag=lambda items: whole.tag(items)[:-1],
         commit=whole.commit,
     )
+
+
+def build_worker_without_room(plan: Plan) -> ShardWorker:
+    """Build a worker that finds no space."""
+    worker = build_fake_worker(plan)
+    worker.commit = _find_no_room
+    return worker
+
+
+def _find_no_room(shard: Shard, _outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> ShardReport:
+    raise StoreError(f"shard {shard.name}: no space")
 
 
 def build_no_worker(plan: Plan) -> ShardWorker:
@@ -121,11 +157,3 @@ def _predict(sentence: Sentence, threshold: float) -> Prediction:
         refined=tuple(value > threshold for value in uncertainty),
         spans=decode_spans(labels, "BIO"),
     )
-
-
-def _kill_once() -> None:
-    mark = os.environ.get("FAKE_KILL_ONCE")
-    if mark is None or not Path(mark).exists():
-        if mark is not None:
-            Path(mark).touch()
-        os.kill(os.getpid(), signal.SIGKILL)

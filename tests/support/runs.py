@@ -4,15 +4,18 @@ import json
 import multiprocessing
 import os
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fakes
 
+from models.config import ConfigError
 from pipeline.annotate import ResolvedTagger, RunReport, annotate
 from pipeline.config import AnnotateConfig
 from pipeline.durable import CRASH_VARIABLE
+from pipeline.errors import ConcordError
 
 TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
@@ -55,8 +58,13 @@ def committed_bytes(output: Path) -> dict[str, bytes]:
     return {str(path.relative_to(output)): path.read_bytes() for path in [*kept, output / "_run" / "manifest.json"]}
 
 
+def steer(source: Path, **settings: Any) -> None:
+    """Steer the fake parser of jobs over an input file; see fakes."""
+    source.with_name("fakes.json").write_text(json.dumps(settings))
+
+
 def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: str) -> multiprocessing.Process:
-    """Start a function in a forked process, which costs none of the imports.
+    """Start a function in a forked process, which costs none of the imports; errors end it as the command line does.
 
     Args:
         crash_at: the step of pipeline.durable.reach at which the process is killed.
@@ -64,7 +72,11 @@ def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: s
 
     def child() -> None:
         os.environ.update(environment | {CRASH_VARIABLE: crash_at})
-        work()
+        try:
+            work()
+        except (ConcordError, ConfigError) as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(getattr(error, "exit_code", 2)) from None
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
