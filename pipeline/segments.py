@@ -1,0 +1,204 @@
+"""From raw text to tokens and back: paragraphs, windows, pieces of long sentences, and the check of offsets.
+
+Offsets are half-open and count code points of the raw text. Nothing in here knows the parser; everything is a
+pure function of one document, so that an answer never depends on what else is parsed beside it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Labels of a character, as Stanza's tokenizer gives them: inside a token, or the end of a token, of a sentence,
+# of a multi-word token, of a multi-word token and sentence.
+TOKEN_END = 1
+SENTENCE_END = 2
+MULTI_WORD_END = 3
+BOTH_END = 4
+
+# What Windows-1252 has at the code points U+0080..U+009F. Stanza takes them for white space and would lose them;
+# in real text they are almost always punctuation of a file that was decoded as Latin-1. U+0085 is white space to
+# Python too and stays so; the five that Windows-1252 leaves open become U+FFFD.
+_CONTROLS = re.compile("[\x80-\x84\x86-\x9f]")
+_AS_WINDOWS_1252 = {
+    code: bytes([code]).decode("cp1252", errors="replace") for code in range(0x80, 0xA0) if code != 0x85
+}
+
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_WHITE_SPACE = re.compile(r"\s")
+_CLOSING = re.compile(r"[^\w\s]+")
+
+
+class TokenSpan(NamedTuple):
+    """A token as the tokenizer marked it: its place in the document, and its text with single spaces."""
+
+    start: int
+    end: int
+    text: str
+    is_multi_word: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A syntactic word; it has the place of its whole token where it is no slice of it."""
+
+    start: int
+    end: int
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of the raw text and the words it stands for, at least one."""
+
+    start: int
+    end: int
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A stretch without a blank line, each run of white space in it one space.
+
+    Attributes:
+        offsets: where each character stands in the document.
+    """
+
+    characters: str
+    offsets: Sequence[int]
+
+
+def parser_view(text: str) -> str:
+    """Give the text that the parser reads: of the same length, with no visible code point it would skip."""
+    return text.translate(_AS_WINDOWS_1252) if _CONTROLS.search(text) else text
+
+
+def split_paragraphs(view: str) -> Iterator[Paragraph]:
+    """Cut at blank lines; paragraphs without a visible character are left out."""
+    start = 0
+    for stop, next_start in [*(gap.span() for gap in _BLANK_LINES.finditer(view)), (len(view), len(view))]:
+        stretch = view[start:stop].rstrip()
+        if stretch:
+            yield _squeeze(stretch, start=start)
+        start = next_start
+
+
+def _squeeze(stretch: str, *, start: int) -> Paragraph:
+    spaced = _WHITE_SPACE.sub(" ", stretch)
+    if "  " not in spaced:
+        return Paragraph(spaced, range(start, start + len(spaced)))
+    kept = [i for i, character in enumerate(spaced) if character != " " or i == 0 or spaced[i - 1] != " "]
+    return Paragraph("".join(spaced[i] for i in kept), [start + i for i in kept])
+
+
+def window_cut(characters: str, labels: NDArray[np.integer], *, start: int, safe: int) -> int:
+    """Choose where the next window of a paragraph starts.
+
+    Args:
+        labels: of the window's characters, shape ``(window,)``.
+        start: where the window starts in the paragraph.
+        safe: how many of its characters have enough context to their right.
+
+    Returns:
+        a place in the paragraph after ``start``: behind the window's last safe sentence, else at its last safe
+        white space, else where the safe characters end. It only ends a window, never a token or sentence.
+    """
+    ends = np.flatnonzero((labels[:safe] == SENTENCE_END) | (labels[:safe] == BOTH_END))
+    if ends.size:
+        return start + int(ends[-1]) + 1
+    space = characters.rfind(" ", start + 1, start + safe)
+    return space if space > start else start + safe
+
+
+def sentences_of(paragraph: Paragraph, labels: NDArray[np.integer]) -> Iterator[list[TokenSpan]]:
+    """Read the labels of a paragraph's characters, of which the last ends a sentence, as sentences of tokens."""
+    sentence: list[TokenSpan] = []
+    first = 0
+    lasts = np.flatnonzero(labels)
+    for last, label in zip(lasts.tolist(), labels[lasts].tolist(), strict=True):
+        marked = paragraph.characters[first : last + 1]
+        begin = first + len(marked) - len(marked.lstrip())
+        text = marked.strip()
+        first = last + 1
+        if not text:
+            continue
+        start, end = paragraph.offsets[begin], paragraph.offsets[begin + len(text) - 1] + 1
+        sentence.append(TokenSpan(start, end, text, label >= MULTI_WORD_END))
+        if label in (SENTENCE_END, BOTH_END):
+            yield sentence
+            sentence = []
+    if sentence:
+        yield sentence
+
+
+def make_token(view: str, start: int, end: int, forms: Sequence[str]) -> Token:
+    """Place the words of a token: each at its own slice if they spell the token, else all at the token's span."""
+    if len(forms) == 1:
+        return Token(start, end, (Word(start, end, forms[0]),))
+    words = []
+    position = start
+    for form in forms:
+        while position < end and view[position].isspace():
+            position += 1
+        if not view.startswith(form, position):
+            break
+        words.append(Word(position, position + len(form), form))
+        position += len(form)
+    if len(words) < len(forms) or position != end:
+        words = [Word(start, end, form) for form in forms]
+    return Token(start, end, tuple(words))
+
+
+def cut_sentence(tokens: Sequence[Token], *, cap: int) -> list[Sequence[Token]]:
+    """Cut a sentence into pieces of at most ``cap`` words, never inside a token.
+
+    A piece ends behind the last punctuation of its second half, if there is any, else at the cap.
+    """
+    if sum(len(token.words) for token in tokens) <= cap:
+        return [tokens]
+    pieces: list[Sequence[Token]] = []
+    first = words = 0
+    good = None
+    for i, token in enumerate(tokens):
+        if words + len(token.words) > cap and i > first:
+            cut = good if good is not None else i
+            pieces.append(tokens[first:cut])
+            first, good = cut, None
+            words = sum(len(kept.words) for kept in tokens[cut:i])
+        words += len(token.words)
+        if words > cap // 2 and _CLOSING.fullmatch(token.words[-1].form):
+            good = i + 1
+    pieces.append(tokens[first:])
+    return pieces
+
+
+def offset_fault(view: str, tokens: Sequence[Token]) -> str | None:
+    """Say where tokens are out of order, are not the text, or leave a visible code point out; None if nowhere."""
+    position = 0
+    for token in tokens:
+        if not position <= token.start < token.end <= len(view):
+            return f"a token at {token.start}..{token.end} does not follow the one that ends at {position}"
+        if token.start > position and not view[position : token.start].isspace():
+            return _uncovered(view, position, token.start)
+        position = token.end
+    if view[position:].strip():
+        return _uncovered(view, position, len(view))
+    for token in tokens:
+        if len(token.words) == 1 and not _same(view[token.start : token.end], token.words[0].form):
+            return (
+                f"expected {token.words[0].form[:40]!r} at {token.start}..{token.end}, "
+                f"got {view[token.start : token.end][:40]!r}"
+            )
+    return None
+
+
+def _uncovered(view: str, start: int, end: int) -> str:
+    place = next(i for i in range(start, end) if not view[i].isspace())
+    return f"code point U+{ord(view[place]):04X} at {place} is in no token"
+
+
+def _same(text: str, form: str) -> bool:
+    return text == form or "".join(text.split()) == "".join(form.split())
