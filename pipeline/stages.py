@@ -197,7 +197,7 @@ class CommitStage:
             StoreError: when there is no space; nothing is committed then.
         """
         documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
-        annotated, refused = self._writable(documents)
+        tables, annotated, refused = self._tabulate(documents)
         letters = _in_input_order(shard, [*_letters(outcomes), *refused])
         report = ShardReport(
             shard=shard.index,
@@ -209,25 +209,23 @@ class CommitStage:
             stats=count_outcomes(annotated, letters, threshold=self._threshold),
         )
         check_equation(report, place=f"shard {shard.name}")
-        tables = self._tables(annotated)
         if letters:
             tables["errors"] = error_table(letters, parser=self._parser, tagger=self._tagger)
         return self._commit(report, tables, shard)
 
-    def _writable(
+    def _tabulate(
         self, documents: Sequence[AnnotatedDocument]
-    ) -> tuple[Sequence[AnnotatedDocument], Sequence[DeadLetter]]:
-        """Part the documents that the schema can hold from those with a value that it cannot."""
+    ) -> tuple[dict[str, pa.Table], list[AnnotatedDocument], list[DeadLetter]]:
+        """Give the tables, the documents in them, and a dead letter for each that the schema cannot hold."""
+        pieces = [annotated_tables([], parser=self._parser, tagger=self._tagger)]
 
-        def rehearse(group: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
-            self._tables(group)
+        def tabulate(group: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
+            pieces.append(annotated_tables(group, parser=self._parser, tagger=self._tagger))
             return group
 
-        results = _in_bulk(documents, rehearse, _write_letter)
-        return [result for result in results if isinstance(result, AnnotatedDocument)], _letters(results)
-
-    def _tables(self, documents: Sequence[AnnotatedDocument]) -> dict[str, pa.Table]:
-        return annotated_tables(documents, parser=self._parser, tagger=self._tagger)
+        results = _in_bulk(documents, tabulate, _write_letter)
+        tables = {name: pa.concat_tables([piece[name] for piece in pieces]) for name in pieces[0]}
+        return tables, [result for result in results if isinstance(result, AnnotatedDocument)], _letters(results)
 
     def _commit(self, report: ShardReport, tables: dict[str, pa.Table], shard: Shard) -> ShardReport:
         folder = self._folder

@@ -41,6 +41,7 @@ class CountingParser(fakes.FakeParser):
     """Notes what each call gets."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[list[str]] = []
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:

@@ -1,0 +1,105 @@
+"""The worker with the real parser and a real, if tiny and random, tagger of two stages."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from runs import committed_bytes, job
+
+from models.checkpoint import save_tagger, tagger_digest
+from models.data import Sentence, Vocabulary
+from models.registry import build_tagger
+from pipeline.annotate import ResolvedTagger, annotate
+from pipeline.commits import verify
+from pipeline.errors import ModelError
+
+REPRESENTATION = {"word_dimension": 8, "characters": None}
+TEXTS = (
+    "Maria Gonzalez flew to Geneva. She met Bob there.\r\n\r\nGeneva was cold; they couldn't stay.",
+    "",
+    " \n\t ",
+    "The list: " + ", ".join(f"item{number} of Geneva" for number in range(90)) + ".",
+    "Caf\u00e9 cafe\u0301 \U0001f600 \u200d in Geneva.\u2028Bob's e\u0301t\u00e9\u2026",
+    "a" * 3000,
+)
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> ResolvedTagger:
+    """Give a Doc-UANet of random weights, unsure of most words, with windows shorter than the longest sentence."""
+    sentence = Sentence(
+        words=("Maria", "Gonzalez", "met", "Bob", "in", "Geneva"), labels=("B-PER", "I-PER", "O", "B-PER", "O", "B-LOC")
+    )
+    config = {
+        "draft_representation": REPRESENTATION,
+        "refine_representation": REPRESENTATION,
+        "lstm": {"hidden": 8},
+        "samples": 2,
+        "label_dimension": 6,
+        "two_stream": {"heads": 2, "head_dimension": 8, "layers": 1},
+        "window_words": 64,
+        "window_overlap": 16,
+    }
+    torch.manual_seed(1)
+    built = build_tagger("doc_uanet", config, Vocabulary.from_sentences([sentence]))
+    folder = tmp_path_factory.mktemp("taggers") / "tiny"
+    save_tagger(built.eval(), folder)
+    return ResolvedTagger(name="tiny", version=None, digest=tagger_digest(folder), folder=folder)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of documents that are hard to cut into words."""
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"id": f"d{number}", "text": text}) + "\n" for number, text in enumerate(TEXTS)))
+    return path
+
+
+def test_every_document_is_annotated_with_true_offsets(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
+    output = tmp_path / "out"
+    report = annotate(job(source, output), tagger=tagger)
+    assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
+    assert verify(output) == []
+    sentences = pq.read_table(output / "sentences")
+    assert pc.max(sentences["n_tokens"]).as_py() <= 200
+    assert pc.sum(sentences["continues"].cast("int32")).as_py() >= 1
+    tokens = pq.read_table(output / "tokens").to_pylist()
+    assert any(token["refined"] for token in tokens)
+    for number, text in enumerate(TEXTS):
+        spans = [token for token in tokens if token["doc_id"] == f"d{number}"]
+        assert all(text[token["start_char"] : token["end_char"]] == token["text"] for token in spans)
+        covered = {place for token in spans for place in range(token["start_char"], token["end_char"])}
+        assert all(character.isspace() for place, character in enumerate(text) if place not in covered)
+
+
+def test_a_second_run_and_a_moved_tagger_give_the_same_bytes(
+    source: Path, tmp_path: Path, tagger: ResolvedTagger
+) -> None:
+    annotate(job(source, tmp_path / "a"), tagger=tagger)
+    moved = tmp_path / "moved"
+    shutil.copytree(tagger.folder, moved)
+    annotate(
+        job(source, tmp_path / "b"),
+        tagger=ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved),
+    )
+    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
+
+
+@pytest.mark.parametrize("harm", ["weights.safetensors", "tagger.json"])
+def test_a_tagger_that_is_not_the_plans_is_refused(
+    source: Path, tmp_path: Path, tagger: ResolvedTagger, harm: str
+) -> None:
+    folder = tmp_path / "tagger"
+    shutil.copytree(tagger.folder, folder)
+    with (folder / harm).open("ab") as stream:
+        stream.write(b"\n")
+    changed = ResolvedTagger(name="tiny", version=None, digest=tagger.digest, folder=folder)
+    with pytest.raises(ModelError, match="not the tagger that the plan names"):
+        annotate(job(source, tmp_path / "out"), tagger=changed)
+    shutil.rmtree(folder)
+    with pytest.raises(ModelError, match=r"tagger\.json"):
+        annotate(job(source, tmp_path / "out"), tagger=changed)
