@@ -9,9 +9,12 @@ ConcordError
     ShardError                   a shard failed on every try                   exit 1
     IntegrityError               files are not what the manifest says          exit 1
     StoreError                   no space or no store, try again               exit 75
+    StoppedError                 a signal, after shards in flight were done    exit 130, 143
 
 A fault of one document is not an exception that ends a run: it becomes a dead letter.
 """
+
+import signal
 
 
 class ConcordError(Exception):
@@ -54,3 +57,12 @@ class StoreError(ConcordError):
     """The store has no space or cannot be reached; the same command may be tried again."""
 
     exit_code = 75
+
+
+class StoppedError(ConcordError):
+    """The run was asked to stop by a signal, and did so after the shards in flight were committed."""
+
+    def __init__(self, received: signal.Signals) -> None:
+        """Take the signal; the exit code is 128 and its number."""
+        super().__init__(f"stopped by {received.name}; what is committed stays, the same command goes on from there")
+        self.exit_code = 128 + received

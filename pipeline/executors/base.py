@@ -7,22 +7,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-from pipeline.errors import ConcordError
+from pipeline.errors import StoppedError
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.stages import ShardWorker, Timings
 
 BuildWorker = Callable[[Plan], ShardWorker]
 OnReport = Callable[[ShardReport, Timings], None]
-
-
-class StoppedError(ConcordError):
-    """The run was asked to stop by a signal, and did so after the shards in flight were committed."""
-
-    def __init__(self, received: signal.Signals) -> None:
-        """Take the signal; the exit code is 128 and its number."""
-        super().__init__(f"stopped by {received.name}; what is committed stays, the same command goes on from there")
-        self.exit_code = 128 + received
 
 
 class Executor(Protocol):

@@ -25,6 +25,7 @@ from models.config import ConfigError
 from pipeline.config import ExecutorConfig
 from pipeline.durable import file_sha256
 from pipeline.errors import ConcordError, ModelError, ShardError
+from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildWorker, OnReport, StopRequest, stop_request
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
@@ -94,7 +95,7 @@ def connected(*, cpus: int) -> Iterator[None]:
         return
     address = os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", auth_mode(address))
+    settle_auth_mode(address)
     own_folder = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if not address:
@@ -108,20 +109,6 @@ def connected(*, cpus: int) -> Iterator[None]:
         ray.shutdown()
         if own_folder is not None:
             shutil.rmtree(own_folder, ignore_errors=True)
-
-
-def auth_mode(address: str | None) -> str:
-    """Give the mode of authentication to use where the user set none.
-
-    Ray's own default differs between starting and joining a cluster. One started here listens on this machine for
-    the run's length only; a cluster gets the token where there is one.
-    """
-    token = (
-        "RAY_AUTH_TOKEN" in os.environ
-        or "RAY_AUTH_TOKEN_PATH" in os.environ
-        or (Path.home() / ".ray" / "auth_token").exists()
-    )
-    return "token" if address and token else "disabled"
 
 
 def _init(options: dict[str, Any], address: str | None) -> None:

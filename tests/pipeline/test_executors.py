@@ -13,8 +13,10 @@ import runs
 
 from pipeline.commits import RunFolder, verify
 from pipeline.config import AnnotateConfig
-from pipeline.executors.base import BuildWorker, StoppedError, stop_request
-from pipeline.executors.ray_cluster import auth_mode, places
+from pipeline.errors import StoppedError
+from pipeline.executors.auth import auth_mode
+from pipeline.executors.base import BuildWorker, stop_request
+from pipeline.executors.ray_cluster import places
 
 SUPPORT = Path(fakes.__file__).parent
 
