@@ -18,6 +18,7 @@ from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig
 from pipeline.durable import file_sha256, store_faults, write_over
 from pipeline.errors import StoreError
+from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
 from pipeline.inputs import absolute
@@ -189,6 +190,7 @@ def _threads(config: AnnotateConfig, folder: RunFolder) -> int:
 def _hash_files(config: AnnotateConfig, paths: Sequence[str]) -> list[str]:
     if sum(Path(path).stat().st_size for path in paths) <= config.planning.hash_with_ray_bytes:
         return [file_sha256(Path(path)) for path in paths]
+    settle_auth_mode(os.environ.get("RAY_ADDRESS"))
     from pipeline.executors.ray_cluster import hash_files
 
     return hash_files(paths)
@@ -197,6 +199,7 @@ def _hash_files(config: AnnotateConfig, paths: Sequence[str]) -> list[str]:
 def _executor(config: AnnotateConfig, build: BuildWorker) -> Executor:
     if config.executor.kind == "local":
         return LocalExecutor(build=build)
+    settle_auth_mode(os.environ.get("RAY_ADDRESS"))
     # Importing Ray takes seconds, and a finished run needs none.
     from pipeline.executors.ray_cluster import RayExecutor
 

@@ -161,6 +161,9 @@ def submit(job: Path, *, address: str, overrides: tuple[str, ...], no_wait: bool
     The same job on the same day is sent once; a job that failed is sent again.
     """
     config = _annotate_job(str(job), {}, overrides)
+    from pipeline.executors.auth import settle_auth_mode
+
+    settle_auth_mode(address)
     from workflows import submit as workflow
 
     return workflow.run(config, workflow.SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))

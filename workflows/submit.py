@@ -30,7 +30,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from models.config import ConfigError
 from pipeline.config import AnnotateConfig
 from pipeline.errors import ConcordError, StoreError
-from pipeline.executors.ray_cluster import auth_mode
+from pipeline.executors.auth import settle_auth_mode
 from workflows import tracking
 from workflows.console import Answer, note
 from workflows.summary import equation
@@ -146,7 +146,8 @@ def _archive(package: bytes) -> Iterator[Path]:
 
 @contextmanager
 def _connected(address: str) -> Iterator[JobSubmissionClient]:
-    os.environ.setdefault("RAY_AUTH_MODE", auth_mode(address))
+    # The command line has done so before Ray was imported; the job must be told as well.
+    settle_auth_mode(address)
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
     # Ray would take these before the address it is given.
     aside = {name: os.environ.pop(name) for name in _ADDRESS_VARIABLES if name in os.environ}
@@ -159,7 +160,8 @@ def _connected(address: str) -> Iterator[JobSubmissionClient]:
         ) from error
     except AuthenticationError as error:
         raise ConcordError(
-            f"{address}: refused us; RAY_AUTH_MODE is {os.environ['RAY_AUTH_MODE']!r} and must be that of the cluster"
+            f"{address}: refused us; RAY_AUTH_MODE, which is {os.environ['RAY_AUTH_MODE']!r}, and the token in "
+            "RAY_AUTH_TOKEN or ~/.ray/auth_token must be those of the cluster"
         ) from error
     finally:
         os.environ.update(aside)
