@@ -88,20 +88,30 @@ class MlflowRun:
             self._client.log_artifact(self.run_id, str(path))
 
     def register(self, bundle: Path, *, name: str, digest: str, alias: str | None = None) -> ModelVersion:
-        """Keep a bundle with the run and make it the newest version of a model."""
+        """Keep a bundle with the run and make it the newest version of a model, unless this run has done so before."""
         with _explained(f"the bundle could not be registered as {name}"):
-            self._client.log_artifacts(self.run_id, str(bundle), BUNDLE)
-            _create_model(self._client, name)
-            source = f"{self._client.get_run(self.run_id).info.artifact_uri}/{BUNDLE}"
-            created = self._client.create_model_version(name, source, run_id=self.run_id, tags={DIGEST_TAG: digest})
+            version = self._registered(name, digest) or self._register(bundle, name, digest)
             if alias is not None:
-                self._client.set_registered_model_alias(name, alias, str(created.version))
-        return ModelVersion(name=name, version=int(created.version), digest=digest, source=source)
+                self._client.set_registered_model_alias(name, alias, str(version.version))
+        return version
 
     def close(self, status: RunStatus) -> None:
         """End the run."""
         with _explained("the run could not be closed"):
             self._client.set_terminated(self.run_id, status=status)
+
+    def _registered(self, name: str, digest: str) -> ModelVersion | None:
+        for found in self._client.search_model_versions(f"run_id = '{self.run_id}'"):
+            if found.name == name and found.tags.get(DIGEST_TAG) == digest:
+                return _model_version(found)
+        return None
+
+    def _register(self, bundle: Path, name: str, digest: str) -> ModelVersion:
+        self._client.log_artifacts(self.run_id, str(bundle), BUNDLE)
+        _create_model(self._client, name)
+        source = f"{self._client.get_run(self.run_id).info.artifact_uri}/{BUNDLE}"
+        tags = {DIGEST_TAG: digest}
+        return _model_version(self._client.create_model_version(name, source, run_id=self.run_id, tags=tags))
 
 
 def tracking_uri() -> str:
@@ -158,7 +168,7 @@ def resolve(reference: str) -> ModelVersion:
             found = client.get_model_version_by_alias(name, alias)
         else:
             found = client.get_model_version(name, version)
-    return ModelVersion(name=name, version=int(found.version), digest=found.tags.get(DIGEST_TAG), source=found.source)
+    return _model_version(found)
 
 
 def fetch(version: ModelVersion, *, cache: Path | None = None) -> Path:
@@ -278,6 +288,13 @@ def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, object]) 
     texts = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in parameters.items()]
     for start in range(0, len(texts), PARAMETERS_A_BATCH):
         client.log_batch(run_id, params=texts[start : start + PARAMETERS_A_BATCH])
+
+
+def _model_version(found: Any) -> ModelVersion:
+    """Read what MLflow gives, whose version is text over HTTP and a number from sqlite."""
+    return ModelVersion(
+        name=found.name, version=int(found.version), digest=found.tags.get(DIGEST_TAG), source=found.source
+    )
 
 
 def _create_model(client: Any, name: str) -> None:

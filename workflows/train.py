@@ -247,7 +247,7 @@ def _try(action: str, work: Callable[[], _Value]) -> _Value | None:
     try:
         return work()
     except TrackingError as error:
-        note(f"Warning: could not {action}; the training goes on and its files stay on disk. {error}")
+        note(f"Warning: could not {action}; the files are safe on disk, --resume tells the store later. {error}")
         return None
 
 

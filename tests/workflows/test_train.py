@@ -94,6 +94,13 @@ def test_a_store_that_fails_midway_costs_a_warning(
     assert "Warning: could not register the bundle" in result.stderr
     assert "registered  no" in result.stdout
 
+    monkeypatch.undo()
+    monkeypatch.chdir(store)
+    for _ in range(2):
+        again = concord("train", train_file, "--resume", "--alias", "late")
+        assert "registered  models:/tiny/1" in again.stdout, again.output
+    assert resolve("models:/tiny@late").version == 1
+
 
 def test_a_store_that_is_down_before_training_ends_it_with_75(
     train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
