@@ -26,9 +26,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, raw.removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
             byte, column = raw[error.start], error.start + 1
-            raise InputError(
-                f"{path}:{number}: expected UTF-8, got byte 0x{byte:02x} at column {column}"
-            ) from error
+            raise InputError(f"{path}:{number}: expected UTF-8, got byte 0x{byte:02x} at column {column}") from error
 
 
 def check_labels(labels: Sequence[str], numbers: Sequence[int], path: Path) -> None:
@@ -50,7 +48,5 @@ def check_labels(labels: Sequence[str], numbers: Sequence[int], path: Path) -> N
             raise InputError(f"{path}:{number}: expected BIO2 labels (O, B-, I-), got {label!r}")
         if not is_legal_transition(previous, label, "BIO"):
             before = previous or "the sentence's start"
-            raise InputError(
-                f"{path}:{number}: {label!r} cannot follow {before}; BIO2 begins every name with B-"
-            )
+            raise InputError(f"{path}:{number}: {label!r} cannot follow {before}; BIO2 begins every name with B-")
         previous = label

@@ -62,9 +62,7 @@ def test_conll_gives_documents(tmp_path: Path) -> None:
 
 def test_conll_reads_four_columns_parted_by_blanks(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\nAda NNP B-NP B-PER\n. . O O\n"
-    assert read_gold(write(tmp_path / "a.conll", text)) == [
-        [Sentence(words=("Ada", "."), labels=("B-PER", "O"))]
-    ]
+    assert read_gold(write(tmp_path / "a.conll", text)) == [[Sentence(words=("Ada", "."), labels=("B-PER", "O"))]]
 
 
 @pytest.mark.parametrize(
