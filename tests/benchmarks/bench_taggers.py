@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--profiles", nargs="+", default=list(PROFILES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--features", type=Path, help="encoder features kept by an earlier run")
+    parser.add_argument("--features", type=Path, help="file that keeps encoder features from one call to the next")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -151,6 +151,8 @@ def main() -> None:
                 if not path.exists():
                     record = run_one(name, profile, seed, arguments.corpus, arguments.runs, arguments.overrides)
                     path.write_text(json.dumps(record) + "\n")
+                    if arguments.features and profile == "encoder" and not arguments.features.exists():
+                        load_encoder(EncoderConfig(), "cpu").write_kept(arguments.features)
                     print(json.dumps(record), file=sys.stderr, flush=True)
     if arguments.summary:
         records = [json.loads(path.read_text()) for path in sorted(arguments.runs.glob("*-*-*.json"))]

@@ -1,0 +1,59 @@
+"""Scores embedded taggers on gold corpora: strict F1 by type, drafts, consistency of recurring names, speed.
+
+Command: python tests/benchmarks/bench_defaults.py --corpora ../shared/data/labelled \
+    --summary tests/benchmarks/results/defaults_cpu_202611.json
+
+Types that are no PER, LOC or ORG are left out, geopolitical entities and facilities count as LOC, as in training.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from bench_taggers import score
+from environment import environment
+
+from models.checkpoint import load_tagger, tagger_digest
+from workflows.corpora import read_corpora
+
+PARTS = (
+    ("ewt_uner", "dev"),
+    ("ewt_uner", "test"),
+    ("gum_ne_open", "test"),
+    ("wikigold", "test"),
+    ("btc", "test"),
+    ("litbank_prop", "test"),
+)
+TYPES: dict[str, str | None] = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}
+
+
+def main() -> None:
+    """Score every tagger on every part and write one JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpora", type=Path, required=True)
+    parser.add_argument("--summary", type=Path, required=True)
+    parser.add_argument("--models", nargs="+", default=["entities_en", "entities_en_small"])
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    report: dict[str, object] = {**environment("bench_defaults.py"), "threads": arguments.threads}
+    for name in arguments.models:
+        folder = Path("models/pretrained") / name
+        tagger = load_tagger(folder)
+        scores: dict[str, object] = {}
+        for corpus, split in PARTS:
+            path = next((arguments.corpora / corpus).glob(f"{split}.*"))
+            scores[f"{corpus} {split}"] = score(tagger, read_corpora([str(path)], labels=TYPES))
+        report[name] = {
+            "digest": tagger_digest(folder),
+            "parameters": sum(parameter.numel() for parameter in tagger.parameters()),
+            "threshold": tagger.threshold,
+            "scores": scores,
+        }
+    arguments.summary.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
