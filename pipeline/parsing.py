@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import file_digest, sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -61,8 +61,8 @@ _STANZA_MAX_SEQLEN = 1_000_000
 # each being read again by the next; memory grows by about 4 kB a character.
 _WINDOW = 20_000
 _WINDOW_CONTEXT = 1_000
-# Characters of a word that tagger and parser get to see: the tagger's memory grows with the longest word.
-_SHOWN = 1_000
+# Characters of a word that tagger and parser get to see: the longest word of a batch decides the tagger's memory.
+_SHOWN = 300
 # Small batches win on a CPU (caches, padding), large ones on a GPU.
 _BATCH_PARAGRAPHS = {"cpu": 16, "cuda": 128}
 _BATCH_WORDS = {"cpu": 1_000, "cuda": 8_000}
@@ -125,19 +125,16 @@ class StanzaParser:
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        self._config = config
-        self._package = _find_package(config)
-        nlp = _load_pipeline(self._package, device=_device(config))
+        package = _find_package(config)
+        self.identity = _identity(config, package)
+        """Name, version and digest, as parser_identity gives them."""
+        self._sentence_cap = config.sentence_cap
+        nlp = _load_pipeline(package, device=_device(config))
         obstacle = _obstacle(nlp) if shortcuts == "auto" else None
         if obstacle is not None:
             logger.warning("Parsing without shortcuts, at a fraction of the speed: %s", obstacle)
         fast = shortcuts == "auto" and obstacle is None
         self._way = _FastStanza(nlp) if fast else _PlainStanza(nlp)
-
-    @cached_property
-    def identity(self) -> ComponentIdentity:
-        """Name, version and digest, as parser_identity gives them."""
-        return _identity(self._config, self._package)
 
     @property
     def signature(self) -> str:
@@ -157,7 +154,7 @@ class StanzaParser:
                 for view, sentences in zip(views, tokenized, strict=True)
             ]
             pieces = [
-                [] if fault else list(_pieces(sentences, cap=self._config.sentence_cap))
+                [] if fault else list(_pieces(sentences, cap=self._sentence_cap))
                 for fault, sentences in zip(faults, tokenized, strict=True)
             ]
             forms = [_forms(piece) for document_pieces in pieces for piece in document_pieces]

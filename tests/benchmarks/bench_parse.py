@@ -1,0 +1,175 @@
+"""Parses documents with our parser and with plain Stanza, by turns, and compares speed and words.
+
+Command: python tests/benchmarks/bench_parse.py --data ../shared/data/text/us_presidents.jsonl.zst
+
+Both have the same weights, the same threads and the same documents, at even distances from the file; both are warm.
+Plain Stanza is one call of ``stanza.Pipeline.bulk_process`` with the options that make its answer independent of the
+batch. A turn parses the documents once with each, the order changing from turn to turn. Words are compared by place,
+form, lemma, tags, features, head and relation. A sentence longer than the cap is cut by ours and not by Stanza; its
+words are counted apart. Ratios are given of seconds on the clock and of seconds of the processor, which other work
+on the machine disturbs less; with one thread they measure the same.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import stanza
+import torch
+from corpora import read_texts
+from environment import environment
+
+from pipeline.config import ParserConfig
+from pipeline.parsing import EMBEDDED_PACKAGE, StanzaParser
+from pipeline.records import Document, ParsedDocument
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Word = tuple[int, int, str, str | None, str | None, str | None, str | None, int, str]
+
+
+def choose_documents(path: Path, *, words: int) -> list[Document]:
+    """Take documents at even distances until they hold about so many words, parted by white space."""
+    records = list(read_texts(path))
+    sizes = [len(text.split()) for _, text in records]
+    step = max(1, round(sum(sizes) / words))
+    return [
+        Document(doc_id=doc_id, text=text, source_uri=path.name, source_position=0) for doc_id, text in records[::step]
+    ]
+
+
+def plain_pipeline(threads: int) -> Any:
+    """Load the embedded weights as plain Stanza does."""
+    torch.set_num_threads(threads)
+    return stanza.Pipeline(
+        "en",
+        dir=str(ROOT / "models" / "pretrained" / EMBEDDED_PACKAGE),
+        package="default",
+        processors="tokenize,mwt,pos,lemma,depparse",
+        download_method=None,
+        use_gpu=False,
+        verbose=False,
+        tokenize_max_seqlen=1_000_000,
+        depparse_resolve_head_constraints=False,
+    )
+
+
+def our_sentences(documents: Sequence[ParsedDocument]) -> Iterator[list[Word]]:
+    """Give the words of each sentence, pieces of a long one joined."""
+    for document in documents:
+        joined: list[Word] = []
+        for sentence in document.sentences:
+            if joined and not sentence.continues:
+                yield joined
+                joined = []
+            joined.extend(
+                (w.start_char, w.end_char, w.word, w.lemma, w.upos, w.xpos, w.feats, w.head, w.deprel)
+                for w in sentence.words
+            )
+        if joined:
+            yield joined
+
+
+def plain_sentences(documents: Sequence[Any]) -> Iterator[list[Word]]:
+    """Give the words of each of Stanza's sentences."""
+    for document in documents:
+        for sentence in document.sentences:
+            yield [
+                (w.start_char, w.end_char, w.text, w.lemma, w.upos, w.xpos, w.feats, w.head, w.deprel)
+                for w in sentence.words
+            ]
+
+
+def compare(ours: Sequence[list[Word]], plain: Sequence[list[Word]], *, cap: int) -> dict[str, int]:
+    """Count words that are not the same in both, those of sentences above the cap apart."""
+    same = [set(sentence) for sentence in ours]
+    if len(ours) != len(plain):
+        raise ValueError(f"expected equal numbers of sentences, got {len(ours)} and {len(plain)}")
+    differing = [
+        (len(sentence) > cap, sum(word not in found for word in sentence))
+        for found, sentence in zip(same, plain, strict=True)
+    ]
+    return {
+        "words": sum(map(len, plain)),
+        "words_that_differ": sum(count for long, count in differing if not long),
+        "sentences_above_the_cap": sum(len(sentence) > cap for sentence in plain),
+        "words_that_differ_above_the_cap": sum(count for long, count in differing if long),
+    }
+
+
+def spread(values: Sequence[float], *, digits: int) -> dict[str, float]:
+    """Give mean, deviation and extremes."""
+    return {
+        "mean": round(statistics.mean(values), digits),
+        "std": round(statistics.stdev(values), digits) if len(values) > 1 else 0.0,
+        "min": round(min(values), digits),
+        "max": round(max(values), digits),
+    }
+
+
+def ratio(seconds: dict[str, list[float]]) -> dict[str, float]:
+    """Give how many times as long plain Stanza takes, pair by pair."""
+    return spread([slow / fast for slow, fast in zip(seconds["plain"], seconds["ours"], strict=True)], digits=3)
+
+
+def rates(seconds: dict[str, list[float]], *, words: int) -> dict[str, dict[str, float]]:
+    """Give words per second of both."""
+    return {name: spread([words / value for value in values], digits=1) for name, values in seconds.items()}
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--data", type=Path, default=ROOT.parent / "shared/data/text/us_presidents.jsonl.zst")
+    arguments.add_argument("--words", type=int, default=30_000)
+    arguments.add_argument("--pairs", type=int, default=5)
+    arguments.add_argument("--threads", type=int, default=1)
+    options = arguments.parse_args()
+
+    config = ParserConfig()
+    documents = choose_documents(options.data, words=options.words)
+    nlp = plain_pipeline(options.threads)
+    parser = StanzaParser(config, threads=options.threads)
+    ours = parser.parse(documents)
+    plain = nlp.bulk_process([document.text for document in documents])
+    differences = compare(
+        list(our_sentences([document for document in ours if isinstance(document, ParsedDocument)])),
+        list(plain_sentences(plain)),
+        cap=config.sentence_cap,
+    )
+    del ours, plain
+    seconds: dict[str, list[float]] = {"ours": [], "plain": []}
+    cpu_seconds: dict[str, list[float]] = {"ours": [], "plain": []}
+    for pair in range(options.pairs):
+        for name in ("ours", "plain") if pair % 2 == 0 else ("plain", "ours"):
+            started, cpu_started = time.perf_counter(), time.process_time()
+            if name == "ours":
+                parser.parse(documents)
+            else:
+                nlp.bulk_process([document.text for document in documents])
+            seconds[name].append(time.perf_counter() - started)
+            cpu_seconds[name].append(time.process_time() - cpu_started)
+    report = {
+        **environment("bench_parse.py"),
+        "config": {
+            "documents": len(documents),
+            "characters": sum(len(document.text) for document in documents),
+            "threads": options.threads,
+            "parser": config.model_dump(),
+        },
+        "repeats": options.pairs,
+        "ratio": ratio(seconds),
+        "ratio_of_cpu_seconds": ratio(cpu_seconds),
+        "words_per_second": rates(seconds, words=differences["words"]),
+        "words_per_cpu_second": rates(cpu_seconds, words=differences["words"]),
+        **differences,
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Paragraphs, windows, tokens, pieces of long sentences and the check of offsets."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.segments import (
+    BOTH_END,
+    MULTI_WORD_END,
+    SENTENCE_END,
+    TOKEN_END,
+    Token,
+    Word,
+    cut_sentence,
+    make_token,
+    offset_fault,
+    parser_view,
+    sentences_of,
+    split_paragraphs,
+    window_cut,
+)
+
+texts = st.text(st.sampled_from("ab. \n\t\r\u00a0\u2028\u0301\x00\x97\U0001f600"), max_size=40)
+
+
+def plain_token(start: int, form: str) -> Token:
+    return Token(start, start + len(form), (Word(start, start + len(form), form),))
+
+
+def spaced_tokens(forms: list[str]) -> list[Token]:
+    tokens, place = [], 0
+    for form in forms:
+        tokens.append(plain_token(place, form))
+        place += len(form) + 1
+    return tokens
+
+
+def test_parser_view_reads_c1_controls_as_windows_1252():
+    assert parser_view("a\x97b \x93c\x94 it\x92s") == "a\u2014b \u201cc\u201d it\u2019s"
+
+
+def test_parser_view_replaces_controls_that_windows_1252_leaves_open():
+    assert parser_view("\x81\x8d\x8f\x90\x9d") == "\ufffd" * 5
+
+
+def test_parser_view_leaves_white_space_alone():
+    assert parser_view("a\x85b\u00a0c") == "a\x85b\u00a0c"
+
+
+@given(texts)
+def test_parser_view_keeps_places(text: str):
+    view = parser_view(text)
+    assert len(view) == len(text)
+    assert [character.isspace() for character in view] == [character.isspace() for character in text]
+
+
+def test_split_paragraphs_cuts_at_blank_lines_and_squeezes_white_space():
+    found = list(split_paragraphs("One  two\r\nthree.\n \t\nFour.\n\n\n"))
+    assert [paragraph.characters for paragraph in found] == ["One two three.", "Four."]
+    assert list(found[0].offsets) == [0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15]
+    assert list(found[1].offsets) == [20, 21, 22, 23, 24]
+
+
+@given(texts)
+def test_paragraphs_hold_every_visible_code_point_at_its_place(text: str):
+    held = {}
+    for paragraph in split_paragraphs(text):
+        assert len(paragraph.characters) == len(paragraph.offsets)
+        held.update(zip(paragraph.offsets, paragraph.characters, strict=True))
+    assert {place: c for place, c in held.items() if c != " "} == {
+        place: c for place, c in enumerate(text) if not c.isspace()
+    }
+
+
+def test_window_cut_goes_behind_the_last_safe_sentence():
+    labels = np.array([0, SENTENCE_END, 0, BOTH_END, 0, SENTENCE_END, 0])
+    assert window_cut("x" * 30, labels, start=10, safe=5) == 14
+
+
+def test_window_cut_goes_to_the_last_white_space_when_there_is_no_sentence():
+    assert window_cut("abc def ghi jkl", np.array([0] * 15), start=0, safe=10) == 7
+
+
+def test_window_cut_moves_on_when_there_is_no_white_space_either():
+    assert window_cut(" " + "x" * 40, np.array([0] * 20), start=0, safe=10) == 10
+
+
+def test_sentences_of_reads_labels():
+    [paragraph] = split_paragraphs("I don't. Go on")
+    labels = np.zeros(len(paragraph.characters), dtype=np.int8)
+    labels[[0, 6, 7, 10]] = TOKEN_END, MULTI_WORD_END, SENTENCE_END, TOKEN_END
+    labels[-1] = SENTENCE_END
+    assert list(sentences_of(paragraph, labels)) == [
+        [(0, 1, "I", False), (2, 7, "don't", True), (7, 8, ".", False)],
+        [(9, 11, "Go", False), (12, 14, "on", False)],
+    ]
+
+
+def test_sentences_of_gives_the_place_of_a_token_with_white_space_in_it():
+    [paragraph] = split_paragraphs("a 10 \n 000 b")
+    labels = np.zeros(len(paragraph.characters), dtype=np.int8)
+    labels[[0, 7, 8, 9]] = TOKEN_END, TOKEN_END, TOKEN_END, SENTENCE_END
+    assert list(sentences_of(paragraph, labels)) == [
+        [(0, 1, "a", False), (2, 10, "10 000", False), (11, 12, "b", False)]
+    ]
+
+
+@given(texts, st.randoms(use_true_random=False))
+def test_tokens_cover_every_visible_code_point_whatever_the_labels(text: str, random):
+    tokens = []
+    for paragraph in split_paragraphs(text):
+        labels = np.array([random.choice((0, 0, 1, 2, 3, 4)) for _ in paragraph.characters])
+        labels[-1] = SENTENCE_END
+        for sentence in sentences_of(paragraph, labels):
+            assert sentence
+            tokens.extend(make_token(text, span.start, span.end, [span.text]) for span in sentence)
+    assert offset_fault(text, tokens) is None
+
+
+def test_make_token_places_words_that_spell_the_token():
+    token = make_token("we can 't", 3, 9, ["ca", "n", "'t"])
+    assert token.words == (Word(3, 5, "ca"), Word(5, 6, "n"), Word(7, 9, "'t"))
+
+
+@pytest.mark.parametrize("forms", [["de", "el"], ["d", "e"], ["del", "l"]])
+def test_make_token_gives_words_the_token_s_place_when_they_do_not_spell_it(forms: list[str]):
+    token = make_token("ver del mar", 4, 7, forms)
+    assert token == Token(4, 7, tuple(Word(4, 7, form) for form in forms))
+
+
+def test_cut_sentence_keeps_a_sentence_up_to_the_cap():
+    tokens = spaced_tokens(["a"] * 10)
+    assert cut_sentence(tokens, cap=10) == [tokens]
+
+
+def test_cut_sentence_prefers_punctuation_in_the_second_half():
+    tokens = spaced_tokens(list("a,aaaa,aaaaaaaaaaa"))
+    assert [len(piece) for piece in cut_sentence(tokens, cap=10)] == [7, 10, 1]
+
+
+def test_cut_sentence_never_parts_the_words_of_a_token():
+    tokens = [make_token("do" * 40, 2 * i, 2 * i + 2, ["d", "o"]) for i in range(40)]
+    assert [len(piece) for piece in cut_sentence(tokens, cap=11)] == [5] * 8
+
+
+@given(st.lists(st.sampled_from(["a", ",", "b.", "??"]), min_size=1, max_size=60), st.integers(1, 12))
+def test_pieces_are_short_enough_and_leave_nothing_out(forms: list[str], cap: int):
+    tokens = spaced_tokens(forms)
+    pieces = cut_sentence(tokens, cap=cap)
+    assert [token for piece in pieces for token in piece] == tokens
+    assert all(1 <= len(piece) <= cap for piece in pieces)
+
+
+def test_offset_fault_is_none_for_tokens_that_cover_the_text():
+    assert offset_fault(" a\n b ", [plain_token(1, "a"), plain_token(4, "b")]) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([plain_token(0, "ab")], "code point U+0063 at 3 is in no token"),
+        ([plain_token(3, "cd")], "code point U+0061 at 0 is in no token"),
+        ([], "code point U+0061 at 0 is in no token"),
+        ([plain_token(3, "cd"), plain_token(0, "ab")], "in no token"),
+        ([plain_token(0, "ab"), plain_token(1, "b"), plain_token(3, "cd")], "does not follow"),
+        ([plain_token(0, "ab"), Token(3, 9, (Word(3, 9, "cd"),))], "does not follow"),
+        ([plain_token(0, "ab"), plain_token(3, "xy")], "expected 'xy' at 3..5, got 'cd'"),
+    ],
+)
+def test_offset_fault_names_the_place(tokens: list[Token], message: str):
+    fault = offset_fault("ab cd", tokens)
+    assert fault is not None
+    assert message in fault
