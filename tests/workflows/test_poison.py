@@ -1,0 +1,125 @@
+"""A collection of everything that goes wrong, through the real parser and a real tagger."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from workflows.cli import main
+
+SENTENCE = "Maria Keller met the board of Tarn Logistics in Lisbon on Monday. "
+GOOD = {
+    "bom": "\ufeffMaria Keller lives in Lisbon.",
+    "joiners": "Maria\u200d Kel\u200bler \u2060lives in\u200c Lisbon.\u00ad",
+    "emoji": "Maria \U0001f469\u200d\U0001f467 \U0001f1f5\U0001f1f9 went \U0001f600 to Lisbon \u2764\ufe0f.",
+    "nfd": "Jose\u0301 Mun\u0303oz ate a cre\u0300me bru\u0302le\u0301e in Malmo\u0308.",
+    "crlf": "Maria Keller.\r\nLisbon.\r\n\r\nTarn Logistics\r.",
+    "controls": "Maria\x00 Keller\x07 went\x1b to Lisbon\x7f.\u2028Next\x85line\x0b.",
+    "empty": "",
+    "blank": " \n\t\u00a0\u3000\r\n ",
+    "one_word": "Lisbon",
+    "endless_word": "x" * 20_000,
+    "endless_sentence": "and ".join(f"word{number % 97} " for number in range(2_500)) + "Lisbon",
+}
+
+
+def poison_lines() -> list[bytes]:
+    lines = [json.dumps({"id": name, "text": text}).encode() for name, text in GOOD.items()]
+    lines += [
+        b'{"id": "bad_utf8", "text": "caf\xe9"}',
+        b'{"id": "surrogate", "text": "\\ud800 alone"}',
+        b'{"id": "one_word", "text": "the same id again"}',
+        b'{"id": "malformed", "text": ',
+        b'["no", "object"]',
+        b'{"id": "no_text"}',
+        b'{"id": "number", "text": 7}',
+        b'{"id": "cut", "text": "the end of the file co',
+    ]
+    return lines
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
+    """Annotate the poison and give the command's answer and its output folder."""
+    folder = tmp_path_factory.mktemp("poison")
+    source, output = folder / "in", folder / "out"
+    source.mkdir()
+    (source / "poison.jsonl").write_bytes(b"\n".join(poison_lines()))
+    (source / "latin.txt").write_bytes("Caf\u00e9 Lisboa".encode("latin-1"))
+    (source / "void.txt").write_bytes(b"")
+    # Cuts in a stream that does not compress well leave some whole records before the cut.
+    rows = "".join(json.dumps({"id": f"z{n}", "text": SENTENCE + str(n**9)}) + "\n" for n in range(200))
+    packed = gzip.compress(rows.encode(), mtime=0)
+    (source / "cut.jsonl.gz").write_bytes(packed[: len(packed) * 2 // 3])
+    arguments = ["annotate", str(source), "-o", str(output), "--model", "entities_en_small", "--json"]
+    result = CliRunner().invoke(main, [*arguments, "--set", "max_dead_letters=0.5"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout), output
+
+
+@pytest.mark.slow
+def test_the_equation_holds_over_poison(outcome: tuple[dict[str, object], Path]) -> None:
+    values, output = outcome
+    documents = pq.read_table(output / "documents", columns=["doc_id"]).num_rows
+    letters = pq.read_table(output / "errors").num_rows
+    assert values["annotated"] == documents
+    assert values["dead_letters"] == letters
+    assert values["read"] == documents + letters
+    assert CliRunner().invoke(main, ["verify", str(output)]).exit_code == 0
+
+
+@pytest.mark.slow
+def test_every_dead_letter_names_place_and_reason(outcome: tuple[dict[str, object], Path]) -> None:
+    letters = pq.read_table(outcome[1] / "errors").to_pylist()
+    lines = poison_lines()
+    starts = {sum(len(line) + 1 for line in lines[:number]): number for number in range(len(lines))}
+    reasons = {
+        starts[letter["position"]]: letter["error"]
+        for letter in letters
+        if letter["source_uri"].endswith("poison.jsonl")
+    }
+    assert [reasons[number] for number in range(len(GOOD), len(lines))] == [
+        "invalid_utf8",
+        "lone_surrogate",
+        "duplicate_id",
+        "invalid_json",
+        "not_an_object",
+        "missing_text",
+        "text_not_string",
+        "invalid_json",
+    ]
+    others = {Path(letter["source_uri"]).name: letter["error"] for letter in letters}
+    assert others["latin.txt"] == "invalid_utf8"
+    assert others["cut.jsonl.gz"] == "truncated_stream"
+    assert all(letter["message"] and letter["stage"] == "read" for letter in letters)
+
+
+@pytest.mark.slow
+def test_strange_texts_are_annotated_whole(outcome: tuple[dict[str, object], Path]) -> None:
+    tokens = pq.read_table(outcome[1] / "tokens").to_pylist()
+    for name, text in GOOD.items():
+        rows = [row for row in tokens if row["doc_id"] == name]
+        covered = {place for row in rows for place in range(row["start_char"], row["end_char"])}
+        assert covered >= {place for place, character in enumerate(text) if not character.isspace()}, name
+        assert all(text[row["start_char"] : row["end_char"]] == row["text"] for row in rows), name
+    sentences = pq.read_table(outcome[1] / "sentences").to_pylist()
+    endless = [row for row in sentences if row["doc_id"] == "endless_sentence"]
+    assert sum(row["n_tokens"] for row in endless) >= 5_000
+    assert max(row["n_tokens"] for row in endless) <= 200
+    assert any(row["continues"] for row in endless)
+
+
+@pytest.mark.slow
+def test_a_document_of_three_megabytes_is_annotated_whole(tmp_path: Path) -> None:
+    words = "Lisbon" + " \t" * 20
+    text = (words * 200 + "\n\n" + "Maria " + "x" * 4_000 + ".\n\n") * 250
+    assert len(text) > 3_000_000
+    (tmp_path / "large.txt").write_text(text, encoding="utf-8", newline="")
+    arguments = ["annotate", str(tmp_path / "large.txt"), "-o", str(tmp_path / "out"), "--model", "entities_en_small"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    tokens = pq.read_table(tmp_path / "out" / "tokens", columns=["start_char", "end_char"]).to_pylist()
+    visible = sum(not character.isspace() for character in text)
+    assert sum(row["end_char"] - row["start_char"] for row in tokens) == visible
