@@ -8,10 +8,10 @@ and a tree search that stops at the first proof of the best tree. Nothing of Sta
 
 import json
 import logging
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import file_digest, sha256
@@ -66,6 +66,9 @@ _SHOWN = 300
 # Small batches win on a CPU (caches, padding), large ones on a GPU.
 _BATCH_PARAGRAPHS = {"cpu": 16, "cuda": 128}
 _BATCH_WORDS = {"cpu": 1_000, "cuda": 8_000}
+# Pairs of words, sentence by sentence and with padding, per word of a batch: the parser scores every relation for
+# each pair.
+_PAIRS_PER_WORD = 100
 
 # Whatever Stanza takes for an e-mail or web address has one of these in it.
 _ADDRESS_MARK = re.compile(r"@|http|www\.|\.(?:gov|org|edu|net|co)")
@@ -125,6 +128,9 @@ class StanzaParser:
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
+        # Torch runs an LSTM by oneDNN where all lengths of a batch are equal, and oneDNN keeps code for the last 1,024
+        # shapes: 300 MB. It reads the variable when it is first used in a process; no more need be kept.
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
         package = _find_package(config)
         self.identity = _identity(config, package)
         """Name, version and digest, as parser_identity gives them."""
@@ -147,7 +153,7 @@ class StanzaParser:
         A document whose tokens do not cover its visible code points in order becomes a dead letter.
         """
         views = [parser_view(document.text) for document in documents]
-        with torch.inference_mode(), _without_onednn():
+        with torch.inference_mode():
             tokenized = self._way.tokenize(views)
             faults = [
                 offset_fault(view, [token for sentence in sentences for token in sentence])
@@ -163,22 +169,6 @@ class StanzaParser:
             _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
             for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
         ]
-
-
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Keep oneDNN out of the LSTMs.
-
-    Torch takes it for batches in which all lengths are equal and for no other, so that last bits would depend on
-    what else is in a batch; and it keeps code for each shape it has met, about 3 MB for 50 documents.
-    """
-    onednn: Any = torch.backends.mkldnn
-    before = onednn.enabled
-    onednn.enabled = False
-    try:
-        yield
-    finally:
-        onednn.enabled = before
 
 
 class _Piece(NamedTuple):
@@ -629,15 +619,17 @@ def _keep_addresses_whole(characters: str, labels: NDArray[np.int8]) -> None:
 
 
 def _length_sorted(sentences: Sequence[Sequence[str]], *, batch_words: int) -> Iterator[list[int]]:
-    """Cut sentences, the shortest first, into batches of at most so many words unless one alone has more."""
+    """Cut sentences, the shortest first, into batches of so many words and of so many pairs of words at most."""
     batch: list[int] = []
     words = 0
     for index in sorted(range(len(sentences)), key=lambda index: len(sentences[index])):
-        if batch and words + len(sentences[index]) > batch_words:
+        length = len(sentences[index])
+        pairs = (len(batch) + 1) * length**2
+        if batch and (words + length > batch_words or pairs > batch_words * _PAIRS_PER_WORD):
             yield batch
             batch, words = [], 0
         batch.append(index)
-        words += len(sentences[index])
+        words += length
     if batch:
         yield batch
 

@@ -271,12 +271,6 @@ def test_threads_are_set():
         torch.set_num_threads(before)
 
 
-def test_parsing_leaves_onednn_as_it_was(parser: StanzaParser):
-    before = torch.backends.mkldnn.enabled
-    parser.parse(documents_of(["All is well."]))
-    assert torch.backends.mkldnn.enabled == before
-
-
 def test_identity_is_the_same_without_loading(parser: StanzaParser):
     identity = parser_identity(ParserConfig())
     assert identity == parser.identity
