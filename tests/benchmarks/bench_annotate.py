@@ -188,6 +188,7 @@ def main() -> None:
         "accounts": account(run.values, arguments.output, len(texts)),
         "verify": {"exit_code": verified.exit_code, "findings": len(verified.values["findings"])},
         "speed": {
+            "shards_timed": stats["shards"],
             "words": stats["words"],
             "command_seconds": round(run.seconds, 1) if not run.values["done_before"] else None,
             "wall_seconds": round(stats["wall_seconds"], 1),
