@@ -10,9 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from models.base import Tagger
-from models.config import ConfigError
 from models.data import Vocabulary
-from models.layers.encoder import EncoderMissingError
 from models.registry import build_tagger
 
 FORMAT_VERSION = 1
@@ -57,12 +55,13 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     saved = _read_config(folder / CONFIG_NAME)
     try:
         tagger = build_tagger(saved["tagger"], saved["config"], Vocabulary.from_mapping(saved["vocabulary"]))
-        weights = {name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()}
-        tagger.load_state_dict(weights)
-    except (ConfigError, EncoderMissingError) as error:
-        raise ModelLoadError(f"{folder / CONFIG_NAME}: {error}") from error
     except KeyError as error:
         raise ModelLoadError(f"{folder / CONFIG_NAME}: expected the key {error}, got none") from error
+    except (ValueError, TypeError) as error:  # ConfigError and EncoderMissingError are ValueErrors
+        raise ModelLoadError(f"{folder / CONFIG_NAME}: {error}") from error
+    try:
+        weights = {name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()}
+        tagger.load_state_dict(weights)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ModelLoadError(f"{folder / WEIGHTS_NAME}: {error}") from error
     return tagger.eval().move_to(pick_device(device))

@@ -67,6 +67,10 @@ class Vocabulary:
     lowercase: bool = False
     rare_words: int = 0
 
+    def __post_init__(self) -> None:
+        if self.labels != label_set(self.entity_types, self.scheme):
+            raise ValueError(f"Vocabulary.labels: expected O and all of each type in {self.scheme}, got {self.labels}")
+
     @classmethod
     def from_sentences(
         cls,

@@ -1,0 +1,186 @@
+"""Saved taggers: what is written is read back, and what was tampered with is refused by the file's name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.base import Tagger
+from models.checkpoint import (
+    CONFIG_NAME,
+    WEIGHTS_NAME,
+    ModelLoadError,
+    load_tagger,
+    pick_device,
+    save_tagger,
+    tagger_digest,
+)
+from models.data import Sentence
+
+Build = Callable[..., Tagger]
+
+
+@pytest.fixture
+def saved(build: Build, tmp_path: Path) -> Path:
+    save_tagger(build("doc_uanet"), tmp_path)
+    return tmp_path
+
+
+def change_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    values = json.loads((folder / CONFIG_NAME).read_text())
+    change(values)
+    (folder / CONFIG_NAME).write_text(json.dumps(values))
+
+
+def test_saved_folder_holds_two_files_and_no_class_path(saved: Path) -> None:
+    assert sorted(path.name for path in saved.iterdir()) == [CONFIG_NAME, WEIGHTS_NAME]
+    values = json.loads((saved / CONFIG_NAME).read_text())
+    assert sorted(values) == ["config", "format_version", "tagger", "vocabulary"]
+    assert values["tagger"] == "doc_uanet"
+    assert b"models." not in (saved / CONFIG_NAME).read_bytes()
+
+
+def test_loaded_tagger_is_ready_to_predict(saved: Path) -> None:
+    assert not load_tagger(saved).training
+
+
+def test_a_threshold_set_later_is_saved(build: Build, tmp_path: Path) -> None:
+    tagger = build("uanet")
+    tagger.set_threshold(0.123)  # type: ignore[attr-defined]
+    save_tagger(tagger, tmp_path)
+    assert load_tagger(tmp_path).threshold == 0.123
+
+
+def test_saving_again_replaces_both_files(build: Build, saved: Path) -> None:
+    other = build("uanet", seed=2)
+    save_tagger(other, saved)
+    loaded = load_tagger(saved)
+    assert loaded.name == "uanet"
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("name", [CONFIG_NAME, WEIGHTS_NAME])
+def test_a_missing_file_is_named(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    for read in (load_tagger, tagger_digest):
+        with pytest.raises(ModelLoadError, match=f"{saved / name}: "):
+            read(saved)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"none/tagger\.json: .*expected a folder that 'train' made"):
+        load_tagger(tmp_path / "none")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"3", b"null", b"\xff\xfe", b'"text"', b"{}"])
+def test_a_configuration_that_is_none_is_refused(saved: Path, content: bytes) -> None:
+    (saved / CONFIG_NAME).write_bytes(content)
+    with pytest.raises(ModelLoadError, match=r"tagger\.json: expected (JSON|format_version)"):
+        load_tagger(saved)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_format_version_is_refused(saved: Path, version: object) -> None:
+    change_config(saved, lambda values: values.update(format_version=version))
+    with pytest.raises(ModelLoadError, match=r"tagger\.json: expected format_version 1, got"):
+        load_tagger(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda values: values.pop("vocabulary"), "expected the key 'vocabulary'"),
+        (lambda values: values["vocabulary"].pop("labels"), "expected the key 'labels'"),
+        (lambda values: values.update(tagger="doc_uanett"), "unknown tagger 'doc_uanett'; did you mean 'doc_uanet'"),
+        (lambda values: values.update(tagger=["doc_uanet"]), "tagger"),
+        (lambda values: values["config"].update(sampels=3), "sampels: unknown key; did you mean 'samples'"),
+        (lambda values: values["config"].update(samples="many"), "samples: .*'many'"),
+        (lambda values: values.update(config=None), "config|doc_uanet"),
+        (lambda values: values.update(vocabulary=7), "int"),
+        (lambda values: values["vocabulary"].update(words=7), "int"),
+        (lambda values: values["vocabulary"].update(labels=["O", "X-PER"]), "expected O or one of"),
+        (lambda values: values["vocabulary"].update(labels=["O", "S-PER"]), "Vocabulary.labels: expected O and all"),
+        (lambda values: values["vocabulary"].update(scheme="BIO"), "Vocabulary.labels: expected O and all"),
+        (lambda values: values["config"].update(encoder={"source": "no_such_encoder"}), "requirements-encoder"),
+    ],
+)
+def test_a_changed_configuration_is_refused(
+    saved: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    change_config(saved, change)
+    with pytest.raises(ModelLoadError, match=rf"(?s)tagger\.json: .*({message})"):
+        load_tagger(saved)
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+@pytest.mark.parametrize("change", [cut, lambda content: b"", lambda content: b"\x80\x04K\x01." + content])
+def test_broken_weights_are_refused(saved: Path, change: Callable[[bytes], bytes]) -> None:
+    weights = saved / WEIGHTS_NAME
+    weights.write_bytes(change(weights.read_bytes()))
+    with pytest.raises(ModelLoadError, match=r"weights\.safetensors: "):
+        load_tagger(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("doc_uanet", {"label_dimension": 7}),
+        ("uanet", {}),
+        ("doc_uanet", {"two_stream": {"heads": 2, "head_dimension": 8, "layers": 3}}),
+    ],
+    ids=["shape", "missing", "surplus"],
+)
+def test_weights_of_another_tagger_are_refused(
+    saved: Path, build: Build, tmp_path: Path, name: str, changes: dict[str, Any]
+) -> None:
+    other = tmp_path / "other"
+    save_tagger(build(name, **changes), other)
+    (saved / WEIGHTS_NAME).write_bytes((other / WEIGHTS_NAME).read_bytes())
+    with pytest.raises(ModelLoadError, match=r"weights\.safetensors: "):
+        load_tagger(saved)
+
+
+def test_half_precision_halves_the_file_and_is_computed_with_in_fp32(
+    build: Build, tmp_path: Path, documents: list[list[Sentence]]
+) -> None:
+    tagger = build("doc_uanet")
+    save_tagger(tagger, tmp_path / "full")
+    save_tagger(tagger, tmp_path / "half", half=True)
+    sizes = [(tmp_path / name / WEIGHTS_NAME).stat().st_size for name in ("full", "half")]
+    assert sizes[1] < 0.75 * sizes[0]
+    loaded = load_tagger(tmp_path / "half")
+    for name, value in loaded.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, tagger.state_dict()[name].half().float())
+    before, after = tagger.tabulate(documents), loaded.tabulate(documents)
+    assert torch.allclose(before.uncertainty, after.uncertainty, atol=1e-2)
+    save_tagger(loaded, tmp_path / "again", half=True)
+    assert tagger_digest(tmp_path / "again") == tagger_digest(tmp_path / "half")
+
+
+def test_digest_is_equal_for_equal_taggers_and_changes_with_either_file(build: Build, saved: Path) -> None:
+    first = tagger_digest(saved)
+    assert len(first) == 64
+    save_tagger(build("doc_uanet"), saved)
+    assert tagger_digest(saved) == first
+    (saved / "README.md").write_text("a model card")
+    assert tagger_digest(saved) == first
+    config = (saved / CONFIG_NAME).read_bytes()
+    (saved / CONFIG_NAME).write_bytes(config + b" ")
+    changed = tagger_digest(saved)
+    (saved / CONFIG_NAME).write_bytes(config)
+    weights = bytearray((saved / WEIGHTS_NAME).read_bytes())
+    weights[-1] ^= 1
+    (saved / WEIGHTS_NAME).write_bytes(weights)
+    assert len({first, changed, tagger_digest(saved)}) == 3
+
+
+def test_device_auto_is_cuda_only_where_there_is_one() -> None:
+    assert pick_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert pick_device("cpu") == "cpu"

@@ -1,0 +1,26 @@
+"""Taggers by the names of their modules."""
+
+import pytest
+
+from models.config import ConfigError
+from models.data import Vocabulary
+from models.registry import available, build_tagger, tagger_class
+
+
+def test_every_module_of_taggers_is_one_tagger_of_that_name() -> None:
+    assert {"bilstm_crf", "bilstm_softmax", "doc_uanet", "uanet"} <= set(available())
+    for name in available():
+        assert tagger_class(name).name == name
+        assert tagger_class(name).__module__ == f"models.taggers.{name}"
+
+
+def test_unknown_name_offers_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="unknown tagger 'bilstm_crff'; did you mean 'bilstm_crf'"):
+        tagger_class("bilstm_crff")
+    with pytest.raises(ConfigError, match=r"unknown tagger 'x'; known taggers: bilstm_crf, "):
+        tagger_class("x")
+
+
+def test_configuration_of_another_tagger_is_refused_by_key(vocabulary: Vocabulary) -> None:
+    with pytest.raises(ConfigError, match=r"bilstm_crf: samples: unknown key"):
+        build_tagger("bilstm_crf", {"samples": 8}, vocabulary)
