@@ -8,7 +8,7 @@ have one place each.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -330,10 +330,18 @@ def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overla
         for sentence in document:
             length = len(sentence.words)
             for start, end, keep in _window_bounds(length, longest, overlap):
-                part = sentence if end - start == length else Sentence(words=sentence.words[start:end])
-                windows.append(Window(document=number, first=first + start, sentence=part, keep=keep))
+                windows.append(
+                    Window(document=number, first=first + start, sentence=_part(sentence, start, end), keep=keep)
+                )
             first += length
     return windows
+
+
+def _part(sentence: Sentence, start: int, end: int) -> Sentence:
+    """Give a stretch of a sentence without its gold labels, which may be of types that the tagger does not know."""
+    if end - start < len(sentence.words):
+        return Sentence(words=sentence.words[start:end])
+    return sentence if sentence.labels is None else replace(sentence, labels=None)
 
 
 def _window_bounds(length: int, longest: int, overlap: int) -> Iterator[tuple[int, int, tuple[int, int]]]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -101,7 +102,8 @@ def test_skipping_stage_two_is_lossless_within_batches(tagger: Any, random_docum
 def test_forward_calls_are_m_a_batch_and_stage_two_only_where_uncertain(
     tagger: Any, random_documents: Draw, record_calls: Callable[..., Any]
 ) -> None:
-    documents = random_documents(5, documents=4, sentences=6)
+    drawn = random_documents(5, documents=4, sentences=6)
+    documents = [[replace(entry, labels=None) for entry in document] for document in drawn]
     threshold, budget = middle_threshold(tagger, documents), 24
     with record_calls(nn.LSTM, WordRepresentation, RefineNetwork) as calls:
         table = tagger.tabulate(documents, samples=5, threshold=threshold, batch_words=budget)

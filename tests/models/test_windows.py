@@ -1,6 +1,7 @@
 """Over-long sentences: windows with overlap, no word lost."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_kept_words_stand_half_the_overlap_inside_their_window(length: int, long
 def test_a_sentence_that_fits_is_left_whole() -> None:
     sentence = Sentence(words=("a",) * 30, labels=("O",) * 30)
     (window,) = cut_windows([[sentence]], longest=30, overlap=8)
-    assert window.sentence is sentence
+    assert window.sentence == replace(sentence, labels=None)
     assert window.keep == (0, 30)
 
 

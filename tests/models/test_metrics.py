@@ -1,0 +1,46 @@
+"""Strict span scores, by hand and against seqeval."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.training.metrics import Scores, seqeval_f1, span_scores
+
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+sentences = st.lists(
+    st.integers(1, 8).flatmap(
+        lambda length: st.tuples(
+            st.lists(st.sampled_from(LABELS), min_size=length, max_size=length),
+            st.lists(st.sampled_from(LABELS), min_size=length, max_size=length),
+        )
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def test_a_span_counts_only_with_exact_bounds_and_type() -> None:
+    gold = [("B-PER", "I-PER", "O", "B-LOC"), ("B-ORG", "O")]
+    found = [("B-PER", "O", "O", "B-LOC"), ("B-LOC", "O")]
+    scores = span_scores(gold, found)
+    assert scores.overall == Scores(gold=3, predicted=3, correct=1)
+    assert scores.overall.f1 == pytest.approx(100 / 3)
+    assert scores.by_type["LOC"] == Scores(gold=1, predicted=2, correct=1)
+    assert (scores.by_type["LOC"].precision, scores.by_type["LOC"].recall) == (50.0, 100.0)
+    assert scores.by_type["ORG"].f1 == 0.0
+
+
+def test_scores_of_nothing_are_zero() -> None:
+    assert span_scores([("O",)], [("O",)]).overall.f1 == 0.0
+
+
+def test_a_missing_label_is_an_error() -> None:
+    with pytest.raises(ValueError, match="sentence 0: expected 2 labels, got 1"):
+        span_scores([("O", "O")], [("O",)])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+@given(sentences)
+def test_strict_f1_is_seqevals(pairs: list[tuple[list[str], list[str]]]) -> None:
+    gold, found = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    assert span_scores(gold, found).overall.f1 == pytest.approx(seqeval_f1(gold, found))
