@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -235,7 +236,10 @@ def main() -> None:
             actors=arguments.actors,
         )
         choice = random.Random(arguments.seed)
-        results = [bench.kill(trial, number=number, choice=choice) for number, trial in enumerate(trials)]
+        results = []
+        for number, trial in enumerate(trials):
+            results.append(bench.kill(trial, number=number, choice=choice))
+            print(json.dumps(results[-1]), file=sys.stderr, flush=True)
     report = {
         **environment("bench_kills.py"),
         "config": {

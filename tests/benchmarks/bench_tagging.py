@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from itertools import chain
@@ -207,6 +208,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     documents = choose_documents(arguments.annotated, words=arguments.words)
+    taggers = []
+    for model in arguments.models:
+        taggers.append(measure_tagger(model, documents, arguments))
+        print(json.dumps(taggers[-1]), file=sys.stderr, flush=True)
     report = {
         **environment("bench_tagging.py"),
         "config": {
@@ -217,7 +222,7 @@ def main() -> None:
         },
         "cuda_device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "note": None if torch.cuda.is_available() else NO_CUDA,
-        "taggers": [measure_tagger(model, documents, arguments) for model in arguments.models],
+        "taggers": taggers,
     }
     print(json.dumps(report, indent=1))
 
