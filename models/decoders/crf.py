@@ -88,8 +88,12 @@ class CrfDistribution(LabelDistribution):
 
     @override
     def marginals(self) -> Tensor:
-        crf = self._crf
-        before = forward_scores(self._emissions, crf.transitions, crf.start, self._mask)
-        after = backward_scores(self._emissions, crf.transitions, crf.end, self._mask)
-        total = (before[:, -1] + crf.end).logsumexp(dim=1)
-        return (before + after - total[:, None, None]).exp() * self._mask[:, :, None]
+        # Sums over long sentences reach the hundreds, where fp32 is exact to 3e-5 only: in it probabilities would
+        # exceed 1 and entropies fall below 0.
+        crf, emissions = self._crf, self._emissions.double()
+        transitions, start, end = crf.transitions.double(), crf.start.double(), crf.end.double()
+        before = forward_scores(emissions, transitions, start, self._mask)
+        after = backward_scores(emissions, transitions, end, self._mask)
+        total = (before[:, -1] + end).logsumexp(dim=1)
+        marginals = (before + after - total[:, None, None]).exp() * self._mask[:, :, None]
+        return marginals.to(self._emissions.dtype)

@@ -92,6 +92,18 @@ def test_marginals_sum_to_1_at_words_and_are_0_where_padded(labels: tuple[str, .
     assert torch.allclose(marginals.sum(dim=2), MASK.double(), atol=1e-12, rtol=0)
 
 
+@torch.inference_mode()
+def test_marginals_of_long_sentences_are_probabilities_in_single_precision() -> None:
+    labels = label_set(["A", "B", "C"], "BIOES")
+    crf = random_crf(labels)
+    emissions = 30 * torch.rand(2, 500, len(labels), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(2, 500, dtype=torch.bool)
+    single, double = crf.float()(emissions.float(), mask).marginals(), crf.double()(emissions, mask).marginals()
+    assert single.dtype == torch.float32
+    assert float(single.max()) <= 1
+    assert float((single - double).abs().max()) < 1e-5
+
+
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 @torch.inference_mode()
 def test_legal_mode_is_the_best_well_formed_sequence(scheme: Scheme) -> None:
