@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from models.config import Config
@@ -38,7 +38,16 @@ class TaggerConfig(Config):
     window_words: int = Field(default=256, ge=8)
     """A longer sentence is tagged in windows of this many words."""
     window_overlap: int = Field(default=64, ge=0)
-    """Words that two windows share; each word's label comes from the window where it stands farther inside."""
+    """Words that two windows share, less than `window_words`; each word's label comes from the window where it stands
+    farther inside."""
+
+    @field_validator("window_overlap")
+    @classmethod
+    def _windows_advance(cls, overlap: int, known: ValidationInfo) -> int:
+        words = known.data.get("window_words")
+        if words is not None and overlap >= words:
+            raise ValueError(f"expected less than window_words ({words})")
+        return overlap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

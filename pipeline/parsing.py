@@ -8,7 +8,6 @@ and a tree search that stops at the first proof of the best tree. Nothing of Sta
 
 import json
 import logging
-import os
 import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -128,9 +127,6 @@ class StanzaParser:
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        # Torch runs an LSTM by oneDNN where all lengths of a batch are equal, and oneDNN keeps code for the last 1,024
-        # shapes: 300 MB. It reads the variable when it is first used in a process; no more need be kept.
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
         package = _find_package(config)
         self.identity = _identity(config, package)
         """Name, version and digest, as parser_identity gives them."""

@@ -24,6 +24,7 @@ from pipeline.commits import RunFolder, check_equation
 from pipeline.config import TaggerRunConfig
 from pipeline.counts import count_outcomes
 from pipeline.errors import ConcordError, ModelError
+from pipeline.memory import bound_caches, return_freed
 from pipeline.parsing import build_parser
 from pipeline.planning import Plan
 from pipeline.readers.base import read_piece
@@ -302,6 +303,8 @@ class ShardWorker:
         outcomes = self.tag(parsed)
         clock.append(time.perf_counter())
         report = self.commit(shard, outcomes)
+        del records, parsed, outcomes
+        return_freed()
         clock.append(time.perf_counter())
         read, parse, tag, write = (end - start for start, end in pairwise(clock))
         words = int(report.stats.get("tokens", 0))
@@ -309,11 +312,12 @@ class ShardWorker:
 
 
 def build_worker(plan: Plan) -> ShardWorker:
-    """Load a plan's parser and tagger and build the worker; sets how many threads torch computes with.
+    """Load a plan's parser and tagger and build the worker; sets threads and caches of the process.
 
     Raises:
         ModelError: when one cannot be loaded or the tagger is not the one of the plan.
     """
+    bound_caches()
     torch.set_num_threads(plan.threads)
     folder = Path(plan.tagger_folder)
     try:

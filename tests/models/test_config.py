@@ -1,0 +1,66 @@
+"""What a configuration says of values that it cannot use."""
+
+import pytest
+from pydantic import Field
+
+from models.config import Config, ConfigError
+from models.registry import tagger_class
+
+
+class Inner(Config):
+    """A part of a configuration."""
+
+    heads: int = Field(default=4, ge=1)
+
+
+class Outer(Config):
+    """A configuration with a part, a list of parts and a part that may be missing."""
+
+    rate: float
+    inner: Inner = Inner()
+    layers: tuple[Inner, ...] = ()
+    spare: Inner | None = None
+
+
+def fault(values: dict[str, object], *, where: str = "") -> str:
+    with pytest.raises(ConfigError) as caught:
+        Outer.from_mapping(values, where=where)
+    return str(caught.value)
+
+
+def test_lists_become_tuples_and_parts_are_built() -> None:
+    config = Outer.from_mapping({"rate": 1, "layers": [{"heads": 2}, {}], "spare": {"heads": 3}})
+    assert config == Outer(rate=1.0, layers=(Inner(heads=2), Inner()), spare=Inner(heads=3))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rate": 1, "inner": {"head": 2}}, "inner.head: unknown key; did you mean 'heads'?"),
+        ({"rate": 1, "spare": {"haeds": 2}}, "spare.haeds: unknown key; did you mean 'heads'?"),
+        ({"rate": 1, "layers": [{}, {"width": 2}]}, "layers.1.width: unknown key; known keys: heads"),
+        ({"rate": 1, "zzz": 2}, "zzz: unknown key; known keys: inner, layers, rate, spare"),
+        ({}, "rate: expected a value, got none"),
+        ({"rate": "fast"}, "rate: input should be a valid number, got 'fast'"),
+        ({"rate": 1, "inner": {"heads": 0}}, "inner.heads: input should be greater than or equal to 1, got 0"),
+        ({"rate": True}, "rate: input should be a valid number, got True"),
+    ],
+)
+def test_a_fault_names_its_place_and_what_was_expected(values: dict[str, object], message: str) -> None:
+    assert fault(values) == message
+
+
+def test_each_fault_has_a_line_that_begins_with_the_file() -> None:
+    lines = fault({"inner": {"heads": 0, "width": 1}}, where="job.yaml").splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("job.yaml: ") for line in lines)
+
+
+def test_a_configuration_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Outer(rate=1.0).rate = 2.0  # type: ignore[misc]
+
+
+def test_windows_that_would_not_advance_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^window_overlap: .*expected less than window_words \(64\), got 64$"):
+        tagger_class("bilstm_crf").config_class.from_mapping({"window_words": 64, "window_overlap": 64})
