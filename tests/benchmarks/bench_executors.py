@@ -117,13 +117,15 @@ def main() -> None:
         base, local = runs.run("local", f"planning.shard_bytes={size}")
         ray = {}
         for actors in (1, 2):
-            settings = (f"planning.shard_bytes={size}", "executor.kind=ray", f"executor.actors={actors}")
-            output, times = runs.run(f"ray{actors}", *settings)
+            output, times = runs.run(
+                f"ray{actors}", f"planning.shard_bytes={size}", "executor.kind=ray", f"executor.actors={actors}"
+            )
             ray[f"ray_{actors}"] = {**times, "equal_bytes": part_hashes(output) == part_hashes(base)}
-        other_sizes = []
+        other_sizes: list[dict[str, object]] = []
         for shard_bytes, batch_words in ((size * 1000, 4096), (size // 5, 4096), (size, 256), (size * 3, 16384)):
-            settings = (f"planning.shard_bytes={shard_bytes}", f"tagger.batch_words={batch_words}")
-            output, times = runs.run(f"other{len(other_sizes)}", *settings)
+            output, times = runs.run(
+                f"other{len(other_sizes)}", f"planning.shard_bytes={shard_bytes}", f"tagger.batch_words={batch_words}"
+            )
             against = compare_labels(
                 base, output, model=arguments.model, threads=arguments.threads, batch_words=batch_words
             )

@@ -149,9 +149,11 @@ def all_hashes(output: Path) -> dict[str, str]:
 def draw_trials(seed: int, *, steps: int, local: int, ray: int, actors: int) -> list[Trial]:
     """Draw the moments: a driver's from its plan to its end, an actor's while shards are left to do."""
     draw = random.Random(seed)
+    locally: list[Literal["local", "ray"]] = ["local"] * local
+    on_ray: list[Literal["local", "ray"]] = ["ray"] * ray
     drivers = [
         Trial(executor=executor, victim="driver", step=draw.randint(1, steps), delay=draw.random())
-        for executor in (*["local"] * local, *["ray"] * ray)
+        for executor in (*locally, *on_ray)
     ]
     return drivers + [
         Trial(executor="ray", victim="actor", step=draw.randint(2, steps - 2), delay=draw.random())

@@ -89,7 +89,7 @@ def run_one(
     folder = runs / f"{name}-{profile}-{seed}"
     started = time.monotonic()
     config = FitConfig.from_mapping(job.fit)
-    result = fit(tagger, splits["train"], splits["dev"], config, folder, progress=sys.stderr.isatty())  # type: ignore[arg-type]
+    result = fit(tagger, splits["train"], splits["dev"], config, folder, progress=sys.stderr.isatty())
     seconds = time.monotonic() - started
     best = load_tagger(result.bundle)
     record: dict[str, object] = {
