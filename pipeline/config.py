@@ -67,8 +67,8 @@ class ExecutorConfig(Config):
     actors: int = Field(default=2, ge=1)
     """Ray only: how many workers, each with one shard in flight."""
     threads: int | None = Field(default=None, ge=1)
-    """Threads a worker computes with; frozen in the plan. One for Ray and all cores (4 at most) for local if none;
-    set it where both executors are to give equal bytes."""
+    """Threads a worker tags with, parsing with one; frozen in the plan. One for Ray and all cores (4 at most) for
+    local if none; set it where both executors are to give equal bytes, and to 1 where other work shares the cores."""
     gpus: float = Field(default=0, ge=0)
     """Ray only: share of a GPU that a worker holds."""
     attempts: int = Field(default=3, ge=1)

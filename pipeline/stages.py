@@ -326,7 +326,7 @@ def build_worker(plan: Plan) -> ShardWorker:
         tagger = load_tagger(folder, device=plan.config.tagger.device)
     except ModelLoadError as error:
         raise ModelError(str(error)) from error
-    return ShardWorker.assemble(plan, parser=build_parser(plan.config.parser, threads=plan.threads), tagger=tagger)
+    return ShardWorker.assemble(plan, parser=build_parser(plan.config.parser), tagger=tagger)
 
 
 def _in_bulk(

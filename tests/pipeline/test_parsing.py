@@ -97,12 +97,12 @@ def check_tree(sentence: ParsedSentence) -> None:
 
 @pytest.fixture(scope="module")
 def parser() -> StanzaParser:
-    return StanzaParser(ParserConfig(), threads=1)
+    return StanzaParser(ParserConfig())
 
 
 @pytest.fixture(scope="module")
 def plain() -> StanzaParser:
-    return StanzaParser(ParserConfig(), threads=1, shortcuts="off")
+    return StanzaParser(ParserConfig(), shortcuts="off")
 
 
 def test_parser_gives_words_tags_and_a_tree(parser: StanzaParser):
@@ -194,7 +194,7 @@ def test_another_stanza_is_used_without_shortcuts(
 ):
     monkeypatch.setattr(parsing, "version", lambda name: "1.99.0")
     with caplog.at_level(logging.WARNING, logger="pipeline.parsing"):
-        other = StanzaParser(ParserConfig(), threads=1)
+        other = StanzaParser(ParserConfig())
     [record] = [record for record in caplog.records if record.name == "pipeline.parsing"]
     assert "1.99.0" in record.getMessage()
     documents = documents_of(PROSE[:2])
@@ -228,7 +228,7 @@ def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser):
 
 
 def test_sentence_cap_is_the_configuration_s(plain: StanzaParser):
-    small = StanzaParser(ParserConfig(sentence_cap=10), threads=1)
+    small = StanzaParser(ParserConfig(sentence_cap=10))
     document = parse_text(small, PROSE[3])
     check_tokens(document)
     assert max(len(sentence.words) for sentence in document.sentences) <= 10
@@ -262,11 +262,13 @@ def test_uncovered_text_is_a_dead_letter_that_names_the_place(plain: StanzaParse
     assert "U+0097 at 6" in bad.message
 
 
-def test_threads_are_set():
-    before = torch.get_num_threads()
+def test_one_thread_computes_and_the_tagger_keeps_its_own(parser: StanzaParser, monkeypatch: pytest.MonkeyPatch):
+    before, seen = torch.get_num_threads(), []
+    monkeypatch.setattr(parsing, "offset_fault", lambda *_: seen.append(torch.get_num_threads()))
+    torch.set_num_threads(2)
     try:
-        build_parser(ParserConfig(), threads=2)
-        assert torch.get_num_threads() == 2
+        parser.parse(documents_of(["All is well."]))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(before)
 
@@ -298,7 +300,7 @@ def test_identity_covers_the_bytes_of_the_weights(tmp_path: Path):
 def test_installed_package_is_used(parser: StanzaParser, tmp_path: Path):
     folder = tmp_path / "packages"
     shutil.copytree(EMBEDDED, folder)
-    installed = StanzaParser(ParserConfig(package="compact", language="english", directory=str(folder)), threads=1)
+    installed = StanzaParser(ParserConfig(package="compact", language="english", directory=str(folder)))
     documents = documents_of(PROSE[:2])
     assert installed.parse(documents) == parser.parse(documents)
     assert installed.signature != parser.signature
