@@ -108,8 +108,8 @@ def parser_identity(config: ParserConfig) -> ComponentIdentity:
 class StanzaParser:
     """A Stanza pipeline at work in one process, with one thread.
 
-    Its matrices are small: a second thread gained 10 % of time on an idle machine, and made parsing four times slower
-    where another process wanted the core.
+    Its matrices are small: a second thread made it 1.2 times as fast on an idle machine, and less than half as fast
+    where other processes wanted the cores.
 
     Args:
         shortcuts: ``off`` calls Stanza's own processors, for comparison: the same words, much slower.
