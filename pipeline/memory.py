@@ -7,6 +7,7 @@ import os
 # last 1,024 shapes seen (oneDNN its code: 300 MB; torch its descriptions of convolutions: 22 MB), and hardly a shape
 # of a text comes twice. Each reads its variable when it is first used in a process.
 _CACHED_SHAPES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def bound_caches() -> None:
@@ -23,5 +24,3 @@ def return_freed() -> None:
     if _trim is not None:
         _trim(0)
 
-
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
