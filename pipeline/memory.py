@@ -23,4 +23,3 @@ def return_freed() -> None:
     """
     if _trim is not None:
         _trim(0)
-
