@@ -13,7 +13,6 @@ on the machine disturbs less; with one thread they measure the same.
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import stanza
 import torch
 from corpora import read_texts
-from environment import environment
+from environment import environment, spread
 
 from pipeline.config import ParserConfig
 from pipeline.parsing import EMBEDDED_PACKAGE, StanzaParser
@@ -99,16 +98,6 @@ def compare(ours: Sequence[list[Word]], plain: Sequence[list[Word]], *, cap: int
         "words_that_differ": sum(count for long, count in differing if not long),
         "sentences_above_the_cap": sum(len(sentence) > cap for sentence in plain),
         "words_that_differ_above_the_cap": sum(count for long, count in differing if long),
-    }
-
-
-def spread(values: Sequence[float], *, digits: int) -> dict[str, float]:
-    """Give mean, deviation and extremes."""
-    return {
-        "mean": round(statistics.mean(values), digits),
-        "std": round(statistics.stdev(values), digits) if len(values) > 1 else 0.0,
-        "min": round(min(values), digits),
-        "max": round(max(values), digits),
     }
 
 

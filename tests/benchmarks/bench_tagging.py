@@ -11,7 +11,6 @@ with those in fp32, and where there is a CUDA device its fp32 labels with the CP
 import argparse
 import json
 import math
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import torch
 from concord_runs import read_sentences
-from environment import environment
+from environment import environment, spread
 
 from models.base import Precision, Tagger
 from models.checkpoint import load_tagger
@@ -91,7 +90,7 @@ def measure_speed(
                 "samples": number,
                 "tokens_per_second": rates(words, both[number]),
                 "stage_one_tokens_per_second": rates(words, drafts[number]),
-                "stage_two_seconds": spread(differences),
+                "stage_two_seconds": spread(differences, digits=3),
                 "stage_two_share_of_time": round(sum(differences) / sum(both[number]), 4),
             }
         )
@@ -187,13 +186,6 @@ def measure_tagger(model: str, documents: Documents, arguments: argparse.Namespa
 def rates(words: int, seconds: Sequence[float]) -> dict[str, float]:
     """Turn seconds of the repeats into words a second."""
     return spread([words / taken for taken in seconds], digits=0)
-
-
-def spread(values: Sequence[float], *, digits: int = 3) -> dict[str, float]:
-    """Give mean, standard deviation, least and most."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    measures = {"mean": statistics.mean(values), "std": deviation, "min": min(values), "max": max(values)}
-    return {name: round(value, digits) for name, value in measures.items()}
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import torch
 from corpora import read_texts, write_chunks
-from environment import environment
+from environment import environment, spread
 
 from models.checkpoint import load_tagger
 from pipeline import parsing
@@ -62,11 +61,7 @@ def measure(work: Callable[[], object], *, pairs: int) -> dict[str, object]:
     return {
         "seconds_with_one": seconds[1],
         "seconds_with_two": seconds[2],
-        "ratio": {
-            "mean": round(statistics.mean(ratios), 2),
-            "min": round(min(ratios), 2),
-            "max": round(max(ratios), 2),
-        },
+        "ratio": spread(ratios, digits=2),
     }
 
 

@@ -1,10 +1,12 @@
-"""What every benchmark's JSON says of where it ran."""
+"""What the JSON of benchmarks has in common: where it ran, and how measured values spread."""
 
 import os
 import platform
 import shlex
+import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +23,13 @@ def environment(script: str) -> dict[str, object]:
             **{name: version(name) for name in ("torch", "stanza", "ray", "pyarrow")},
         },
     }
+
+
+def spread(values: Sequence[float], *, digits: int) -> dict[str, float]:
+    """Give mean, standard deviation, least and most."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    measures = {"mean": statistics.mean(values), "std": deviation, "min": min(values), "max": max(values)}
+    return {name: round(value, digits) for name, value in measures.items()}
 
 
 def _cpu_name() -> str:
