@@ -35,6 +35,12 @@ _TWO_STAGE: dict[str, Any] = {
     "label_dimension": 6,
     "two_stream": {"heads": 2, "head_dimension": 8, "layers": 2, "dropout": 0.1, "attention_dropout": 0.1},
 }
+_TINY = {
+    "bilstm_crf": _ONE_STAGE,
+    "bilstm_softmax": _ONE_STAGE,
+    "doc_uanet": _TWO_STAGE,
+    "uanet": _TWO_STAGE,
+}
 
 
 def tagged(text: str) -> Sentence:
@@ -74,8 +80,8 @@ def vocabulary(documents: list[Document]) -> Vocabulary:
 
 @pytest.fixture(scope="session")
 def tiny_config() -> Callable[[str], dict[str, Any]]:
-    """Give a configuration of some thousand parameters for a tagger of one or two stages."""
-    return lambda name: dict(_TWO_STAGE if "uanet" in name else _ONE_STAGE)
+    """Give a configuration of some thousand parameters for a tagger."""
+    return lambda name: dict(_TINY[name])
 
 
 @pytest.fixture(scope="session")
