@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
 
 class ConfigError(ValueError):
@@ -40,11 +40,11 @@ class Config(BaseModel):
 def _explain(config_class: type[BaseModel], error: ValidationError, *, where: str) -> str:
     lines = []
     for fault in error.errors(include_url=False):
-        path = ".".join(str(part) for part in fault["loc"])
+        keys, known = _place(config_class, fault["loc"])
+        path = ".".join(keys)
         prefix = f"{where}: {path}" if where else path
         if fault["type"] == "extra_forbidden":
-            known = _keys_beside(config_class, fault["loc"])
-            nearest = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+            nearest = difflib.get_close_matches(keys[-1], known, n=1)
             hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(sorted(known))}"
             lines.append(f"{prefix}: unknown key; {hint}")
         elif fault["type"] == "missing":
@@ -54,24 +54,39 @@ def _explain(config_class: type[BaseModel], error: ValidationError, *, where: st
     return "\n".join(lines)
 
 
-def _keys_beside(config_class: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Give the known keys of the mapping in which the last part of a location stands."""
+def _place(config_class: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
+    """Give the keys that lead to a fault, and the known keys of the mapping in which the last of them stands.
+
+    A location also names the tag of the alternative that a union has chosen, which is no key of the file.
+    """
+    keys: list[str] = []
+    known: list[str] = []
     current: Any = config_class
-    for part in location[:-1]:
-        fields = getattr(current, "model_fields", {})
+    for part in location:
+        alternative = _tagged_within(current, part)
+        if alternative is not None:
+            current = alternative
+            continue
+        fields = getattr(_config_within(current), "model_fields", {})
+        keys.append(str(part))
+        known = list(fields)
         if part in fields:
-            current = _config_within(fields[part].annotation)
-    return list(getattr(current, "model_fields", {}))
+            current = fields[part].annotation
+    return keys, known
+
+
+def _tagged_within(annotation: Any, tag: int | str) -> Any:
+    if any(isinstance(mark, Tag) and mark.tag == tag for mark in getattr(annotation, "__metadata__", ())):
+        return annotation.__origin__
+    found = (_tagged_within(argument, tag) for argument in getattr(annotation, "__args__", ()))
+    return next((alternative for alternative in found if alternative is not None), None)
 
 
 def _config_within(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _config_within(argument)
-        if found is not None:
-            return found
-    return None
+    found = (_config_within(argument) for argument in getattr(annotation, "__args__", ()))
+    return next((config for config in found if config is not None), None)
 
 
 def _lower_first(text: str) -> str:

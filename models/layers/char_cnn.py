@@ -1,5 +1,7 @@
 """Character CNN: a word's vector from its characters (Ma and Hovy, 2016; as in NCRF++)."""
 
+from typing import Literal
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from models.data import PADDING
 class CharCnnConfig(Config):
     """Sizes of the character network."""
 
+    kind: Literal["cnn"] = "cnn"
     embedding_dimension: int = Field(default=30, ge=1)
     filters: int = Field(default=50, ge=1)
     """Filters of each width."""

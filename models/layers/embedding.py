@@ -3,15 +3,33 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 from torch import Tensor, nn
 
 from models.config import Config, ConfigError
 from models.data import PADDING, UNKNOWN, Batch, Vocabulary
 from models.layers.char_cnn import CharCnn, CharCnnConfig
+from models.layers.char_lstm import CharLstm, CharLstmConfig
+
+
+def _character_kind(values: Any) -> str:
+    """Give the ``kind`` of a character network's configuration; without one it is a CNN."""
+    kind = values.get("kind", "cnn") if isinstance(values, dict) else getattr(values, "kind", "cnn")
+    return str(kind)
+
+
+CharacterConfig = Annotated[
+    Annotated[CharCnnConfig, Tag("cnn")] | Annotated[CharLstmConfig, Tag("lstm")],
+    Discriminator(
+        _character_kind,
+        custom_error_type="kind",
+        custom_error_message="expected a kind of character network, cnn or lstm",
+    ),
+]
 
 
 class WordRepresentationConfig(Config):
@@ -25,7 +43,8 @@ class WordRepresentationConfig(Config):
     """Chance that training shows a word seen once as the unknown word, so that its vector is learned."""
     word_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Chance that training shows any word as the unknown word; the character network still sees it."""
-    characters: CharCnnConfig | None = CharCnnConfig()
+    characters: CharacterConfig | None = CharCnnConfig()
+    """The character network: `kind: cnn`, which may be left out, or `kind: lstm`; None leaves it out."""
     encoder_dimension: int | None = None
     """Dimensions that the encoder's features are projected to; None takes them as they are."""
     encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -49,7 +68,7 @@ class WordRepresentation(nn.Module):
         self._config = config
         self._first_rare = 2 + len(vocabulary.words) - vocabulary.rare_words
         self.words = _word_table(config, len(vocabulary.words) + 2) if config.word_dimension else None
-        self.characters = CharCnn(config.characters, len(vocabulary.characters) + 2) if config.characters else None
+        self.characters = _character_network(config.characters, len(vocabulary.characters) + 2)
         self.projection: nn.Linear | None = None
         width = config.word_dimension + (self.characters.output_dimension if self.characters else 0)
         if encoder_width is not None:
@@ -119,6 +138,12 @@ def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding:
             table.weight /= table.weight[1:].std()
         table.weight[PADDING] = 0
     return table
+
+
+def _character_network(config: CharacterConfig | None, characters: int) -> CharCnn | CharLstm | None:
+    if config is None:
+        return None
+    return CharLstm(config, characters) if config.kind == "lstm" else CharCnn(config, characters)
 
 
 class WordVectors:

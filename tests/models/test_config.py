@@ -4,6 +4,9 @@ import pytest
 from pydantic import Field
 
 from models.config import Config, ConfigError
+from models.layers.char_cnn import CharCnnConfig
+from models.layers.char_lstm import CharLstmConfig
+from models.layers.embedding import WordRepresentationConfig
 from models.registry import tagger_class
 
 
@@ -48,6 +51,50 @@ def test_lists_become_tuples_and_parts_are_built() -> None:
 )
 def test_a_fault_names_its_place_and_what_was_expected(values: dict[str, object], message: str) -> None:
     assert fault(values) == message
+
+
+@pytest.mark.parametrize(
+    ("characters", "expected"),
+    [
+        ({"filters": 3}, CharCnnConfig(filters=3)),
+        ({"kind": "cnn", "filters": 3}, CharCnnConfig(filters=3)),
+        ({"kind": "lstm", "hidden": 3}, CharLstmConfig(hidden=3)),
+        (None, None),
+    ],
+)
+def test_a_character_network_is_chosen_by_kind_and_is_a_cnn_without_one(
+    characters: dict[str, object] | None, expected: Config | None
+) -> None:
+    config = WordRepresentationConfig.from_mapping({"characters": characters})
+    assert config.characters == expected
+    assert WordRepresentationConfig.from_mapping(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("characters", "message"),
+    [
+        ({"filtres": 3}, "representation.characters.filtres: unknown key; did you mean 'filters'?"),
+        (
+            {"kind": "lstm", "filters": 3},
+            "representation.characters.filters: unknown key; known keys: dropout, embedding_dimension, hidden, kind",
+        ),
+        (
+            {"kind": "gru"},
+            "representation.characters: expected a kind of character network, cnn or lstm, got {'kind': 'gru'}",
+        ),
+        (3, "representation.characters: input should be an object, got 3"),
+        (
+            {"kind": "lstm", "hidden": 0},
+            "representation.characters.hidden: input should be greater than or equal to 1, got 0",
+        ),
+    ],
+)
+def test_a_fault_in_a_union_names_the_keys_of_the_file_and_those_of_the_chosen_kind(
+    characters: object, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tagger_class("bilstm_crf").config_class.from_mapping({"representation": {"characters": characters}})
+    assert str(caught.value) == message
 
 
 def test_each_fault_has_a_line_that_begins_with_the_file() -> None:
