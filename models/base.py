@@ -21,7 +21,7 @@ from models.data import Batch, BatchEncoder, Sentence, Vocabulary
 from models.decoders.base import LabelDistribution, entropy
 from models.labels import convert_labels, decode_spans, encode_spans
 from models.layers.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
-from models.outputs import Prediction
+from models.outputs import AttentionMap, AttentionWeights, Prediction
 
 Precision = Literal["fp32", "bf16"]
 
@@ -238,8 +238,7 @@ class Tagger(nn.Module, ABC):
         Raises:
             ValueError: when the tagger is in training mode.
         """
-        if self.training:
-            raise ValueError("predict_documents: expected a tagger in evaluation mode; call eval() first")
+        self._check_mode("predict_documents")
         table = TokenTable.empty(documents)
         config = self.config
         settings = CallSettings(
@@ -252,6 +251,42 @@ class Tagger(nn.Module, ABC):
         with torch.inference_mode():
             self.fill(table, settings)
         return table
+
+    def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
+        """Give where the words of a document look, for figures.
+
+        Sentences are read in one piece, however long.
+
+        Returns:
+            One mapping a sentence, from the name of an attention to its map; empty for a sentence without words and
+            for a tagger without attention.
+
+        Raises:
+            ValueError: when the tagger is in training mode.
+        """
+        self._check_mode("attention_maps")
+        sentences = [sentence for sentence in document if sentence.words]
+        if not sentences:
+            return [{} for _ in document]
+        with torch.inference_mode():
+            found = self.attend(self.encode(sentences, documents=[0] * len(sentences)))
+        words = tuple(word for sentence in sentences for word in sentence.words)
+        columns = {"labels": self.vocabulary.labels, "document": words}
+        maps: list[dict[str, AttentionMap]] = []
+        row = 0
+        for sentence in document:
+            own = columns | {"words": sentence.words}
+            length = len(sentence.words)
+            maps.append(
+                {name: _cut_map(entry, row, length, own[entry.over]) for name, entry in found.items() if length}
+            )
+            row += bool(length)
+        return maps
+
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        """Give the attention weights of a batch that holds one document; runs under ``torch.inference_mode``."""
+        del batch
+        return {}
 
     def batches(self, windows: Sequence[Window], *, batch_words: int) -> Iterator[tuple[Sequence[Window], Batch]]:
         """Cut windows into batches by length, longest first; a pure function of windows and budget."""
@@ -284,6 +319,10 @@ class Tagger(nn.Module, ABC):
         if precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _check_mode(self, method: str) -> None:
+        if self.training:
+            raise ValueError(f"{method}: expected a tagger in evaluation mode; call eval() first")
 
     def _encoder(self) -> FrozenEncoder:
         if self.config.encoder is None:
@@ -373,6 +412,11 @@ def kept_cells(windows: Sequence[Window], width: int) -> tuple[Tensor, Tensor]:
         rows.append(torch.arange(window.first + begin, window.first + stop))
         cells.append(torch.arange(number * width + begin, number * width + stop))
     return torch.cat(rows), torch.cat(cells)
+
+
+def _cut_map(attention: AttentionWeights, row: int, length: int, columns: tuple[str, ...]) -> AttentionMap:
+    """Give one sentence of a batch without its padding."""
+    return AttentionMap(weights=attention.weights[row, :, :length, : len(columns)].float().cpu(), columns=columns)
 
 
 def top_two_margin(probabilities: Tensor) -> Tensor:

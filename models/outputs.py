@@ -1,6 +1,7 @@
-"""What taggers give: stage one, stage two, and the prediction that leaves the room as plain text."""
+"""What taggers give: stage one, stage two, attention, and the prediction that leaves the room as plain text."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -37,6 +38,34 @@ class Refined:
     probabilities: Tensor
     labels: Tensor
     refined: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionWeights:
+    """Where the words of a batch look.
+
+    Attributes:
+        weights: shape ``(B, heads, T, K)``, float, 0..1; a row sums to 1, or to 0 where a word has nothing to look at.
+        over: what the K columns are: the T words of the sentence, the L labels, or the words of all sentences of the
+            batch in reading order.
+    """
+
+    weights: Tensor
+    over: Literal["words", "labels", "document"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionMap:
+    """Where the words of one sentence look; what a figure draws.
+
+    Attributes:
+        weights: shape ``(heads, T, K)``, float32, 0..1, on the CPU; a row sums to 1, or to 0 where a word has nothing
+            to look at.
+        columns: the name of each column: a word of the sentence, a label, or a word of the document.
+    """
+
+    weights: Tensor
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -187,6 +187,27 @@ def test_training_mode_is_refused(tagger: Tagger, documents: Documents) -> None:
     assert tagger.training
 
 
+def test_attention_maps_are_weights_over_named_columns(
+    tagger: Tagger, random_documents: Callable[..., Documents]
+) -> None:
+    (document,) = random_documents(5, documents=1)
+    document = [Sentence(words=()), *document, Sentence(words=("Paris",))]
+    maps = tagger.attention_maps(document)
+    assert len(maps) == len(document)
+    names = {tuple(found) for found in maps[1:]}
+    assert len(names) == 1
+    assert maps[0] == {}
+    for sentence, found in zip(document, maps, strict=True):
+        for attention in found.values():
+            assert attention.weights.shape[1:] == (len(sentence.words), len(attention.columns))
+            sums = attention.weights.sum(dim=-1)
+            assert bool(((sums - 1).abs().minimum(sums.abs()) < 1e-5).all())
+            assert bool((attention.weights >= 0).all())
+    assert tagger.attention_maps([]) == []
+    with pytest.raises(ValueError, match="expected a tagger in evaluation mode"):
+        tagger.train().attention_maps(document)
+
+
 @pytest.mark.parametrize("kinds", [(), ("PER",)])
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...], scheme: Any) -> None:
