@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -57,3 +58,80 @@ class MultiHeadSelfAttention(nn.Module):
 
     def _split(self, states: Tensor) -> Tensor:
         return states.reshape(*states.shape[:2], self._heads, -1).transpose(1, 2)
+
+
+class OtherWordsAttention(nn.Module):
+    """The "relative attention" of Aguilar and Solorio (2019): what a word gathers from all words but itself.
+
+    One head, the width of the states, no bias: ``A = softmax(Q K^T / sqrt(H))`` with the diagonal masked, and
+    ``M = A V + V``. The only word of a sentence has nothing to gather: its row of A is 0, so M is V.
+    """
+
+    def __init__(self, width: int) -> None:
+        """Build the projections."""
+        super().__init__()
+        self._scale = math.sqrt(width)
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+
+    def weights(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Give A, shape ``(B, T, T)``, float; rows and columns of padding are 0."""
+        others = mask[:, :, None] & mask[:, None, :] & ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
+        scores = self.query(states) @ self.key(states).transpose(1, 2) / self._scale
+        # The lowest number instead of -inf: a row without any other word stays finite, and so does its gradient.
+        lowest = torch.finfo(scores.dtype).min
+        weights: Tensor = scores.masked_fill(~others, lowest).softmax(dim=-1)
+        return weights * others
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Give M.
+
+        Args:
+            states: shape ``(B, T, H)``, float.
+            mask: true where a word stands, shape ``(B, T)``, bool.
+
+        Returns:
+            Shape ``(B, T, H)``, float; zeros where padded.
+        """
+        values = self.value(states)
+        gathered: Tensor = self.weights(states, mask).to(values.dtype) @ values + values
+        return gathered * mask[:, :, None]
+
+
+class GlobalAttention(nn.Module):
+    """Additive attention that scales every word's state by its share (Aguilar and Solorio, 2019).
+
+    ``u_i = v^T tanh(W_h h_i + b_h + W_q q + b_q)``, ``a = softmax(u)`` over the words of the sentence, and
+    ``z_i = a_i h_i``: the states are scaled, not summed.
+    """
+
+    def __init__(self, width: int, query_width: int) -> None:
+        """Build the projections.
+
+        Args:
+            query_width: width of q, which sums up the sentence.
+        """
+        super().__init__()
+        self.state = nn.Linear(width, width)
+        self.query = nn.Linear(query_width, width)
+        self.score = nn.Linear(width, 1, bias=False)
+
+    def weights(self, states: Tensor, query: Tensor, mask: Tensor) -> Tensor:
+        """Give a, shape ``(B, T)``, float; 0 where padded."""
+        scores = self.score((self.state(states) + self.query(query)[:, None]).tanh())[:, :, 0]
+        weights: Tensor = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+        return weights
+
+    def forward(self, states: Tensor, query: Tensor, mask: Tensor) -> Tensor:
+        """Give z.
+
+        Args:
+            states: shape ``(B, T, H)``, float.
+            query: q, shape ``(B, Q)``, float.
+            mask: true where a word stands, shape ``(B, T)``, bool; every sentence has a word.
+
+        Returns:
+            Shape ``(B, T, H)``, float; zeros where padded.
+        """
+        return self.weights(states, query, mask)[:, :, None].to(states.dtype) * states

@@ -1,0 +1,218 @@
+"""The Child-Sum Tree-LSTM over dependency trees (Tai et al., 2015, section 3.1), batched by height.
+
+A word's state is made from its own vector and the states of the words that hang from it. All words of a batch that
+have the same height (leaves have 0) are computed together, so a batch takes as many steps as its highest tree has
+levels, whatever the number of sentences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.data import Sentence
+
+
+class TreeError(ValueError):
+    """Heads that do not form a tree; the message names sentence and word."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """The words of one height, in the order in which they are computed: by the height of their heads.
+
+    Attributes:
+        words: how many.
+        targets: the heights of their heads, ascending; the forest's height stands for the head of roots.
+        leaving: how many of the words have a head of each of these heights.
+        heads: for every child of the level's words, the place of its head in the level, shape ``(K,)``, int64;
+            children stand by their own height, then in the order of their level.
+    """
+
+    words: int
+    targets: tuple[int, ...]
+    leaving: tuple[int, ...]
+    heads: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forest:
+    """The trees of a batch of B sentences with N words in all.
+
+    Attributes:
+        levels: from the leaves up.
+        cells: cells of the words in the flattened batch, level by level, shape ``(N,)``, int64.
+        roots: cells of the roots, shape ``(R,)``, int64.
+        root_sentences: sentence of each root, shape ``(R,)``, int64.
+        root_counts: roots of each sentence, shape ``(B,)``, int64.
+    """
+
+    levels: tuple[Level, ...]
+    cells: Tensor
+    roots: Tensor
+    root_sentences: Tensor
+    root_counts: Tensor
+
+    def root_states(self, states: Tensor) -> Tensor:
+        """Give the mean over the roots of each sentence; shape ``(B, T, H)`` to ``(B, H)``."""
+        own = states.flatten(0, 1)[self.roots]
+        sums = own.new_zeros(len(self.root_counts), own.shape[1]).index_add(0, self.root_sentences, own)
+        return sums / self.root_counts[:, None]
+
+
+def grow_forest(sentences: Sequence[Sentence], *, device: torch.device | str = "cpu") -> Forest:
+    """Order the words of a batch bottom-up.
+
+    Args:
+        sentences: of one word or more each; several roots are allowed.
+
+    Raises:
+        TreeError: for a sentence without heads, a head that is no word of it, a sentence without a root, a cycle.
+    """
+    lengths = np.array([len(sentence.words) for sentence in sentences])
+    starts = np.cumsum(lengths) - lengths
+    owners = np.repeat(np.arange(len(sentences)), lengths)
+    heads = np.concatenate([_heads(sentence) for sentence in sentences])
+    outside = np.flatnonzero((heads < 0) | (heads > lengths[owners]))
+    if outside.size:
+        sentence, place = sentences[owners[outside[0]]], int(outside[0] - starts[owners[outside[0]]])
+        fault = f"expected a head from 0 to {len(sentence.words)}, got {heads[outside[0]]}"
+        raise TreeError(_explain(sentence, place, fault))
+    # All roots hang from one node behind the last word: its height is the number of levels.
+    top = len(heads)
+    parents = np.where(heads == 0, top, starts[owners] + heads - 1)
+    heights = _heights(parents)
+    circular = np.flatnonzero(heights < 0)
+    if circular.size:
+        sentence, place = sentences[owners[circular[0]]], int(circular[0] - starts[owners[circular[0]]])
+        fault = "its heads lead back to it" if 0 in (sentence.heads or ()) else "no word of the sentence is a root"
+        raise TreeError(_explain(sentence, place, fault))
+    roots = np.flatnonzero(heads == 0)
+    cells = owners * lengths.max() + np.arange(top) - starts[owners]
+    order = np.lexsort((heights[parents], heights[:top]))
+    return Forest(
+        levels=tuple(_levels(order, parents, heights, device)),
+        cells=torch.from_numpy(cells[order]).to(device),
+        roots=torch.from_numpy(cells[roots]).to(device),
+        root_sentences=torch.from_numpy(owners[roots]).to(device),
+        root_counts=torch.from_numpy(np.bincount(owners[roots], minlength=len(sentences))).to(device),
+    )
+
+
+def _heads(sentence: Sentence) -> np.ndarray:
+    if sentence.heads is None:
+        raise TreeError(f"expected a dependency tree, got none for the sentence {_beginning(sentence)!r}")
+    return np.array(sentence.heads, dtype=np.int64)
+
+
+def _heights(parents: np.ndarray) -> np.ndarray:
+    """Give the height of every word and, last, that of the node above all roots; -1 for a word on a cycle."""
+    top = len(parents)
+    waiting = np.bincount(parents, minlength=top + 1)
+    heights = np.full(top + 1, -1)
+    level, ready = 0, np.flatnonzero(waiting[:top] == 0)
+    while ready.size:
+        heights[ready] = level
+        above, children = np.unique(parents[ready], return_counts=True)
+        waiting[above] -= children
+        level, ready = level + 1, above[(waiting[above] == 0) & (above < top)]
+    heights[top] = level
+    return heights
+
+
+def _levels(order: np.ndarray, parents: np.ndarray, heights: np.ndarray, device: torch.device | str) -> list[Level]:
+    """Cut words in the order of computing into levels."""
+    targets = heights[parents[order]]
+    ends = np.cumsum(np.bincount(heights[order]))
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    children = order[np.argsort(targets, kind="stable")]
+    child_ends = np.cumsum(np.bincount(targets, minlength=len(ends)))
+    levels = []
+    for height, end in enumerate(ends):
+        start = ends[height - 1] if height else 0
+        above, counts = np.unique(targets[start:end], return_counts=True)
+        arriving = children[child_ends[height - 1] if height else 0 : child_ends[height]]
+        levels.append(
+            Level(
+                words=int(end - start),
+                targets=tuple(above.tolist()),
+                leaving=tuple(counts.tolist()),
+                heads=torch.from_numpy(places[parents[arriving]] - start).to(device),
+            )
+        )
+    return levels
+
+
+def _explain(sentence: Sentence, place: int, fault: str) -> str:
+    word = sentence.words[place]
+    return f"heads: word {place + 1}, {word!r}, of the sentence {_beginning(sentence)!r}: {fault}"
+
+
+def _beginning(sentence: Sentence) -> str:
+    return " ".join(sentence.words[:12])
+
+
+class TreeLstm(nn.Module):
+    """One Child-Sum Tree-LSTM layer.
+
+    With h the sum of the children's states h_k and c_k their cells (Tai et al., 2015, eq. 2-8)::
+
+        i, u, o = sigmoid, tanh, sigmoid of (W x + U h + b)
+        f_k = sigmoid(W_f x + U_f h_k + b_f)
+        c = i * u + sum of f_k * c_k
+        state = o * tanh(c)
+    """
+
+    def __init__(self, input_dimension: int, hidden: int) -> None:
+        """Build the gates."""
+        super().__init__()
+        self._hidden = hidden
+        self.input = nn.Linear(input_dimension, 4 * hidden)
+        """Of the gates f, i, u and o, in this order."""
+        self.state = nn.Linear(hidden, 3 * hidden, bias=False)
+        """Of the gates i, u and o."""
+        self.forget_state = nn.Linear(hidden, hidden, bias=False)
+
+    def forward(self, inputs: Tensor, forest: Forest) -> Tensor:
+        """Read every tree from its leaves to its root.
+
+        Args:
+            inputs: shape ``(B, T, D)``, float.
+            forest: the trees of the same batch.
+
+        Returns:
+            Shape ``(B, T, H)``, float; zeros where padded.
+        """
+        gates = self.input(inputs.flatten(0, 1)[forest.cells])
+        # Each level hands its states to the levels of the heads in pieces: no step touches words that it does not
+        # need, neither here nor in the gradient.
+        arriving: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(len(forest.levels) + 1)]
+        levels = []
+        sizes = [level.words for level in forest.levels]
+        for level, level_gates, children in zip(forest.levels, gates.split(sizes), arriving, strict=False):
+            hidden, cell = self._compute(level, level_gates, children)
+            levels.append(hidden)
+            pieces = zip(hidden.split(level.leaving), cell.split(level.leaving), strict=True)
+            for target, piece in zip(level.targets, pieces, strict=True):
+                arriving[target].append(piece)
+        states = torch.cat(levels)
+        flat = states.new_zeros(inputs.shape[0] * inputs.shape[1], self._hidden)
+        return flat.index_copy(0, forest.cells, states).view(*inputs.shape[:2], self._hidden)
+
+    def _compute(self, level: Level, gates: Tensor, children: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Give states and cells of a level's words, each of shape ``(words, H)``."""
+        forget, others = gates[:, : self._hidden], gates[:, self._hidden :]
+        kept = None
+        if children:
+            hidden, cells = (torch.cat(parts) for parts in zip(*children, strict=True))
+            sums = hidden.new_zeros(level.words, self._hidden).index_add(0, level.heads, hidden)
+            others = others + self.state(sums)
+            remembered = (forget[level.heads] + self.forget_state(hidden)).sigmoid() * cells
+            kept = remembered.new_zeros(level.words, self._hidden).index_add(0, level.heads, remembered)
+        entering, candidate, leaving = others.chunk(3, dim=1)
+        cell = entering.sigmoid() * candidate.tanh()
+        cell = cell if kept is None else cell + kept
+        return leaving.sigmoid() * cell.tanh(), cell
