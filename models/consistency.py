@@ -93,9 +93,9 @@ def name_labels(
         for start, name in _stretches([sentence for sentence, _ in sentences], _written_names(words, named))
         if not _within_an_entity(owners[start : start + len(name)])
     ]
-    known = {_key(words[span.start : span.end]) for span in named}
+    known = {name_key(words[span.start : span.end]) for span in named}
     for span in spans:
-        key = _key(words[span.start : span.end])
+        key = name_key(words[span.start : span.end])
         if key in known:
             found.append((span.start, " ".join(key), span.label))
     labels_of_names: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -104,7 +104,8 @@ def name_labels(
     return dict(labels_of_names)
 
 
-def _key(words: Sequence[str]) -> tuple[str, ...]:
+def name_key(words: Sequence[str]) -> tuple[str, ...]:
+    """Give what makes two names the same: their words, lower-cased."""
     return tuple(word.lower() for word in words)
 
 
@@ -125,7 +126,7 @@ def _written_names(words: Sequence[str], spans: Iterable[Span]) -> dict[tuple[st
     names: dict[tuple[str, ...], bool] = {}
     for span in spans:
         written = words[span.start : span.end]
-        names[_key(written)] = names.get(_key(written), False) or _is_small(written)
+        names[name_key(written)] = names.get(name_key(written), False) or _is_small(written)
     return names
 
 
@@ -143,7 +144,7 @@ def _stretches(
         by_first[name[0]].append(name)
     offset = 0
     for sentence in sentences:
-        keys = _key(sentence)
+        keys = name_key(sentence)
         for position, first in enumerate(keys):
             for name in by_first.get(first, ()):
                 end = position + len(name)

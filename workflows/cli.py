@@ -116,6 +116,7 @@ def train(
 @click.argument("model")
 @click.option("--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll.")
 @click.option("--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one.")
+@click.option("--train", multiple=True, type=EXISTING_FILE, help="A training corpus: says which names are unseen.")
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), help="Weight samples.  [default: the tagger's own]")
 @click.option("--threshold", type=float, help="Nats above which stage two decides.  [default: the tagger's own]")
@@ -124,13 +125,15 @@ def evaluate(
     *,
     data: tuple[Path, ...],
     labels: str,
+    train: tuple[Path, ...],
     device: str,
     samples: int | None,
     threshold: float | None,
 ) -> Answer:
     """Score a tagger on gold corpora.
 
-    Strict spans by type, drafts against final labels, consistency of recurring names, speed.
+    Strict spans by type, by length, and by whether --train held the name; drafts against final labels; recurring
+    names; uncertainty; speed.
     """
     from workflows import evaluate as workflow
     from workflows.taggers import find_tagger
@@ -139,6 +142,7 @@ def evaluate(
         folder=find_tagger(model).folder,
         data=[str(path) for path in data],
         labels=_label_map(labels),
+        train=[str(path) for path in train],
         device=device,
         samples=samples,
         threshold=threshold,

@@ -1,4 +1,4 @@
-"""Scores of a tagger on a gold corpus: strict spans, stage one against the final labels, consistency, speed."""
+"""Scores of a tagger on a gold corpus: strict spans, whole and in parts; drafts, consistency, uncertainty, speed."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,34 @@ from models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from models.consistency import collection_consistency
 from models.data import Sentence
 from models.outputs import Prediction
-from models.training.metrics import SpanScores, seqeval_f1, span_scores
-from pipeline.errors import ModelError
+from models.training.breakdown import (
+    MENTION_LENGTHS,
+    OTHER_TYPE,
+    SAME_TYPE,
+    SENTENCE_LENGTHS,
+    UNSEEN,
+    known_names,
+    recurring_scores,
+    scores_by_mention_length,
+    scores_by_novelty,
+    scores_by_position,
+    scores_by_sentence_length,
+    uncertainty_by_outcome,
+)
+from models.training.metrics import Scores, SpanScores, seqeval_f1, span_scores
+from pipeline.errors import InputError, ModelError
 from workflows.console import Answer, note, table
-from workflows.corpora import entity_types, gold_labels, read_corpora, without_labels
+from workflows.corpora import Documents, entity_types, gold_labels, read_corpora, without_labels
 
 WARM_UP_DOCUMENTS = 3
 NO_DRAFT = {"f1": 0.0}
+NOVELTY_NAMES = {
+    "seen": "seen",
+    SAME_TYPE: "  with this type",
+    OTHER_TYPE: "  with other types only",
+    UNSEEN: "unseen",
+}
+POSITION_NAMES = {"O": "outside", "S": "single", "B": "first", "I": "inside", "E": "last"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,12 +48,14 @@ class EvaluateJob:
     Attributes:
         folder: of the bundle.
         labels: entity type of the corpus -> type of the tagger, None for no entity.
+        train: corpora that the tagger was trained on, by which names are seen or unseen; their types are mapped too.
         samples, threshold: as in TaggerRunConfig.
     """
 
     folder: Path
     data: Sequence[str]
     labels: Mapping[str, str | None] = field(default_factory=dict)
+    train: Sequence[str] = ()
     device: str = "cpu"
     samples: int | None = None
     threshold: float | None = None
@@ -44,38 +67,67 @@ def run(job: EvaluateJob) -> Answer:
 
     Raises:
         ModelError: when it does not load.
-        InputError: when a corpus cannot be read.
+        InputError: when a corpus cannot be read, or the gold corpora hold no word.
+    """
+    tagger = load(job.folder, device=job.device)
+    values = {
+        "tagger": tagger.name,
+        "digest": tagger_digest(job.folder),
+        "data": list(job.data),
+        "train": list(job.train),
+        "threshold": tagger.threshold if job.threshold is None else job.threshold,
+        **score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels), job),
+    }
+    return Answer(values=values, text=_describe(values))
+
+
+def load(folder: Path, *, device: str) -> Tagger:
+    """Load the tagger of a bundle.
+
+    Raises:
+        ModelError: when it does not load.
     """
     try:
-        tagger = load_tagger(job.folder, device=job.device)
-        digest = tagger_digest(job.folder)
+        return load_tagger(folder, device=device)
     except ModelLoadError as error:
         raise ModelError(str(error)) from error
-    documents = read_corpora(job.data, labels=job.labels)
-    unknown = entity_types(documents) - set(tagger.entity_types)
+
+
+def read_gold_for(tagger: Tagger, paths: Sequence[str], *, labels: Mapping[str, str | None]) -> Documents:
+    """Read gold corpora and warn of what the tagger cannot get right in them.
+
+    Raises:
+        InputError: when one cannot be read, or there is no word in them.
+    """
+    documents = read_corpora(paths, labels=labels)
+    if not any(sentence.words for document in documents for sentence in document):
+        raise InputError(f"{', '.join(paths)}: expected a gold corpus with one sentence or more, got none")
+    kinds = entity_types(documents)
+    if not kinds:
+        note("Warning: the corpus holds no entity, so every F1 is 0.")
+    unknown = kinds - set(tagger.entity_types)
     if unknown:
         note(
             f"Warning: the tagger knows {', '.join(tagger.entity_types)}; every {', '.join(sorted(unknown))} "
             "of the corpus counts as missed. --labels GPE=LOC,MISC= maps or drops types."
         )
-    values = {
-        "tagger": tagger.name,
-        "digest": digest,
-        "data": list(job.data),
-        "threshold": tagger.threshold if job.threshold is None else job.threshold,
-        **score_tagger(tagger, documents, job),
-    }
-    return Answer(values=values, text=_describe(values))
+    return documents
 
 
 def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob) -> dict[str, Any]:
-    """Give the scores of a tagger as plain values, in percent; speed in words a second."""
+    """Give the scores of a tagger as plain values, in percent; uncertainty in nats, speed in words a second.
+
+    Raises:
+        InputError: when a training corpus of the job cannot be read.
+    """
     plain = without_labels(documents)
-    tagger.predict_documents(plain[:WARM_UP_DOCUMENTS], batch_words=job.batch_words, samples=job.samples)
+
+    def predict(some: Documents) -> list[list[Prediction]]:
+        return tagger.predict_documents(some, batch_words=job.batch_words, samples=job.samples, threshold=job.threshold)
+
+    predict(plain[:WARM_UP_DOCUMENTS])
     started = time.perf_counter()
-    predicted = tagger.predict_documents(
-        plain, batch_words=job.batch_words, samples=job.samples, threshold=job.threshold
-    )
+    predicted = predict(plain)
     seconds = time.perf_counter() - started
     words = sum(len(sentence.words) for document in documents for sentence in document)
     gold = gold_labels(documents)
@@ -85,21 +137,58 @@ def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: E
         "documents": len(documents),
         "sentences": len(gold),
         "words": words,
-        "scores": _score_values(span_scores(gold, final)),
-        "draft_scores": _score_values(span_scores(gold, draft)),
+        "scores": _span_values(span_scores(gold, final)),
+        "draft_scores": _span_values(span_scores(gold, draft)),
         "seqeval_f1": seqeval_f1(gold, final),
+        "by_mention_length": _score_values(scores_by_mention_length(gold, final)),
+        "by_sentence_length": _score_values(scores_by_sentence_length(gold, final)),
+        "by_novelty": _novelty(documents, final, job) if job.train else None,
+        "by_position": _score_values(scores_by_position(gold, final)),
         "refined_words": sum(sum(prediction.refined) for document in predicted for prediction in document),
         "consistency": _consistency(documents, predicted, draft=False),
         "draft_consistency": _consistency(documents, predicted, draft=True),
+        "recurring_names": _values(recurring_scores(documents, final)),
+        "draft_recurring_names": _values(recurring_scores(documents, draft)),
+        "uncertainty": _uncertainty(gold, draft, predicted),
         "seconds": seconds,
-        "words_per_second": words / seconds if seconds else 0.0,
+        "words_per_second": words / seconds,
+        "sentences_per_second": len(gold) / seconds,
     }
 
 
-def _score_values(scores: SpanScores) -> dict[str, Any]:
+def _span_values(scores: SpanScores) -> dict[str, Any]:
+    return _score_values({"all": scores.overall, **scores.by_type})
+
+
+def _score_values(scores: Mapping[str, Scores]) -> dict[str, Any]:
+    return {name: _values(found) for name, found in scores.items()}
+
+
+def _values(scores: Scores) -> dict[str, Any]:
+    return {"precision": scores.precision, "recall": scores.recall, "f1": scores.f1, **asdict(scores)}
+
+
+def _novelty(
+    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[str]], job: EvaluateJob
+) -> dict[str, Any]:
+    train = read_corpora(job.train, labels=job.labels)
+    known = known_names(sentence for document in train for sentence in document)
+    sentences = [sentence for document in documents for sentence in document]
+    scores = scores_by_novelty(sentences, predicted, known)
+    return _score_values({"seen": scores[SAME_TYPE] + scores[OTHER_TYPE], **scores})
+
+
+def _uncertainty(
+    gold: Sequence[Sequence[str]], draft: Sequence[Sequence[str]], predicted: Sequence[Sequence[Prediction]]
+) -> dict[str, Any]:
+    nats = [prediction.uncertainty for document in predicted for prediction in document]
+    found = uncertainty_by_outcome(gold, draft, nats)
     return {
-        kind: {"precision": found.precision, "recall": found.recall, "f1": found.f1, **asdict(found)}
-        for kind, found in {"all": scores.overall, **scores.by_type}.items()
+        "right_words": len(found.right),
+        "wrong_words": len(found.wrong),
+        "mean_right": found.mean_right,
+        "mean_wrong": found.mean_wrong,
+        "ratio": found.ratio,
     }
 
 
@@ -126,18 +215,43 @@ def _describe(values: Mapping[str, Any]) -> str:
         for kind, found in scores.items()
     ]
     size = f"{values['documents']:,} documents, {values['sentences']:,} sentences, {values['words']:,} words"
+    speed = f"{values['words_per_second']:,.0f} words/s, {values['sentences_per_second']:,.0f} sentences/s"
     return "\n".join(
         [
             f"{values['tagger']} {values['digest'][:12]} on {', '.join(values['data'])}",
-            f"{size}, {values['words_per_second']:,.0f} words/s",
+            f"{size}; {speed}",
             "",
             table(rows, header=("type", "precision", "recall", "F1", "gold", "draft F1")),
             "",
+            *_describe_parts(values),
             f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
             f"stage two gave the label of {values['refined_words']:,} words",
             _describe_consistency(values["consistency"], values["draft_consistency"]),
+            *_describe_recurring(values["recurring_names"], values["draft_recurring_names"]),
+            _describe_uncertainty(values["uncertainty"]),
         ]
     )
+
+
+def _describe_parts(values: Mapping[str, Any]) -> list[str]:
+    """Lay the parts of the score out in one table, so that their columns stand below each other."""
+    parts: list[tuple[str, str, Mapping[str, str]]] = [
+        ("by_mention_length", "names by words", {name: name for name in MENTION_LENGTHS}),
+        ("by_sentence_length", "names by words of the sentence", {name: name for name in SENTENCE_LENGTHS}),
+        ("by_position", "words by place in the name", POSITION_NAMES),
+    ]
+    if values["by_novelty"] is not None:
+        parts.insert(2, ("by_novelty", "names by training corpus", NOVELTY_NAMES))
+    rows: list[Sequence[object]] = []
+    for key, title, names in parts:
+        found = [(f"  {name}", values[key][part]) for part, name in names.items()]
+        rows.append((title, "", "", "", ""))
+        rows += [
+            (name, part["precision"], part["recall"], part["f1"], part["gold"])
+            for name, part in found
+            if part["gold"] or part["predicted"]
+        ]
+    return [table(rows, header=("", "precision", "recall", "F1", "gold"), right=range(1, 5)), ""]
 
 
 def _describe_consistency(final: Mapping[str, Any], draft: Mapping[str, Any]) -> str:
@@ -147,3 +261,22 @@ def _describe_consistency(final: Mapping[str, Any], draft: Mapping[str, Any]) ->
         f"recurring names that agree within their document: {final['share']:.2f} % of "
         f"{final['occurrences']:,} occurrences (drafts: {draft['share']:.2f} %)"
     )
+
+
+def _describe_recurring(final: Mapping[str, Any], draft: Mapping[str, Any]) -> list[str]:
+    if not final["gold"]:
+        return []
+    return [
+        f"recurring names that are right: {final['recall']:.2f} % of {final['gold']:,} mentions "
+        f"(drafts: {draft['recall']:.2f} %)"
+    ]
+
+
+def _describe_uncertainty(found: Mapping[str, Any]) -> str:
+    means = [
+        f"{mean:.3f} nats where {outcome}"
+        for mean, outcome in ((found["mean_right"], "right"), (found["mean_wrong"], "wrong"))
+        if mean is not None
+    ]
+    ratio = "" if found["ratio"] is None else f" ({found['ratio']:.1f} times)"
+    return f"uncertainty of drafts: {', '.join(means)}{ratio}"

@@ -218,7 +218,9 @@ def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path)
         "seconds": sum(epoch.seconds + epoch.dev_seconds for epoch in result.epochs),
     }
     if corpora.test is not None and job.data.test is not None:
-        scored = evaluate.EvaluateJob(folder=result.bundle, data=[job.data.test])
+        scored = evaluate.EvaluateJob(
+            folder=result.bundle, data=[job.data.test], labels=job.data.labels, train=job.data.train
+        )
         values["test"] = evaluate.score_tagger(load_tagger(result.bundle), corpora.test, scored)
     (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")

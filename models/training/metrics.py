@@ -1,19 +1,30 @@
 """Scores: strict span F1, and seqeval's strict F1 beside it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from models.labels import decode_spans
+from models.labels import Span, decode_spans
+
+Grouping = Callable[[int, Span], str]
+"""Names the group of a span, given the number of its sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
     """Precision, recall and F1 in percent, with their counts."""
 
-    gold: int
-    predicted: int
-    correct: int
+    gold: int = 0
+    predicted: int = 0
+    correct: int = 0
+
+    def __add__(self, other: "Scores") -> "Scores":
+        """Sum the counts, so that the scores of all groups together are the micro average."""
+        return Scores(
+            gold=self.gold + other.gold,
+            predicted=self.predicted + other.predicted,
+            correct=self.correct + other.correct,
+        )
 
     @property
     def precision(self) -> float:
@@ -46,23 +57,35 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     Raises:
         ValueError: when the two have not the same number of sentences or words.
     """
-    counts: dict[str, Counter[str]] = {"gold": Counter(), "predicted": Counter(), "correct": Counter()}
-    for number, (wanted, found) in enumerate(zip(gold, predicted, strict=True)):
-        if len(wanted) != len(found):
-            raise ValueError(f"sentence {number}: expected {len(wanted)} labels, got {len(found)}")
-        wanted_spans, found_spans = set(decode_spans(wanted, "BIO")), set(decode_spans(found, "BIO"))
-        counts["gold"].update(span.label for span in wanted_spans)
-        counts["predicted"].update(span.label for span in found_spans)
-        counts["correct"].update(span.label for span in wanted_spans & found_spans)
-    kinds = sorted(counts["gold"].keys() | counts["predicted"].keys())
-    by_type = {
-        kind: Scores(gold=counts["gold"][kind], predicted=counts["predicted"][kind], correct=counts["correct"][kind])
-        for kind in kinds
+    by_type = grouped_scores(gold, predicted, lambda _, span: span.label)
+    return SpanScores(overall=sum(by_type.values(), Scores()), by_type=by_type)
+
+
+def grouped_scores(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], group: Grouping
+) -> dict[str, Scores]:
+    """Score BIO2 label sequences by exact spans and types, each group of spans by itself.
+
+    A span has one group, whichever side it was read off, so the groups sum to the whole.
+
+    Returns:
+        Scores by the name of the group, in sorted order.
+
+    Raises:
+        ValueError: when the two have not the same number of sentences or words.
+    """
+    wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
+    for number, (wanted_labels, found_labels) in enumerate(zip(gold, predicted, strict=True)):
+        if len(wanted_labels) != len(found_labels):
+            raise ValueError(f"sentence {number}: expected {len(wanted_labels)} labels, got {len(found_labels)}")
+        wanted_spans, found_spans = set(decode_spans(wanted_labels, "BIO")), set(decode_spans(found_labels, "BIO"))
+        wanted.update(group(number, span) for span in wanted_spans)
+        found.update(group(number, span) for span in found_spans)
+        right.update(group(number, span) for span in wanted_spans & found_spans)
+    return {
+        name: Scores(gold=wanted[name], predicted=found[name], correct=right[name])
+        for name in sorted(wanted.keys() | found.keys())
     }
-    overall = Scores(
-        gold=counts["gold"].total(), predicted=counts["predicted"].total(), correct=counts["correct"].total()
-    )
-    return SpanScores(overall=overall, by_type=by_type)
 
 
 def seqeval_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:

@@ -1,5 +1,6 @@
 """Scores on gold corpora, as plain values and as a table."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from models.checkpoint import load_tagger
-from pipeline.errors import ModelError
+from pipeline.errors import InputError, ModelError
 from workflows import evaluate
 from workflows.cli import main
 from workflows.evaluate import EvaluateJob
@@ -46,6 +47,31 @@ def test_our_score_is_seqevals(tiny_bundle: Path) -> None:
     assert set(values["scores"]) == {"all", "LOC", "ORG", "PER"}
 
 
+def test_parts_sum_to_the_whole(tiny_bundle: Path) -> None:
+    job = EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], train=[str(GOLD.with_name("train.conllu"))])
+    values = evaluate.run(job).values
+    assert json.loads(json.dumps(values)) == values
+    for part, left_out in (("by_mention_length", ""), ("by_sentence_length", ""), ("by_novelty", "seen")):
+        for count in ("gold", "predicted", "correct"):
+            total = sum(found[count] for name, found in values[part].items() if name != left_out)
+            assert total == values["scores"]["all"][count]
+    assert sum(found["gold"] for found in values["by_position"].values()) == values["words"]
+    uncertainty = values["uncertainty"]
+    assert uncertainty["right_words"] + uncertainty["wrong_words"] == values["words"]
+    assert values["sentences_per_second"] / values["sentences"] == pytest.approx(
+        values["words_per_second"] / values["words"]
+    )
+
+
+def test_names_are_seen_in_the_training_corpora_of_the_job(tiny_bundle: Path, agreeing: Path) -> None:
+    without = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
+    assert without["by_novelty"] is None
+    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)], train=[str(agreeing)])).values
+    assert values["by_novelty"]["seen"] == values["scores"]["all"]
+    assert values["by_novelty"]["unseen"]["gold"] == 0
+    assert values["recurring_names"]["correct"] == values["recurring_names"]["gold"]
+
+
 def test_types_that_the_tagger_does_not_know_count_as_missed(
     tiny_bundle: Path, write_corpus: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,10 +88,34 @@ def test_a_folder_that_is_no_bundle_is_a_model_error(tmp_path: Path) -> None:
         evaluate.run(EvaluateJob(folder=tmp_path, data=[str(GOLD)]))
 
 
+def test_a_corpus_without_sentences_is_an_input_error(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+    for text in ("", "-DOCSTART-\tx\n\n"):
+        with pytest.raises(InputError, match="expected a gold corpus with one sentence or more"):
+            evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(write_corpus(text))]))
+
+
+def test_a_corpus_without_entities_is_named(
+    tiny_bundle: Path, write_corpus: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = str(write_corpus("It\tO\nrained\tO\n"))
+    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
+    assert values["scores"]["all"]["gold"] == 0
+    assert "the corpus holds no entity" in capsys.readouterr().err
+
+
+def test_a_sentence_of_5000_words_is_scored_whole(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+    corpus = str(write_corpus("Ada\tB-PER\nslept\tO\n" * 2500))
+    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
+    assert (values["documents"], values["sentences"], values["words"]) == (1, 1, 5000)
+    assert values["by_sentence_length"]["51+"]["gold"] == values["recurring_names"]["gold"] == 2500
+
+
 def test_the_command_prints_a_table_by_type(tiny_bundle: Path) -> None:
     result = CliRunner().invoke(main, ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--labels", "ORG=,LOC=PLACE"])
     assert result.exit_code == 0, result.output
-    assert "draft F1" in result.stdout
+    for title in ("draft F1", "names by words", "words by place in the name", "uncertainty of drafts: "):
+        assert title in result.stdout
+    assert "names by training corpus" not in result.stdout
     assert "\nPLACE" in result.stdout
     assert "every PLACE of the corpus counts as missed" in result.stderr
     wrong = CliRunner().invoke(main, ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--labels", "ORG"])

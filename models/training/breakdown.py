@@ -1,0 +1,170 @@
+"""Where a tagger is right: by the length of names and sentences, by what training knew, by repetition and uncertainty.
+
+Every function takes gold and predicted labels in BIO2, one sequence a sentence, all sentences in reading order.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from models.consistency import name_key
+from models.data import Sentence
+from models.labels import Span, convert_labels, decode_spans, split_label
+from models.training.metrics import Scores, grouped_scores
+
+Labels = Sequence[Sequence[str]]
+Names = Mapping[tuple[str, ...], frozenset[str]]
+"""Names, each by its ``name_key``, to the entity types it occurs with."""
+
+MENTION_LENGTHS = ("1", "2", "3", "4+")
+_LENGTH_BOUNDS = (0, 10, 20, 30, 40, 50)
+SENTENCE_LENGTHS = (*(f"{low + 1}-{high}" for low, high in pairwise(_LENGTH_BOUNDS)), f"{_LENGTH_BOUNDS[-1] + 1}+")
+POSITIONS = ("O", "S", "B", "I", "E")
+SAME_TYPE, OTHER_TYPE, UNSEEN = "seen_same_type", "seen_other_type", "unseen"
+
+
+def scores_by_mention_length(gold: Labels, predicted: Labels) -> dict[str, Scores]:
+    """Score by the words of a mention: one, two, three, more (Li et al., 2020, table 4)."""
+
+    def group(_: int, span: Span) -> str:
+        return MENTION_LENGTHS[min(span.end - span.start, len(MENTION_LENGTHS)) - 1]
+
+    return _in_order(grouped_scores(gold, predicted, group), MENTION_LENGTHS)
+
+
+def scores_by_sentence_length(gold: Labels, predicted: Labels) -> dict[str, Scores]:
+    """Score by the words of the sentence, in the bins ``SENTENCE_LENGTHS``."""
+
+    def group(number: int, _: Span) -> str:
+        return sentence_length(len(gold[number]))
+
+    return _in_order(grouped_scores(gold, predicted, group), SENTENCE_LENGTHS)
+
+
+def sentence_length(words: int) -> str:
+    """Give the bin of a sentence of so many words, one or more."""
+    return SENTENCE_LENGTHS[sum(words > bound for bound in _LENGTH_BOUNDS[1:])]
+
+
+def scores_by_novelty(sentences: Sequence[Sentence], predicted: Labels, known: Names) -> dict[str, Scores]:
+    """Score by whether training held the name as an entity of this type, of other types only, or not at all.
+
+    Args:
+        sentences: with gold labels.
+        known: from ``known_names``.
+    """
+
+    def group(number: int, span: Span) -> str:
+        kinds = known.get(_key(sentences[number], span), frozenset())
+        return SAME_TYPE if span.label in kinds else OTHER_TYPE if kinds else UNSEEN
+
+    return _in_order(grouped_scores(_gold(sentences), predicted, group), (SAME_TYPE, OTHER_TYPE, UNSEEN))
+
+
+def known_names(sentences: Iterable[Sentence]) -> Names:
+    """Collect the names of training sentences with gold labels."""
+    kinds: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for sentence in sentences:
+        for span in decode_spans(sentence.labels or (), "BIO"):
+            kinds[_key(sentence, span)].add(span.label)
+    return {name: frozenset(found) for name, found in kinds.items()}
+
+
+def recurring_scores(documents: Sequence[Sequence[Sentence]], predicted: Labels) -> Scores:
+    """Score the mentions of recurring names; the recall is the share of them that are right.
+
+    A name recurs when its words, lower-cased, are a gold mention twice or more in the document, of whatever types.
+    This is our reading of the accuracy on co-occurring names (Co-Acc; Ye et al., 2021, table VI), for which no
+    definition was at hand. Unlike ``consistency`` it asks whether the labels are right, not whether they agree.
+
+    Args:
+        documents: sentences with gold labels.
+    """
+    recurring: list[set[tuple[str, ...]]] = []
+    for document in documents:
+        counts = Counter(
+            _key(sentence, span) for sentence in document for span in decode_spans(sentence.labels or (), "BIO")
+        )
+        recurring += [{name for name, count in counts.items() if count > 1}] * len(document)
+    sentences = [sentence for document in documents for sentence in document]
+
+    def group(number: int, span: Span) -> str:
+        return "recurring" if _key(sentences[number], span) in recurring[number] else "single"
+
+    return grouped_scores(_gold(sentences), predicted, group).get("recurring", Scores())
+
+
+def scores_by_position(gold: Labels, predicted: Labels) -> dict[str, Scores]:
+    """Score single words by their place in a mention, the prefix of their BIOES label (Li et al., 2020, table 5).
+
+    A word is right when prefix and type are.
+    """
+    wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
+    for gold_labels, predicted_labels in zip(gold, predicted, strict=True):
+        pairs = zip(_bioes(gold_labels), _bioes(predicted_labels), strict=True)
+        for wanted_label, found_label in pairs:
+            wanted[split_label(wanted_label)[0]] += 1
+            found[split_label(found_label)[0]] += 1
+            right[split_label(wanted_label)[0]] += wanted_label == found_label
+    return {
+        position: Scores(gold=wanted[position], predicted=found[position], correct=right[position])
+        for position in POSITIONS
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UncertaintyByOutcome:
+    """Uncertainties of words in nats, parted by whether the label was right."""
+
+    right: tuple[float, ...]
+    wrong: tuple[float, ...]
+
+    @property
+    def mean_right(self) -> float | None:
+        """Nats; None where no word is right."""
+        return sum(self.right) / len(self.right) if self.right else None
+
+    @property
+    def mean_wrong(self) -> float | None:
+        """Nats; None where no word is wrong."""
+        return sum(self.wrong) / len(self.wrong) if self.wrong else None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as uncertain wrong labels are as right ones (Ye et al., 2021: 29); None where undefined."""
+        if not self.mean_right or self.mean_wrong is None:
+            return None
+        return self.mean_wrong / self.mean_right
+
+
+def uncertainty_by_outcome(
+    gold: Labels, predicted: Labels, uncertainty: Sequence[Sequence[float]]
+) -> UncertaintyByOutcome:
+    """Part words by whether their BIO2 label was right.
+
+    Args:
+        predicted: labels of the stage that the uncertainty is of.
+        uncertainty: nats, one a word.
+    """
+    outcomes: dict[bool, list[float]] = {True: [], False: []}
+    for columns in zip(gold, predicted, uncertainty, strict=True):
+        for wanted, found, nats in zip(*columns, strict=True):
+            outcomes[wanted == found].append(nats)
+    return UncertaintyByOutcome(right=tuple(outcomes[True]), wrong=tuple(outcomes[False]))
+
+
+def _gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
+    return [sentence.labels or () for sentence in sentences]
+
+
+def _key(sentence: Sentence, span: Span) -> tuple[str, ...]:
+    return name_key(sentence.words[span.start : span.end])
+
+
+def _bioes(labels: Sequence[str]) -> tuple[str, ...]:
+    return convert_labels(labels, source="BIO", target="BIOES")
+
+
+def _in_order(scores: Mapping[str, Scores], groups: Sequence[str]) -> dict[str, Scores]:
+    return {group: scores.get(group, Scores()) for group in groups}
