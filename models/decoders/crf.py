@@ -15,31 +15,15 @@ from models.labels import Scheme, is_legal_transition
 _FORBIDDEN = -1e4
 
 
-class Crf(nn.Module):
+class LinearChain(nn.Module):
     """Transition scores between labels, with start and end vectors in place of extra labels."""
 
-    illegal: Tensor
-    illegal_start: Tensor
-    illegal_end: Tensor
-
-    def __init__(self, labels: Sequence[str], scheme: Scheme, *, legal_mode: bool) -> None:
-        """Start from zero scores.
-
-        Args:
-            legal_mode: whether the mode is sought among well-formed label sequences only. Training and marginals
-                always go over all sequences.
-        """
+    def __init__(self, labels: int) -> None:
+        """Start from zero scores."""
         super().__init__()
-        self.transitions = nn.Parameter(torch.zeros(len(labels), len(labels)))
-        self.start = nn.Parameter(torch.zeros(len(labels)))
-        self.end = nn.Parameter(torch.zeros(len(labels)))
-        self._legal_mode = legal_mode
-        pairs = [[not is_legal_transition(left, right, scheme) for right in labels] for left in labels]
-        starts = [not is_legal_transition(None, right, scheme) for right in labels]
-        ends = [not is_legal_transition(left, None, scheme) for left in labels]
-        self.register_buffer("illegal", torch.tensor(pairs), persistent=False)
-        self.register_buffer("illegal_start", torch.tensor(starts), persistent=False)
-        self.register_buffer("illegal_end", torch.tensor(ends), persistent=False)
+        self.transitions = nn.Parameter(torch.zeros(labels, labels))
+        self.start = nn.Parameter(torch.zeros(labels))
+        self.end = nn.Parameter(torch.zeros(labels))
 
     def forward(self, emissions: Tensor, mask: Tensor) -> "CrfDistribution":
         """Build the distribution.
@@ -53,8 +37,36 @@ class Crf(nn.Module):
 
     def mode_scores(self) -> tuple[Tensor, Tensor, Tensor]:
         """Give transitions, start and end as the search for the mode uses them."""
+        return self.transitions, self.start, self.end
+
+
+class Crf(LinearChain):
+    """A linear chain over the labels of a scheme, which may forbid ill-formed sequences to the mode."""
+
+    illegal: Tensor
+    illegal_start: Tensor
+    illegal_end: Tensor
+
+    def __init__(self, labels: Sequence[str], scheme: Scheme, *, legal_mode: bool) -> None:
+        """Start from zero scores.
+
+        Args:
+            legal_mode: whether the mode is sought among well-formed label sequences only. Training and marginals
+                always go over all sequences.
+        """
+        super().__init__(len(labels))
+        self._legal_mode = legal_mode
+        pairs = [[not is_legal_transition(left, right, scheme) for right in labels] for left in labels]
+        starts = [not is_legal_transition(None, right, scheme) for right in labels]
+        ends = [not is_legal_transition(left, None, scheme) for left in labels]
+        self.register_buffer("illegal", torch.tensor(pairs), persistent=False)
+        self.register_buffer("illegal_start", torch.tensor(starts), persistent=False)
+        self.register_buffer("illegal_end", torch.tensor(ends), persistent=False)
+
+    @override
+    def mode_scores(self) -> tuple[Tensor, Tensor, Tensor]:
         if not self._legal_mode:
-            return self.transitions, self.start, self.end
+            return super().mode_scores()
         return (
             self.transitions.masked_fill(self.illegal, _FORBIDDEN),
             self.start.masked_fill(self.illegal_start, _FORBIDDEN),
@@ -65,7 +77,7 @@ class Crf(nn.Module):
 class CrfDistribution(LabelDistribution):
     """Label sequences of a batch under a CRF."""
 
-    def __init__(self, crf: Crf, emissions: Tensor, mask: Tensor) -> None:
+    def __init__(self, crf: LinearChain, emissions: Tensor, mask: Tensor) -> None:
         """Hold the scores; nothing is computed yet."""
         self._crf = crf
         self._emissions = emissions

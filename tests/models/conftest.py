@@ -39,6 +39,7 @@ _TINY = {
     "bilstm_crf": _ONE_STAGE,
     "bilstm_softmax": _ONE_STAGE,
     "doc_uanet": _TWO_STAGE,
+    "structured_refinement": _ONE_STAGE,
     "uanet": _TWO_STAGE,
 }
 

@@ -1,0 +1,48 @@
+"""Structured attention over labels: the marginals of a CRF as attention weights (Wang et al., 2021, section 3).
+
+Unlike the softmax of a label attention a word's weights depend on the scores of the whole sentence.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.decoders.crf import CrfDistribution
+
+Merge = Literal["residual", "concatenation"]
+
+
+class StructuredAttention(nn.Module):
+    """Refines hidden states by the label embeddings that the whole sentence makes likely.
+
+    With the marginals ``mu``, the label embeddings ``v`` and the projection ``V``, which has a bias, a word's state
+    ``h`` becomes ``LayerNorm(h + ReLU(sum_y mu(y) V v_y))`` (Wang et al., 2021); with the merge ``concatenation`` (the
+    ablation of its Table 8) both summands stand side by side. The marginals stay in the graph, so that training
+    differentiates the log-partition twice.
+    """
+
+    def __init__(self, dimension: int, *, merge: Merge) -> None:
+        """Build the layer for states and label embeddings of so many dimensions."""
+        super().__init__()
+        self.output_dimension = dimension if merge == "residual" else 2 * dimension
+        self.value = nn.Linear(dimension, dimension)
+        self.norm = nn.LayerNorm(self.output_dimension)
+        self._merge = merge
+
+    def forward(self, hidden: Tensor, label_embedding: Tensor, distribution: CrfDistribution) -> Tensor:
+        """Refine the states of a batch.
+
+        Args:
+            hidden: shape ``(B, T, dimension)``, float.
+            label_embedding: shape ``(L, dimension)``, float.
+            distribution: over the label sequences of the batch, as scored from ``hidden``.
+
+        Returns:
+            Shape ``(B, T, output_dimension)``, float.
+        """
+        values = self.value(label_embedding)
+        expected = (distribution.marginals().to(values.dtype) @ values).relu()
+        merged = hidden + expected if self._merge == "residual" else torch.cat((hidden, expected), dim=-1)
+        refined: Tensor = self.norm(merged)
+        return refined

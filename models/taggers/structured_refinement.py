@@ -1,0 +1,127 @@
+"""Structured Refinement (SR): hidden states refined by the marginals of a CRF (Wang et al., 2021).
+
+Each refinement layer is a BiLSTM, a CRF over the products of its states with the label embeddings, and structured
+attention; a last BiLSTM and CRF decode. Only the last CRF is trained on labels; the others learn through it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, ValidationInfo, field_validator
+from torch import Tensor, nn
+from typing_extensions import override
+
+from models.base import OneStageTagger, TaggerConfig
+from models.data import Batch, Vocabulary
+from models.decoders.crf import Crf, CrfDistribution, LinearChain
+from models.decoders.structured_attention import Merge, StructuredAttention
+from models.layers.bilstm import BiLstm, BiLstmConfig
+from models.layers.char_lstm import CharLstmConfig
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from models.outputs import AttentionWeights
+
+# Bounds of the CRF's initial scores, as in the authors' library torchlatent up to version 0.4.2.
+_INITIAL_SCORE = 0.01
+
+
+class StructuredRefinementConfig(TaggerConfig):
+    """Sizes of the structured refinement tagger."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig(characters=CharLstmConfig(hidden=50))
+    lstm: BiLstmConfig = BiLstmConfig(hidden=300)
+    """The BiLSTM of every layer; label embeddings have as many dimensions as its output."""
+    layers: int = Field(default=1, ge=1)
+    """Refinement layers; the decoder's BiLSTM comes on top."""
+    sharing: Literal["both", "embeddings", "none"] = "both"
+    """What refinement layers and decoder have in common: label embeddings and CRF, the embeddings, or neither."""
+    latent_labels: int | None = Field(default=None, ge=1)
+    """Labels of a refinement layer that shares nothing; None gives it as many as there are labels."""
+    merge: Merge = "residual"
+    """How a layer joins its states and the expected label embedding."""
+    legal_mode: bool = True
+    """Seek the best label sequence among the well-formed ones only."""
+
+    @field_validator("latent_labels")
+    @classmethod
+    def _latent_labels_are_not_shared(cls, latent_labels: int | None, known: ValidationInfo) -> int | None:
+        if latent_labels is not None and known.data.get("sharing") != "none":
+            raise ValueError("expected sharing: none beside a number of latent labels")
+        return latent_labels
+
+
+class StructuredRefinement(OneStageTagger):
+    """Word representation, refinement layers, BiLSTM, CRF.
+
+    Attributes:
+        label_embeddings: of each refinement layer and of the decoder, which comes last; a single one if shared.
+            Shape ``(L, d)`` each.
+        crfs: likewise.
+    """
+
+    name: ClassVar[str] = "structured_refinement"
+    config_class: ClassVar[type[TaggerConfig]] = StructuredRefinementConfig
+
+    def __init__(self, config: StructuredRefinementConfig, vocabulary: Vocabulary) -> None:
+        """Build the network."""
+        super().__init__(config, vocabulary)
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        self.lstms = nn.ModuleList()
+        self.attentions = nn.ModuleList()
+        width = self.representation.output_dimension
+        for _ in range(config.layers):
+            lstm = BiLstm(config.lstm, width)
+            attention = StructuredAttention(lstm.output_dimension, merge=config.merge)
+            self.lstms.append(lstm)
+            self.attentions.append(attention)
+            width = attention.output_dimension
+        self.lstms.append(BiLstm(config.lstm, width))
+        labels = len(vocabulary.labels)
+        latent = config.latent_labels or labels
+        own_embeddings = config.layers if config.sharing == "none" else 0
+        own_crfs = config.layers if config.sharing != "both" else 0
+        self.label_embeddings = nn.ParameterList(
+            _label_embedding(size, 2 * config.lstm.hidden) for size in (*[latent] * own_embeddings, labels)
+        )
+        self.crfs = nn.ModuleList(LinearChain(latent) for _ in range(own_crfs))
+        self.crfs.append(Crf(vocabulary.labels, vocabulary.scheme, legal_mode=config.legal_mode))
+        for scores in self.crfs.parameters():
+            nn.init.uniform_(scores, -_INITIAL_SCORE, _INITIAL_SCORE)
+
+    @override
+    def distribution(self, batch: Batch) -> CrfDistribution:
+        return self._distributions(batch)[-1]
+
+    @override
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        if len(self.label_embeddings) > 1:
+            return {}  # The labels of a layer with embeddings of its own have no names.
+        layers = enumerate(self._distributions(batch)[:-1], start=1)
+        return {
+            f"refinement {layer}": AttentionWeights(weights=distribution.marginals()[:, None], over="labels")
+            for layer, distribution in layers
+        }
+
+    def _distributions(self, batch: Batch) -> list[CrfDistribution]:
+        """Give the distribution over labels of each refinement layer, and at last the decoder's."""
+        states = self.representation(batch, self.encoder_features(batch))
+        found = []
+        for layer, attention in enumerate(self.attentions):
+            hidden = self.lstms[layer](states, batch.lengths)
+            label_embedding = self.label_embeddings[min(layer, len(self.label_embeddings) - 1)]
+            found.append(self._score(hidden, label_embedding, self.crfs[min(layer, len(self.crfs) - 1)], batch))
+            states = attention(hidden, label_embedding, found[-1])
+        hidden = self.lstms[-1](states, batch.lengths)
+        return [*found, self._score(hidden, self.label_embeddings[-1], self.crfs[-1], batch)]
+
+    def _score(self, hidden: Tensor, label_embedding: Tensor, crf: nn.Module, batch: Batch) -> CrfDistribution:
+        distribution: CrfDistribution = crf(hidden @ label_embedding.T, batch.mask)
+        return distribution
+
+
+def _label_embedding(labels: int, dimension: int) -> nn.Parameter:
+    """Draw label embeddings as a linear layer draws its weights; the paper does not say how."""
+    embedding = torch.empty(labels, dimension)
+    nn.init.kaiming_uniform_(embedding, a=math.sqrt(5))
+    return nn.Parameter(embedding)
