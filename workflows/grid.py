@@ -1,0 +1,371 @@
+"""The grid of results: every tagger on every corpus, several seeds, one JSON a run, one page that shows them.
+
+``python -m workflows.grid run`` trains what has no JSON yet and may be stopped, killed and started again at any
+moment: a training goes on from its last epoch. Several processes may share the folders; each run is locked by the one
+that works on it. ``render`` writes the page from the JSON files alone; a cell without runs says so.
+"""
+
+import fcntl
+import json
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import torch
+from pydantic import Field
+
+from models.checkpoint import load_tagger
+from models.config import Config
+from models.data import Sentence
+from models.labels import Span, decode_spans
+from models.layers.encoder import EncoderConfig, load_encoder
+from workflows import evaluate, train
+from workflows.config import TrainJob, read_train_job, read_yaml
+from workflows.console import note
+from workflows.corpora import Documents, read_corpora, without_labels
+
+CONF = Path("conf/grid.yaml")
+TRAIN_FOLDER = Path("conf/train")
+RESULTS = Path("tests/benchmarks/results/grid")
+SPLITS = ("dev", "test")
+
+
+class CorpusConfig(Config):
+    """One corpus, a folder with the files train, dev and (mostly) test."""
+
+    folder: str
+    """Below the folder of all corpora."""
+    documents: bool = True
+    """Whether its sentences stand in documents."""
+    floor: tuple[float, float | None] | None = None
+    """F1 on dev and test of a CRF over words, affixes and shapes; a tagger below it is undertrained or broken."""
+    set: tuple[str, ...] = ()
+    """``key=value`` for every training on this corpus, as ``concord train --set`` takes them."""
+    trees: Literal["gold", "parser", "none"] = "none"
+    """Where the dependency trees come from; `parser`: ``concord parse`` makes the corpus first."""
+
+
+class RowConfig(Config):
+    """One system of a table."""
+
+    tagger: str
+    key: str | None = None
+    """Names the system in file names; the tagger if none. Equal keys in two tables mean the same system."""
+    name: str | None = None
+    """What the page calls it; the key if none."""
+    profile: str | None = None
+    """Another profile than the table's."""
+    corpus: str | None = None
+    """Another corpus than the table's: the same texts with other trees."""
+    set: tuple[str, ...] = ()
+    not_applicable: str | None = None
+    """Why the cell has no sense; the page says n/a."""
+
+    @property
+    def own_key(self) -> str:
+        """The system's key."""
+        return self.key or self.tagger
+
+
+class TableConfig(Config):
+    """Systems side by side: the same corpus, representation and budget."""
+
+    title: str
+    corpus: str
+    profile: str
+    """The profile of conf/train/*.yaml; says which word representation."""
+    seeds: tuple[int, ...] = (1, 2, 3)
+    rows: tuple[RowConfig, ...]
+    note: str | None = None
+    papers: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
+    """Columns of the papers' figures: title -> key of a row -> figure, as printed."""
+
+
+class ClaimConfig(Config):
+    """One claim of the papers, as a comparison of rows."""
+
+    text: str
+    table: str
+    better: str | None = None
+    """Key of the row that the claim puts first."""
+    worse: str | None = None
+    measure: Literal["all", "multi_word", "recurring", "once", "recurring_less_once", "draft", "uncertainty"] = "all"
+    """`draft` compares the row `better` with its own drafts; `uncertainty` asks for the ratio of mean entropies of
+    wrong and right drafts."""
+    untestable: str | None = None
+    """Why it cannot be tested here."""
+
+
+class GridConfig(Config):
+    """The whole grid; conf/grid.yaml."""
+
+    corpora: Mapping[str, CorpusConfig]
+    tables: Mapping[str, TableConfig]
+    claims: tuple[ClaimConfig, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One training of the grid."""
+
+    corpus: str
+    profile: str
+    row: RowConfig
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the run's files."""
+        return f"{self.corpus}.{self.profile}.{self.row.own_key}.{self.seed}"
+
+
+def read_grid(path: Path = CONF) -> GridConfig:
+    """Read the grid.
+
+    Raises:
+        ConfigError: naming the key at fault.
+    """
+    return GridConfig.from_mapping(read_yaml(path), where=str(path))
+
+
+def runs_of(grid: GridConfig, tables: Sequence[str]) -> list[Run]:
+    """Give the runs of tables, first seeds first, so that a grid stopped early has something of every row."""
+    found: dict[str, Run] = {}
+    for name in tables:
+        table = grid.tables[name]
+        for seed in table.seeds:
+            for row in table.rows:
+                if row.not_applicable is None:
+                    run = Run(
+                        corpus=row.corpus or table.corpus, profile=row.profile or table.profile, row=row, seed=seed
+                    )
+                    found.setdefault(run.name, run)
+    return list(found.values())
+
+
+def job_of(run: Run, grid: GridConfig, data: Path) -> TrainJob:
+    """Give the training of a run, as ``concord train`` would read it.
+
+    Raises:
+        ConfigError: when the tagger has no such profile, or a key is not known.
+    """
+    corpus = grid.corpora[run.corpus]
+    folder = data / corpus.folder
+    files = {split: next(iter(sorted(folder.glob(f"{split}.conll*"))), folder / f"{split}.conllu") for split in
+             ("train", *SPLITS)}  # fmt: skip
+    overrides = [
+        f"data.train=[{json.dumps(str(files['train']))}]",
+        f"data.dev={json.dumps(str(files['dev']))}",
+        f"fit.seed={run.seed}",
+        *corpus.set,
+        *run.row.set,
+    ]
+    return read_train_job(TRAIN_FOLDER / f"{run.row.tagger}.yaml", profile=run.profile, overrides=overrides)
+
+
+def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str, Any]:
+    """Train one system, going on where an interrupted training stopped, and score its best epoch on dev and test."""
+    job = job_of(run, grid, data)
+    options = train.TrainOptions(folder=folder / run.name, resume=True, tracked=False)
+    before = _cpu_seconds()
+    answer = train.run(job, options)
+    trained = _cpu_seconds() - before
+    values = answer.values
+    tagger = load_tagger(Path(values["bundle"]))
+    record: dict[str, Any] = {
+        "run": run.name,
+        "tagger": run.row.tagger,
+        "set": [*grid.corpora[run.corpus].set, *run.row.set],
+        "seed": run.seed,
+        "profile": run.profile,
+        "corpus": run.corpus,
+        "parameters": sum(weight.numel() for weight in tagger.parameters()),
+        "epochs": values["epochs"],
+        "best": values["best"],
+        "train_seconds": values["seconds"],
+        "cpu_seconds_of_last_process": trained,
+        "units": {},
+    }
+    for split in SPLITS:
+        path = Path(job.data.dev).with_name(Path(job.data.dev).name.replace("dev.", f"{split}.", 1))
+        if not path.exists():
+            continue
+        documents = read_corpora([str(path)], labels=job.data.labels)
+        scored = evaluate.EvaluateJob(folder=Path(values["bundle"]), data=[str(path)])
+        record[split] = evaluate.score_tagger(tagger, documents, scored)
+        predicted = tagger.predict_documents(without_labels(documents))
+        record["units"][split] = {
+            "final": unit_counts(documents, [[found.labels for found in document] for document in predicted]),
+            "draft": unit_counts(documents, [[found.draft_labels for found in document] for document in predicted]),
+        }
+    return rounded(record)
+
+
+def read_features(work: Path, run: Run, grid: GridConfig, data: Path) -> None:
+    """Let the encoder keep the features of a run's sentences, from a file if an earlier run has written it."""
+    job = job_of(run, grid, data)
+    values = job.model.get("encoder")
+    if values is None or values.get("tuned"):
+        return
+    encoder = load_encoder(EncoderConfig.from_mapping(values), "cpu")
+    path = work / f"{run.corpus}.features"
+    if path.exists():
+        encoder.read_kept(path)
+        return
+    documents = read_corpora([*job.data.train, job.data.dev], labels={})
+    encoder.keep([sentence.words for document in documents for sentence in document if sentence.words])
+    staged = path.with_suffix(".staged")
+    encoder.write_kept(staged)
+    staged.replace(path)
+
+
+def unit_counts(documents: Documents, predicted: Sequence[Sequence[Sequence[str]]]) -> dict[str, list[list[int]]]:
+    """Count gold, predicted and correct names of each document, for tests over pairs of systems.
+
+    A name of a document is its lower-cased word sequence; it recurs if gold has it twice or more in the document.
+
+    Returns:
+        Measure (``all``, ``multi_word`` for names of two words or more, ``recurring``, ``once``) to one triple a
+        document.
+    """
+    counts: dict[str, list[list[int]]] = {"all": [], "multi_word": [], "recurring": [], "once": []}
+    for document, labels in zip(documents, predicted, strict=True):
+        gold = _named_spans(document, [sentence.labels or () for sentence in document])
+        found = _named_spans(document, labels)
+        names = [name for name, _ in gold]
+        again = {name for name in names if names.count(name) > 1}
+        for measure, keep in (
+            ("all", lambda name, again: True),
+            ("multi_word", lambda name, again: len(name) > 1),
+            ("recurring", lambda name, again: name in again),
+            ("once", lambda name, again: name not in again),
+        ):
+            wanted = {place for name, place in gold if keep(name, again)}
+            given = {place for name, place in found if keep(name, again)}
+            counts[measure].append([len(wanted), len(given), len(wanted & given)])
+    return counts
+
+
+def _named_spans(
+    document: Sequence[Sentence], labels: Sequence[Sequence[str]]
+) -> list[tuple[tuple[str, ...], tuple[int, Span]]]:
+    return [
+        (tuple(word.lower() for word in sentence.words[span.start : span.end]), (number, span))
+        for number, (sentence, own) in enumerate(zip(document, labels, strict=True))
+        for span in decode_spans(own, "BIO")
+    ]
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Round every float within plain values, so that records stay small."""
+    if isinstance(value, float):
+        return round(value, digits)
+    if isinstance(value, Mapping):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    return [rounded(item, digits) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold a lock while a block runs; False where another process holds it. A killed process holds none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def surroundings() -> dict[str, Any]:
+    """Give commit, hardware and versions."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "commit": commit.stdout.strip(),
+        "hardware": f"{platform.machine()}, {torch.get_num_threads()} thread(s)",
+        "torch": version("torch"),
+    }
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def main() -> None:
+    """Train the grid of results, or show it."""
+
+
+folder_option = click.option(
+    "--results", type=click.Path(path_type=Path), default=RESULTS, show_default=True, help="One JSON a run."
+)
+tables_option = click.option("--table", "tables", multiple=True, help="Only this table; may be given often.")
+
+
+@main.command()
+@click.option("--data", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the corpora.")
+@click.option("--work", type=click.Path(path_type=Path), default=Path("out/grid"), show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--seed", "seeds", type=int, multiple=True, help="Only this seed; may be given often.")
+@click.option("--minutes", type=float, help="Start no further run after so many minutes.")
+@folder_option
+@tables_option
+def run(
+    data: Path,
+    work: Path,
+    threads: int,
+    seeds: tuple[int, ...],
+    minutes: float | None,
+    results: Path,
+    tables: tuple[str, ...],
+) -> None:
+    """Train what has no result yet."""
+    torch.set_num_threads(threads)
+    grid = read_grid()
+    started = time.monotonic()
+    for item in runs_of(grid, tables or list(grid.tables)):
+        if minutes is not None and time.monotonic() - started > 60 * minutes:
+            break
+        if seeds and item.seed not in seeds:
+            continue
+        with locked(work / f"{item.name}.lock") as mine:
+            path = results / f"{item.name}.json"
+            if not mine or path.exists():
+                continue
+            note(f"{item.name}: begins")
+            read_features(work, item, grid, data)
+            record = perform(item, grid, data=data, folder=work) | surroundings()
+            results.mkdir(parents=True, exist_ok=True)
+            staged = work / f"{item.name}.json"
+            staged.write_text(json.dumps(record) + "\n", encoding="utf-8")
+            shutil.move(staged, path)
+            shutil.rmtree(work / item.name)
+            note(f"{item.name}: dev {record['dev']['scores']['all']['f1']:.2f}")
+
+
+@main.command()
+@click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("docs/results.md"), show_default=True)
+@folder_option
+def render(output: Path, results: Path) -> None:
+    """Write the page of results."""
+    from workflows.grid_page import render_page
+
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(render_page(read_grid(), records), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
