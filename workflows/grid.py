@@ -208,7 +208,7 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str
             "final": unit_counts(documents, [[found.labels for found in document] for document in predicted]),
             "draft": unit_counts(documents, [[found.draft_labels for found in document] for document in predicted]),
         }
-    return rounded(record)
+    return dict(rounded(record))
 
 
 def read_features(work: Path, run: Run, grid: GridConfig, data: Path) -> None:
@@ -244,15 +244,14 @@ def unit_counts(documents: Documents, predicted: Sequence[Sequence[Sequence[str]
         found = _named_spans(document, labels)
         names = [name for name, _ in gold]
         again = {name for name in names if names.count(name) > 1}
-        for measure, keep in (
-            ("all", lambda name, again: True),
-            ("multi_word", lambda name, again: len(name) > 1),
-            ("recurring", lambda name, again: name in again),
-            ("once", lambda name, again: name not in again),
-        ):
-            wanted = {place for name, place in gold if keep(name, again)}
-            given = {place for name, place in found if keep(name, again)}
-            counts[measure].append([len(wanted), len(given), len(wanted & given)])
+        chosen = {
+            "all": (gold, found),
+            "multi_word": tuple([item for item in items if len(item[0]) > 1] for items in (gold, found)),
+            "recurring": tuple([item for item in items if item[0] in again] for items in (gold, found)),
+            "once": tuple([item for item in items if item[0] not in again] for items in (gold, found)),
+        }
+        for measure, (wanted, given) in chosen.items():
+            counts[measure].append([len(wanted), len(given), len(set(wanted) & set(given))])
     return counts
 
 
@@ -311,6 +310,9 @@ def main() -> None:
 folder_option = click.option(
     "--results", type=click.Path(path_type=Path), default=RESULTS, show_default=True, help="One JSON a run."
 )
+grid_option = click.option(
+    "--grid", "conf", type=click.Path(path_type=Path), default=CONF, show_default=True, help="What the grid holds."
+)
 tables_option = click.option("--table", "tables", multiple=True, help="Only this table; may be given often.")
 
 
@@ -320,6 +322,7 @@ tables_option = click.option("--table", "tables", multiple=True, help="Only this
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--seed", "seeds", type=int, multiple=True, help="Only this seed; may be given often.")
 @click.option("--minutes", type=float, help="Start no further run after so many minutes.")
+@grid_option
 @folder_option
 @tables_option
 def run(
@@ -328,12 +331,13 @@ def run(
     threads: int,
     seeds: tuple[int, ...],
     minutes: float | None,
+    conf: Path,
     results: Path,
     tables: tuple[str, ...],
 ) -> None:
     """Train what has no result yet."""
     torch.set_num_threads(threads)
-    grid = read_grid()
+    grid = read_grid(conf)
     started = time.monotonic()
     for item in runs_of(grid, tables or list(grid.tables)):
         if minutes is not None and time.monotonic() - started > 60 * minutes:
@@ -357,14 +361,15 @@ def run(
 
 @main.command()
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("docs/results.md"), show_default=True)
+@grid_option
 @folder_option
-def render(output: Path, results: Path) -> None:
+def render(output: Path, conf: Path, results: Path) -> None:
     """Write the page of results."""
     from workflows.grid_page import render_page
 
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(render_page(read_grid(), records), encoding="utf-8")
+    output.write_text(render_page(read_grid(conf), records), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,185 @@
+"""The grid: what it would run, how it survives a kill, what it counts, and what its page says of what is missing."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from models.data import Sentence
+from workflows.grid import GridConfig, job_of, locked, main, read_grid, runs_of, unit_counts
+from workflows.grid_page import compare, render_page
+
+CHECKOUT = Path(__file__).parents[2]
+GRID = {
+    "corpora": {
+        "ours": {"folder": "train", "floor": [50.0, None], "set": ["fit.epochs=3"]},
+        "alone": {"folder": "train", "documents": False},
+    },
+    "tables": {
+        "main": {
+            "title": "Ours",
+            "corpus": "ours",
+            "profile": "small",
+            "seeds": [1, 2],
+            "rows": [
+                {"tagger": "bilstm_softmax", "name": "Plain"},
+                {"tagger": "bilstm_softmax", "key": "wide", "set": ["model.lstm.hidden=8"]},
+                {"tagger": "doc_uanet", "not_applicable": "no documents"},
+            ],
+            "papers": {"CoNLL-03 test": {"wide": "91.2"}},
+        },
+        "more": {"title": "More", "corpus": "alone", "profile": "small", "seeds": [1], "rows": [{"tagger": "uanet"}]},
+    },
+    "claims": [
+        {"text": "Wide is better", "table": "main", "better": "wide", "worse": "bilstm_softmax"},
+        {"text": "Gold helps", "table": "main", "untestable": "needs a licence"},
+    ],
+}
+
+
+@pytest.fixture
+def grid() -> GridConfig:
+    return GridConfig.from_mapping(GRID)
+
+
+def record(key: str, seed: int, correct: list[int], *, gold: int = 10, split: str = "test") -> dict[str, Any]:
+    """Make the record of a run that found so many of ten names in each document."""
+    triples = [[gold, gold, number] for number in correct]
+    f1 = 100 * sum(correct) / (gold * len(correct))
+    scores = {
+        "scores": {"all": {"f1": f1}},
+        "draft_scores": {"all": {"f1": f1}},
+        "consistency": {"share": 90.0},
+        "words_per_second": 1234.5,
+    }
+    measures = dict.fromkeys(("all", "multi_word", "recurring", "once"), triples)
+    return {
+        "run": f"ours.small.{key}.{seed}",
+        "seed": seed,
+        "parameters": 1_500_000,
+        "best": {"threshold": None},
+        "train_seconds": 90.0,
+        "dev": scores,
+        split: scores,
+        "units": {split: {"final": measures, "draft": dict(measures)}},
+    }
+
+
+def test_every_run_of_the_grid_has_a_job_that_reads() -> None:
+    grid = read_grid(CHECKOUT / "conf/grid.yaml")
+    for run in runs_of(grid, list(grid.tables)):
+        job = job_of(run, grid, Path("/corpora"))
+        assert job.tagger == run.row.tagger
+        assert job.fit["seed"] == run.seed
+    for claim in grid.claims:
+        keys = {row.own_key for row in grid.tables[claim.table].rows}
+        assert {claim.better, claim.worse} - {None} <= keys
+
+
+def test_runs_of_a_seed_come_before_those_of_the_next(grid: GridConfig) -> None:
+    assert [run.name for run in runs_of(grid, ["main", "more"])] == [
+        "ours.small.bilstm_softmax.1", "ours.small.wide.1", "ours.small.bilstm_softmax.2", "ours.small.wide.2",
+        "alone.small.uanet.1",
+    ]  # fmt: skip
+
+
+def test_a_killed_grid_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    conf = tmp_path / "grid.yaml"
+    conf.write_text(yaml.safe_dump(GRID))
+
+    def command(place: str) -> list[str]:
+        return [
+            sys.executable, "-m", "workflows.grid", "run", "--grid", str(conf), "--data", str(CHECKOUT / "examples"),
+            "--work", str(tmp_path / place / "work"), "--results", str(tmp_path / place / "results"),
+            "--table", "main", "--seed", "1",
+        ]  # fmt: skip
+
+    with subprocess.Popen(command("killed"), cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.startswith("epoch 1/3"))
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "killed/results").exists()
+    for place in ("killed", "undisturbed"):
+        subprocess.run(command(place), cwd=CHECKOUT, check=True, capture_output=True)
+
+    def kept(place: str) -> dict[str, Any]:
+        found = {path.name: json.loads(path.read_text()) for path in (tmp_path / place / "results").iterdir()}
+        return {name: (values["dev"]["scores"], values["units"], values["best"]["loss"]) for name, values in
+                found.items()}  # fmt: skip
+
+    assert kept("killed") == kept("undisturbed")
+    assert set(kept("killed")) == {"ours.small.bilstm_softmax.1.json", "ours.small.wide.1.json"}
+    again = subprocess.run(command("killed"), cwd=CHECKOUT, check=True, capture_output=True, text=True)
+    assert again.stderr == ""
+
+
+def test_a_run_that_another_process_works_on_is_left_to_it(tmp_path: Path) -> None:
+    with locked(tmp_path / "run.lock") as mine, locked(tmp_path / "run.lock") as second:
+        assert (mine, second) == (True, False)
+    with locked(tmp_path / "run.lock") as later:
+        assert later
+
+
+def test_names_are_counted_by_document() -> None:
+    document = [
+        Sentence(words=("Ada", "King", "met", "Ford"), labels=("B-PER", "I-PER", "O", "B-PER")),
+        Sentence(words=("FORD", "left", "Rome"), labels=("B-PER", "O", "B-LOC")),
+    ]
+    predicted = [("B-PER", "I-PER", "O", "B-ORG"), ("B-PER", "O", "B-LOC")]
+    assert unit_counts([document, []], [predicted, []]) == {
+        "all": [[4, 4, 3], [0, 0, 0]],
+        "multi_word": [[1, 1, 1], [0, 0, 0]],
+        "recurring": [[2, 2, 1], [0, 0, 0]],
+        "once": [[2, 2, 2], [0, 0, 0]],
+    }
+
+
+def test_the_page_says_what_was_not_run_and_guesses_nothing(grid: GridConfig) -> None:
+    page = render_page(grid, [])
+    assert page.count("| not run |") == 4
+    assert "n/a: no documents" in page
+    assert "not testable: needs a licence" in page
+
+
+def test_the_page_shows_mean_spread_floor_and_answers(grid: GridConfig) -> None:
+    records = [
+        record(key, seed, [base + seed] * 30) for key, base in (("wide", 6), ("bilstm_softmax", 1)) for seed in (1, 2)
+    ]
+    page = render_page(grid, records)
+    wide = next(line for line in page.splitlines() if line.startswith("| wide |"))
+    assert "75.0 ± 7.1 |" in wide
+    assert wide.endswith("| 91.2 |")
+    plain = next(line for line in page.splitlines() if line.startswith("| Plain |"))
+    assert "25.0 ± 7.1 ▼" in plain
+    claim = next(line for line in page.splitlines() if line.startswith("| Wide is better |"))
+    assert claim.endswith("+50.0 (+40.0 to +60.0), 2 and 2 seeds | not testable: bilstm_softmax below the floor |")
+
+
+def test_measures_compare_what_they_say() -> None:
+    better, worse = [record("a", 1, [9] * 20)], [record("b", 1, [6] * 20)]
+    assert compare(better, worse, measure="all").mean == pytest.approx(30.0)
+    assert compare(better, worse, measure="recurring_less_once").mean == pytest.approx(0.0)
+    better[0]["units"]["test"]["draft"] = {"all": [[10, 10, 4]] * 20}
+    assert compare(better, better, measure="draft").mean == pytest.approx(50.0)
+
+
+def test_render_writes_the_page_from_the_records(tmp_path: Path) -> None:
+    conf, results = tmp_path / "grid.yaml", tmp_path / "results"
+    conf.write_text(yaml.safe_dump(GRID))
+    results.mkdir()
+    (results / "one.json").write_text(json.dumps(record("wide", 1, [5, 5])))
+    page = tmp_path / "docs/page.md"
+    done = CliRunner().invoke(main, ["render", "--grid", str(conf), "--results", str(results), "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "| wide | 1.50 M | 1 | 50.0 |" in page.read_text()
+    shutil.rmtree(results)
+    results.mkdir()
+    CliRunner().invoke(main, ["render", "--grid", str(conf), "--results", str(results), "-o", str(page)])
+    assert "| wide |  | 0 | not run |" in page.read_text()

@@ -1,0 +1,174 @@
+"""The page of results: tables with mean and spread, the papers' figures beside them, and the claims answered.
+
+Everything is taken from the records of runs; what was not run is said to be so.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from models.training.significance import Difference, f1, paired_bootstrap
+from workflows.grid import ClaimConfig, GridConfig, RowConfig, TableConfig
+
+NOT_RUN = "not run"
+PAIR_RESAMPLES = 2000
+Record = Mapping[str, Any]
+
+
+def render_page(grid: GridConfig, records: Sequence[Record]) -> str:
+    """Give the page as Markdown."""
+    parts = [
+        "# Results",
+        "Made by `make grid` from [the records of the runs](../tests/benchmarks/results/grid), one JSON a run, by "
+        "[conf/grid.yaml](../conf/grid.yaml); not written by hand. Strict span F1 in percent (accuracy for token "
+        "labels), mean ± standard deviation over the seeds. The best epoch and the threshold are chosen on dev; test "
+        "is scored once a run and chooses nothing. Within a table all systems have the same data, representation and "
+        "number of epochs. ▼ marks a figure below that of a CRF over words, affixes and shapes: such a system is "
+        "undertrained or broken and supports no claim.",
+        "The papers' own figures stand in columns of their own and cannot be compared with ours by the point: their "
+        "corpora are other ones, they trained for a hundred epochs or more, and their word vectors (GloVe, ELMo) "
+        "cannot be had here.",
+    ]
+    for table in grid.tables.values():
+        parts += [f"## {table.title}", *([table.note] if table.note else []), _table(table, grid, records)]
+    if grid.claims:
+        parts += ["## The papers' claims, on this data", _claims_note(), _claims(grid, records)]
+    return "\n\n".join(parts) + "\n"
+
+
+def runs_of_row(grid: GridConfig, table: TableConfig, row: RowConfig, records: Iterable[Record]) -> list[Record]:
+    """Give the records of one row of a table, by seed."""
+    corpus, profile = row.corpus or table.corpus, row.profile or table.profile
+    wanted = {f"{corpus}.{profile}.{row.own_key}.{seed}" for seed in table.seeds}
+    return sorted((record for record in records if record["run"] in wanted), key=lambda record: int(record["seed"]))
+
+
+def _table(table: TableConfig, grid: GridConfig, records: Sequence[Record]) -> str:
+    papers = list(table.papers)
+    header = ["system", "parameters", "seeds", "dev", "dev draft", "test", "test draft", "names that agree", "words/s",
+              "minutes", *papers]  # fmt: skip
+    rows = [
+        [*_cells(grid, table, row, records), *(table.papers[paper].get(row.own_key, "–") for paper in papers)]
+        for row in table.rows
+    ]
+    return _markdown(header, rows)
+
+
+def _cells(grid: GridConfig, table: TableConfig, row: RowConfig, records: Sequence[Record]) -> list[str]:
+    name = row.name or row.own_key
+    if row.not_applicable is not None:
+        return [name, "", "", f"n/a: {row.not_applicable}", *[""] * 6]
+    found = runs_of_row(grid, table, row, records)
+    if not found:
+        return [name, "", "0", NOT_RUN, *[""] * 6]
+    floor = grid.corpora[row.corpus or table.corpus].floor or (None, None)
+
+    def score(split: str, key: str, least: float | None = None) -> str:
+        if any(split not in record for record in found):
+            return ""
+        values = [record[split][key]["all"]["f1"] for record in found]
+        below = least is not None and statistics.mean(values) < least
+        return mean_and_spread(values) + (" ▼" if below else "")
+
+    two_stages = found[0]["best"]["threshold"] is not None
+    agreeing = [
+        record["test"]["consistency"]["share"]
+        for record in found
+        if "test" in record and record["test"]["consistency"]["share"] is not None
+    ]
+    return [
+        name,
+        f"{found[0]['parameters'] / 1e6:.2f} M",
+        str(len(found)),
+        score("dev", "scores", floor[0]),
+        score("dev", "draft_scores") if two_stages else "",
+        score("test", "scores", floor[1]),
+        score("test", "draft_scores") if two_stages else "",
+        f"{statistics.mean(agreeing):.1f} %" if agreeing and len(agreeing) == len(found) else "",
+        f"{statistics.mean(record['dev']['words_per_second'] for record in found):,.0f}",
+        f"{statistics.mean(record['train_seconds'] for record in found) / 60:.1f}",
+    ]
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Give mean and standard deviation; the value alone where there is one."""
+    mean = statistics.mean(values)
+    return f"{mean:.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+
+
+def _claims_note() -> str:
+    return (
+        "Each difference is in points of F1 on the test set (on dev where a corpus has no test set), with the interval "
+        f"in which 95 % of {PAIR_RESAMPLES:,} resamples of documents and seeds lie. *Yes* and *no* need an interval on "
+        "one side of 0; otherwise the data do not decide."
+    )
+
+
+def _claims(grid: GridConfig, records: Sequence[Record]) -> str:
+    return _markdown(
+        ["claim", "measured on", "figure", "answer"], [_claim_row(claim, grid, records) for claim in grid.claims]
+    )
+
+
+def _claim_row(claim: ClaimConfig, grid: GridConfig, records: Sequence[Record]) -> list[str]:
+    table = grid.tables[claim.table]
+    place = table.title
+    if claim.untestable is not None:
+        return [claim.text, place, "", f"not testable: {claim.untestable}"]
+    rows = {row.own_key: row for row in table.rows}
+    better = runs_of_row(grid, table, rows[claim.better or ""], records)
+    if claim.measure == "uncertainty":
+        return [claim.text, place, *_uncertainty_ratio(better)]
+    worse = better if claim.measure == "draft" else runs_of_row(grid, table, rows[claim.worse or ""], records)
+    if not better or not worse:
+        return [claim.text, place, "", NOT_RUN]
+    below = [name for name, found in ((claim.better, better), (claim.worse, worse)) if found is not None and
+             _below_floor(grid, table, rows[name or claim.better or ""], found)]  # fmt: skip
+    found = compare(better, worse, measure=claim.measure)
+    seeds = f"{len(better)} and {len(worse)} seeds" if worse is not better else f"{len(better)} seeds"
+    figure = f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f}), {seeds}"
+    if below:
+        return [claim.text, place, figure, f"not testable: {', '.join(filter(None, below))} below the floor"]
+    return [claim.text, place, figure, {"better": "yes", "worse": "no", "undecided": "undecided"}[found.verdict]]
+
+
+def _below_floor(grid: GridConfig, table: TableConfig, row: RowConfig, found: Sequence[Record]) -> bool:
+    floor = grid.corpora[row.corpus or table.corpus].floor
+    return floor is not None and statistics.mean(record["dev"]["scores"]["all"]["f1"] for record in found) < floor[0]
+
+
+def compare(better: Sequence[Record], worse: Sequence[Record], *, measure: str) -> Difference:
+    """Compare the runs of two systems; ``draft`` compares final labels with the same runs' drafts."""
+    split = "test" if all("test" in record["units"] for record in (*better, *worse)) else "dev"
+
+    def counts(found: Sequence[Record], stage: str, name: str) -> np.ndarray:
+        return np.array([record["units"][split][stage][name] for record in found])
+
+    if measure == "draft":
+        return paired_bootstrap(
+            counts(better, "final", "all"), counts(better, "draft", "all"), resamples=PAIR_RESAMPLES
+        )
+    if measure == "recurring_less_once":
+        first, second = (
+            np.concatenate([counts(found, "final", "recurring"), counts(found, "final", "once")], axis=-1)
+            for found in (better, worse)
+        )
+        contrast: Callable[[np.ndarray], np.ndarray] = lambda sums: f1(sums[..., :3]) - f1(sums[..., 3:])  # noqa: E731
+        return paired_bootstrap(first, second, resamples=PAIR_RESAMPLES, score=contrast)
+    return paired_bootstrap(counts(better, "final", measure), counts(worse, "final", measure), resamples=PAIR_RESAMPLES)
+
+
+def _uncertainty_ratio(found: Sequence[Record]) -> tuple[str, str]:
+    split = "test" if found and all("test" in record for record in found) else "dev"
+    ratios = [ratio for record in found if (ratio := record[split].get("uncertainty", {}).get("ratio")) is not None]
+    if not ratios:
+        return "", NOT_RUN
+    figure = f"{statistics.mean(ratios):.1f} times ({min(ratios):.1f} to {max(ratios):.1f} over {len(ratios)} seeds)"
+    return figure, "yes" if min(ratios) >= 10 else "no" if max(ratios) < 10 else "undecided"
+
+
+def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
