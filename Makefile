@@ -3,12 +3,13 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+CORPORA ?= corpora
 
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export RAY_AUTH_MODE ?= disabled
 
-.PHONY: help setup demo check quick test coverage format bench clean
+.PHONY: help setup demo check quick test coverage format bench grid clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -47,6 +48,10 @@ format: $(STAMP)  ## Format and sort imports
 
 bench: $(STAMP)  ## Print the benchmarks' commands
 	@grep -h '^Command:' tests/benchmarks/bench_*.py
+
+grid: $(STAMP)  ## Train what the grid of results lacks, on the corpora in $(CORPORA), and write docs/results.md
+	$(BIN)/python -m workflows.grid run --data $(CORPORA)
+	$(BIN)/python -m workflows.grid render
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache
