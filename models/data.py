@@ -18,6 +18,7 @@ from models.labels import Scheme, convert_labels, label_set, split_label
 PADDING = 0
 UNKNOWN = 1
 IGNORED_LABEL = -100
+WORD_CASES = 4
 _DIGIT = re.compile(r"\d")
 
 
@@ -46,6 +47,15 @@ class Sentence:
 def normalize_digits(word: str) -> str:
     """Put ``0`` for every decimal digit, as NCRF++ does for words and characters."""
     return _DIGIT.sub("0", word)
+
+
+def word_case(word: str) -> int:
+    """Give 0 for a word in upper case, else 1 for a first letter in upper case, 2 for lower case, 3 for any other."""
+    if word.isupper():
+        return 0
+    if word[:1].isupper():
+        return 1
+    return 2 if word.islower() else 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +168,7 @@ class Batch:
         sentences: the sentences themselves, for encoders and memory keys.
         words: numbers of words, shape ``(B, T)``, int64, 0 where padded.
         forms: characters of the batch's distinct words, shape ``(F, C)``, int64; row 0 is padding.
+        form_cases: case of each of these words, shape ``(F,)``, int64, below ``WORD_CASES``.
         form_index: row of ``forms`` for each word, shape ``(B, T)``, int64.
         lengths: words of each sentence, shape ``(B,)``, int64, on the CPU.
         mask: true where a word stands, shape ``(B, T)``, bool.
@@ -169,6 +180,7 @@ class Batch:
     sentences: tuple[Sentence, ...]
     words: Tensor
     forms: Tensor
+    form_cases: Tensor
     form_index: Tensor
     lengths: Tensor
     mask: Tensor
@@ -222,6 +234,7 @@ class BatchEncoder:
             sentences=tuple(sentences),
             words=words.to(device),
             forms=self._encode_forms(list(form_rows)).to(device),
+            form_cases=torch.tensor([word_case(form) for form in form_rows]).to(device),
             form_index=form_index.to(device),
             lengths=length_tensor,
             mask=mask.to(device),

@@ -421,6 +421,7 @@ def _take_rows(batch: Batch, rows: Tensor) -> Batch:
         sentences=tuple(batch.sentences[row] for row in rows.tolist()),
         words=batch.words[rows, :width],
         forms=batch.forms[forms],
+        form_cases=batch.form_cases[forms],
         form_index=form_index,
         lengths=batch.lengths[rows],
         mask=batch.mask[rows, :width],

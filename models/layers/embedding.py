@@ -1,7 +1,7 @@
 """Word representations: word embedding, character network and encoder features side by side."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +11,10 @@ from pydantic import Discriminator, Field, Tag
 from torch import Tensor, nn
 
 from models.config import Config, ConfigError
-from models.data import PADDING, UNKNOWN, Batch, Vocabulary
+from models.data import PADDING, UNKNOWN, WORD_CASES, Batch, Vocabulary
 from models.layers.char_cnn import CharCnn, CharCnnConfig
 from models.layers.char_lstm import CharLstm, CharLstmConfig
+from models.layers.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig
 
 
 def _character_kind(values: Any) -> str:
@@ -23,11 +24,13 @@ def _character_kind(values: Any) -> str:
 
 
 CharacterConfig = Annotated[
-    Annotated[CharCnnConfig, Tag("cnn")] | Annotated[CharLstmConfig, Tag("lstm")],
+    Annotated[CharCnnConfig, Tag("cnn")]
+    | Annotated[CharLstmConfig, Tag("lstm")]
+    | Annotated[FixedCharCnnConfig, Tag("fixed_cnn")],
     Discriminator(
         _character_kind,
         custom_error_type="kind",
-        custom_error_message="expected a kind of character network, cnn or lstm",
+        custom_error_message="expected the kind cnn, lstm or fixed_cnn",
     ),
 ]
 
@@ -37,14 +40,19 @@ class WordRepresentationConfig(Config):
 
     word_dimension: int = Field(default=100, ge=0)
     """Dimensions of the word embedding; 0 leaves it out."""
+    frozen: bool = False
+    """Keep pretrained vectors as they are and look them up exactly; all words without one, of training too, share one
+    trained vector (Li et al., 2020)."""
     unit_variance: bool = False
     """Divide the initial table by its standard deviation (released code of UANet and Doc-UANet)."""
     rare_to_unknown: float = Field(default=0.5, ge=0, le=1)
     """Chance that training shows a word seen once as the unknown word, so that its vector is learned."""
     word_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Chance that training shows any word as the unknown word; the character network still sees it."""
+    case_features: bool = False
+    """Four one-hot features of a word's case: all upper, first upper, all lower, other (Li et al., 2020)."""
     characters: CharacterConfig | None = CharCnnConfig()
-    """The character network: `kind: cnn`, which may be left out, or `kind: lstm`; None leaves it out."""
+    """The character network: `kind: cnn`, which may be left out, `lstm` or `fixed_cnn`; None leaves it out."""
     encoder_dimension: int | None = None
     """Dimensions that the encoder's features are projected to; None takes them as they are."""
     encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -68,9 +76,11 @@ class WordRepresentation(nn.Module):
         self._config = config
         self._first_rare = 2 + len(vocabulary.words) - vocabulary.rare_words
         self.words = _word_table(config, len(vocabulary.words) + 2) if config.word_dimension else None
-        self.characters = _character_network(config.characters, len(vocabulary.characters) + 2)
+        self.characters = _character_network(config.characters, vocabulary.characters)
         self.projection: nn.Linear | None = None
         width = config.word_dimension + (self.characters.output_dimension if self.characters else 0)
+        if config.case_features:
+            width += WORD_CASES
         if encoder_width is not None:
             width += config.encoder_dimension or encoder_width
             if config.encoder_dimension:
@@ -91,6 +101,8 @@ class WordRepresentation(nn.Module):
         parts = []
         if self.words is not None:
             parts.append(self.words(self._hide_words(batch.words) if self.training else batch.words))
+        if self._config.case_features:
+            parts.append(nn.functional.one_hot(batch.form_cases, WORD_CASES).float()[batch.form_index])
         if self.characters is not None:
             parts.append(self.characters(batch.forms)[batch.form_index])
         if features is not None:
@@ -100,7 +112,7 @@ class WordRepresentation(nn.Module):
 
     @torch.no_grad()
     def load_vectors(self, vocabulary: Vocabulary, vectors: "WordVectors") -> int:
-        """Put pretrained vectors into the table: exact word first, then its lower-cased form.
+        """Put pretrained vectors into the table: exact word first, then, unless frozen, its lower-cased form.
 
         Returns:
             How many words got a vector.
@@ -113,7 +125,7 @@ class WordRepresentation(nn.Module):
         rows = {word: row for row, word in enumerate(vectors.words)}
         found = 0
         for number, word in enumerate(vocabulary.words, start=2):
-            row = rows.get(word, rows.get(word.lower()))
+            row = rows.get(word, None if self._config.frozen else rows.get(word.lower()))
             if row is not None:
                 self.words.weight[number] = torch.from_numpy(vectors.matrix[row])
                 found += 1
@@ -128,7 +140,26 @@ class WordRepresentation(nn.Module):
         return torch.where((draws < chance) & (words != PADDING), UNKNOWN, words)
 
 
-def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding:
+class FrozenTable(nn.Module):
+    """Pretrained vectors that training leaves alone; a word without one gets the one trained vector."""
+
+    weight: Tensor
+
+    def __init__(self, words: int, dimension: int) -> None:
+        """Start without a vector for any word; a row of zeros is none."""
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(words, dimension))
+        self.unknown = nn.Parameter(torch.empty(dimension).normal_(std=0.1))
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Look words up, shape ``(B, T)``, int64, to ``(B, T, D)``."""
+        vectors = self.weight[words]
+        return torch.where(vectors.any(dim=-1, keepdim=True), vectors, self.unknown)
+
+
+def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding | FrozenTable:
+    if config.frozen:
+        return FrozenTable(size, config.word_dimension)
     table = nn.Embedding(size, config.word_dimension, padding_idx=PADDING)
     bound = math.sqrt(3.0 / config.word_dimension)
     with torch.no_grad():
@@ -140,10 +171,15 @@ def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding:
     return table
 
 
-def _character_network(config: CharacterConfig | None, characters: int) -> CharCnn | CharLstm | None:
+def _character_network(
+    config: CharacterConfig | None, characters: Sequence[str]
+) -> CharCnn | CharLstm | FixedCharCnn | None:
     if config is None:
         return None
-    return CharLstm(config, characters) if config.kind == "lstm" else CharCnn(config, characters)
+    if config.kind == "fixed_cnn":
+        return FixedCharCnn(config, characters)
+    size = len(characters) + 2
+    return CharLstm(config, size) if config.kind == "lstm" else CharCnn(config, size)
 
 
 class WordVectors:

@@ -80,7 +80,7 @@ def test_a_character_network_is_chosen_by_kind_and_is_a_cnn_without_one(
         ),
         (
             {"kind": "gru"},
-            "representation.characters: expected a kind of character network, cnn or lstm, got {'kind': 'gru'}",
+            "representation.characters: expected the kind cnn, lstm or fixed_cnn, got {'kind': 'gru'}",
         ),
         (3, "representation.characters: input should be an object, got 3"),
         (

@@ -117,6 +117,42 @@ def test_vectors_of_another_width_are_refused() -> None:
         representation(vocabulary).load_vectors(vocabulary, WordVectors(["a"], np.zeros((1, 3), np.float32)))
 
 
+def frozen(vocabulary: Vocabulary) -> WordRepresentation:
+    config = WordRepresentationConfig(word_dimension=2, frozen=True, rare_to_unknown=0.0, characters=None, dropout=0.0)
+    built = WordRepresentation(config, vocabulary)
+    vectors = WordVectors(["Ford", "paris"], np.array([[2, 2], [0, 3]], np.float32))
+    assert built.load_vectors(vocabulary, vectors) == 1
+    return built
+
+
+def test_a_frozen_table_trains_the_one_vector_of_all_words_without_one() -> None:
+    vocabulary = Vocabulary(words=("Ford", "Paris", "Zed"), characters=(), labels=("O",))
+    built = frozen(vocabulary).train()
+    batch = BatchEncoder(vocabulary).encode_batch([Sentence(words=("Ford", "Paris", "Zed", "never-seen"))])
+    before = built(batch, None)[0].detach()
+    assert before[0].tolist() == [2.0, 2.0]
+    assert torch.equal(before[1:], before[1:2].expand(3, 2))
+    ((name, unknown),) = built.named_parameters()
+    assert name == "words.unknown"
+    optimizer = torch.optim.SGD(built.parameters(), lr=0.5)
+    built(batch, None).sum().backward()
+    assert unknown.grad is not None
+    assert unknown.grad.tolist() == [3.0, 3.0]
+    optimizer.step()
+    after = built(batch, None)[0].detach()
+    assert torch.equal(after[0], before[0])
+    assert torch.allclose(after[1:], before[1:] - 1.5)
+
+
+def test_a_frozen_table_is_saved_with_its_vectors() -> None:
+    vocabulary = Vocabulary(words=("Ford", "Paris", "Zed"), characters=(), labels=("O",))
+    stored, fresh = frozen(vocabulary), frozen(vocabulary)
+    fresh.words.weight.zero_()
+    fresh.load_state_dict(stored.state_dict())
+    batch = BatchEncoder(vocabulary).encode_batch([Sentence(words=("Ford", "Paris"))])
+    assert torch.equal(fresh(batch, None), stored(batch, None))
+
+
 def test_a_representation_of_nothing_is_refused() -> None:
     vocabulary = Vocabulary(words=("a",), characters=(), labels=("O",))
     with pytest.raises(ConfigError, match="expected a word embedding, characters or an encoder"):
