@@ -17,7 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from models.config import Config
-from models.data import Batch, BatchEncoder, Sentence, Vocabulary
+from models.data import Batch, BatchEncoder, DigitRule, Sentence, Vocabulary
 from models.decoders.base import LabelDistribution, entropy
 from models.labels import convert_labels, decode_spans, encode_spans
 from models.layers.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
@@ -33,6 +33,8 @@ class TaggerConfig(Config):
     """The label scheme inside the tagger; what comes out is BIO2."""
     lowercase: bool = False
     """Whether the word table knows words lower-cased."""
+    digits: DigitRule = "each"
+    """`each`: every digit of words and characters becomes 0; `runs`: a word's run of digits becomes one 0."""
     encoder: EncoderConfig | None = None
     """Pretrained features beside words and characters; frozen."""
     window_words: int = Field(default=256, ge=8)

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,9 @@ PADDING = 0
 UNKNOWN = 1
 IGNORED_LABEL = -100
 WORD_CASES = 4
+DigitRule = Literal["each", "runs"]
 _DIGIT = re.compile(r"\d")
+_DIGIT_RUN = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +70,8 @@ class Vocabulary:
         characters: from number 2 on.
         labels: the tagger's own labels in ``scheme``, from number 0 on.
         lowercase: whether words are lower-cased (characters never are).
+        digits: ``each`` puts ``0`` for every digit of words and characters (NCRF++); ``runs`` puts one ``0`` for a run
+            of digits of a word and leaves characters alone (Wang et al., 2021).
     """
 
     words: tuple[str, ...]
@@ -75,6 +79,7 @@ class Vocabulary:
     labels: tuple[str, ...]
     scheme: Scheme = "BIOES"
     lowercase: bool = False
+    digits: DigitRule = "each"
     rare_words: int = 0
 
     def __post_init__(self) -> None:
@@ -88,6 +93,7 @@ class Vocabulary:
         *,
         scheme: Scheme = "BIOES",
         lowercase: bool = False,
+        digits: DigitRule = "each",
         pretrained_words: Iterable[str] = (),
         entity_types: Iterable[str] = (),
     ) -> "Vocabulary":
@@ -102,10 +108,10 @@ class Vocabulary:
         kinds = set(entity_types)
         for sentence in sentences:
             for word in sentence.words:
-                words[_word_form(word, lowercase=lowercase)] += 1
-                characters.update(normalize_digits(word))
+                words[_word_form(word, lowercase=lowercase, digits=digits)] += 1
+                characters.update(_spelling(word, digits=digits))
             kinds.update(kind for label in sentence.labels or () if (kind := split_label(label)[1]))
-        pretrained = dict.fromkeys(_word_form(word, lowercase=lowercase) for word in pretrained_words)
+        pretrained = dict.fromkeys(_word_form(word, lowercase=lowercase, digits=digits) for word in pretrained_words)
         frequent = [word for word in _by_frequency(words) if words[word] > 1 or word in pretrained]
         rare = [word for word in _by_frequency(words) if words[word] == 1 and word not in pretrained]
         unseen = [word for word in pretrained if word not in words]
@@ -115,6 +121,7 @@ class Vocabulary:
             labels=label_set(kinds, scheme),
             scheme=scheme,
             lowercase=lowercase,
+            digits=digits,
             rare_words=len(rare),
         )
 
@@ -125,7 +132,11 @@ class Vocabulary:
 
     def word_form(self, word: str) -> str:
         """Give the form under which a word is looked up."""
-        return _word_form(word, lowercase=self.lowercase)
+        return _word_form(word, lowercase=self.lowercase, digits=self.digits)
+
+    def spelling(self, word: str) -> str:
+        """Give the characters under which a word is spelled."""
+        return _spelling(word, digits=self.digits)
 
     def to_mapping(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -135,6 +146,7 @@ class Vocabulary:
             "labels": list(self.labels),
             "scheme": self.scheme,
             "lowercase": self.lowercase,
+            "digits": self.digits,
             "rare_words": self.rare_words,
         }
 
@@ -147,13 +159,18 @@ class Vocabulary:
             labels=tuple(values["labels"]),
             scheme=values["scheme"],
             lowercase=values["lowercase"],
+            digits=values.get("digits", "each"),  # Taggers saved before the rule could be chosen lack it.
             rare_words=values["rare_words"],
         )
 
 
-def _word_form(word: str, *, lowercase: bool) -> str:
-    form = normalize_digits(word)
+def _word_form(word: str, *, lowercase: bool, digits: DigitRule) -> str:
+    form = normalize_digits(word) if digits == "each" else _DIGIT_RUN.sub("0", word)
     return form.lower() if lowercase else form
+
+
+def _spelling(word: str, *, digits: DigitRule) -> str:
+    return normalize_digits(word) if digits == "each" else word
 
 
 def _by_frequency(counts: Counter[str]) -> list[str]:
@@ -249,7 +266,7 @@ class BatchEncoder:
         rows = [
             [
                 self._character_numbers.get(character, UNKNOWN)
-                for character in normalize_digits(form)[: self._max_characters]
+                for character in self._vocabulary.spelling(form)[: self._max_characters]
             ]
             for form in forms
         ]

@@ -133,6 +133,7 @@ def _build(job: TrainJob, corpora: _Corpora, config: FitConfig) -> Tagger:
         (sentence for document in corpora.train for sentence in document),
         scheme=model.scheme,
         lowercase=model.lowercase,
+        digits=model.digits,
         pretrained_words=vectors.words if vectors is not None else (),
     )
     torch.manual_seed(config.seed)

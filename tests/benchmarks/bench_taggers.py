@@ -84,6 +84,7 @@ def run_one(
         (sentence for document in splits["train"] for sentence in document),
         scheme=job.model.get("scheme", "BIOES"),
         lowercase=job.model.get("lowercase", False),
+        digits=job.model.get("digits", "each"),
     )
     tagger = build_tagger(name, job.model, vocabulary)
     folder = runs / f"{name}-{profile}-{seed}"

@@ -34,6 +34,25 @@ def test_vocabulary_lowercases_words_but_not_characters(sentence: Tagged) -> Non
     assert set(vocabulary.characters) == set("AabQ")
 
 
+def test_vocabulary_can_put_one_token_for_a_run_of_digits_and_leave_characters_alone(sentence: Tagged) -> None:
+    vocabulary = Vocabulary.from_sentences(
+        [sentence("12 345 a1-23 a4-5")], digits="runs", pretrained_words=["99", "a7-8"]
+    )
+    assert vocabulary.words == ("0", "a0-0")
+    assert set(vocabulary.characters) == set("a-12345")
+    batch = BatchEncoder(vocabulary).encode_batch([sentence("6789 a1-23")])
+    assert batch.words.tolist() == [[2, 3]]
+    spelled = ["", *vocabulary.characters]
+    assert "".join(spelled[number - 1] for number in batch.forms[2].tolist()) == "a1-23"
+    assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
+
+
+def test_vocabulary_without_a_rule_for_digits_replaces_each(vocabulary: Vocabulary) -> None:
+    values = vocabulary.to_mapping()
+    del values["digits"]
+    assert Vocabulary.from_mapping(values) == vocabulary
+
+
 def test_vocabulary_takes_types_that_the_sentences_lack(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences([sentence("a/B-PER")], entity_types=["LOC"])
     assert vocabulary.entity_types == ("LOC", "PER")
