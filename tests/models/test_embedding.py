@@ -111,6 +111,43 @@ def test_a_table_of_unit_variance_has_it_before_and_after_loading_vectors() -> N
     assert not built.words.weight[PADDING].any()
 
 
+@pytest.mark.parametrize("dimension", [2, 3])
+def test_characters_start_from_the_mean_vectors_of_their_words(dimension: int) -> None:
+    vocabulary = Vocabulary(words=(), characters=("x", "y", "z", "q"), labels=("O",))
+    vectors = WordVectors(["xy", "xx", "zy", "w"], np.array([[4, 1], [2, 0], [0, 9], [7, 7]], np.float32))
+    means = torch.tensor([[3.0, 0.5], [2.0, 5.0], [0.0, 9.0]])
+    config = WordRepresentationConfig(
+        word_dimension=2,
+        characters=CharCnnConfig(embedding_dimension=dimension),
+        characters_from_vectors=True,
+    )
+    torch.manual_seed(0)
+    built = WordRepresentation(config, vocabulary)
+    assert built.characters is not None
+    table = built.characters.embedding.weight.detach()
+    drawn = table.clone()
+    built.load_vectors(vocabulary, vectors)
+    assert torch.equal(table[[PADDING, UNKNOWN, 5]], drawn[[PADDING, UNKNOWN, 5]])
+    scale = torch.cdist(table[2:5], table[2:5]) / torch.cdist(means, means)
+    assert torch.allclose(scale[scale > 0], scale[0, 1].expand(6), rtol=1e-5)
+    assert float(table[2:5, :2].std(correction=0)) == pytest.approx(1.0, abs=1e-5)
+    assert float(table[2:5, 0].var()) > float(table[2:5, 1].var())
+
+
+def test_characters_that_no_vector_spells_keep_their_start() -> None:
+    vocabulary = Vocabulary(words=(), characters=("x",), labels=("O",))
+    built = WordRepresentation(WordRepresentationConfig(word_dimension=2, characters_from_vectors=True), vocabulary)
+    assert built.characters is not None
+    drawn = built.characters.embedding.weight.detach().clone()
+    built.load_vectors(vocabulary, WordVectors(["w"], np.ones((1, 2), np.float32)))
+    assert torch.equal(built.characters.embedding.weight, drawn)
+
+
+def test_characters_without_a_table_of_their_own_cannot_start_from_vectors() -> None:
+    with pytest.raises(ConfigError, match=r"characters_from_vectors: .*expected characters of the kind cnn or lstm"):
+        WordRepresentationConfig.from_mapping({"characters": None, "characters_from_vectors": True})
+
+
 def test_vectors_of_another_width_are_refused() -> None:
     vocabulary = Vocabulary(words=("a",), characters=(), labels=("O",))
     with pytest.raises(ConfigError, match=r"word_dimension: expected 3 as the vectors have, got 2"):
