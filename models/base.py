@@ -17,7 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from models.config import Config
-from models.data import Batch, BatchEncoder, DigitRule, Sentence, Vocabulary
+from models.data import Batch, BatchEncoder, DigitRule, Sentence, Vocabulary, check_trees
 from models.decoders.base import LabelDistribution, entropy
 from models.labels import convert_labels, decode_spans, encode_spans
 from models.layers.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
@@ -149,11 +149,13 @@ class Tagger(nn.Module, ABC):
     Attributes:
         name: the tagger's name, which is that of its module.
         learns_from_documents: whether training batches must hold whole documents.
+        needs_trees: whether every sentence must have tags, heads and relations.
     """
 
     name: ClassVar[str]
     config_class: ClassVar[type[TaggerConfig]]
     learns_from_documents: ClassVar[bool] = False
+    needs_trees: ClassVar[bool] = False
 
     def __init__(self, config: TaggerConfig, vocabulary: Vocabulary) -> None:
         """Hold what every tagger holds and load the encoder, if there is one.
@@ -301,7 +303,13 @@ class Tagger(nn.Module, ABC):
             yield chosen, self.encode([window.sentence for window in chosen])
 
     def encode(self, sentences: Sequence[Sentence], *, documents: Sequence[int] | None = None) -> Batch:
-        """Turn sentences into a batch on the tagger's device."""
+        """Turn sentences into a batch on the tagger's device.
+
+        Raises:
+            TreeError: for a sentence without a tree, where the tagger needs one.
+        """
+        if self.needs_trees:
+            check_trees(sentences)
         return self.batch_encoder.encode_batch(sentences, documents=documents, device=self.device)
 
     def encoder_features(self, batch: Batch) -> Tensor | None:
@@ -389,9 +397,8 @@ def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overla
 
 def _part(sentence: Sentence, start: int, end: int) -> Sentence:
     """Give a stretch of a sentence without its gold labels, which may be of types that the tagger does not know."""
-    if end - start < len(sentence.words):
-        return Sentence(words=sentence.words[start:end])
-    return sentence if sentence.labels is None else replace(sentence, labels=None)
+    whole = sentence if end - start == len(sentence.words) else sentence.part(start, end)
+    return whole if whole.labels is None else replace(whole, labels=None)
 
 
 def _window_bounds(length: int, longest: int, overlap: int) -> Iterator[tuple[int, int, tuple[int, int]]]:

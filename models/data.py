@@ -24,6 +24,10 @@ _DIGIT = re.compile(r"\d")
 _DIGIT_RUN = re.compile(r"\d+")
 
 
+class TreeError(ValueError):
+    """A sentence whose dependency tree is missing or is none; the message names the sentence."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sentence:
     """One sentence; every field has one entry a word.
@@ -45,6 +49,39 @@ class Sentence:
             if values is not None and len(values) != len(self.words):
                 raise ValueError(f"Sentence.{name}: expected {len(self.words)} entries, got {len(values)}")
 
+    def part(self, start: int, end: int) -> "Sentence":
+        """Give the words from ``start`` to ``end``, half-open; a word whose head stays outside becomes a root."""
+        span = slice(start, end)
+        heads = None
+        if self.heads is not None:
+            heads = tuple(head - start if start < head <= end else 0 for head in self.heads[span])
+        return Sentence(
+            words=self.words[span],
+            labels=self.labels and self.labels[span],
+            tags=self.tags and self.tags[span],
+            heads=heads,
+            relations=self.relations and self.relations[span],
+        )
+
+
+def first_words(sentence: Sentence) -> str:
+    """Give enough of a sentence to find it again, for messages."""
+    return " ".join(sentence.words[:12])
+
+
+def check_trees(sentences: Iterable[Sentence]) -> None:
+    """Check that every sentence has tags, heads and relations.
+
+    Raises:
+        TreeError: naming the first sentence that lacks them.
+    """
+    for sentence in sentences:
+        if sentence.tags is None or sentence.heads is None or sentence.relations is None:
+            raise TreeError(
+                "expected tags and a dependency tree for every sentence, got a sentence without: "
+                f"{first_words(sentence)!r}; run `concord parse` on the corpus first"
+            )
+
 
 def normalize_digits(word: str) -> str:
     """Put ``0`` for every decimal digit, as NCRF++ does for words and characters."""
@@ -62,7 +99,9 @@ def word_case(word: str) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vocabulary:
-    """Words, characters and labels by number; 0 is padding and 1 the unknown word or character.
+    """Words, characters, labels, tags and relations by number.
+
+    Of words, characters, tags and relations 0 is padding and 1 the unknown one.
 
     Attributes:
         words: from number 2 on, after normalisation; words that training saw once stand at the end.
@@ -72,6 +111,7 @@ class Vocabulary:
         lowercase: whether words are lower-cased (characters never are).
         digits: ``each`` puts ``0`` for every digit of words and characters (NCRF++); ``runs`` puts one ``0`` for a run
             of digits of a word and leaves characters alone (Wang et al., 2021).
+        tags, relations: parts of speech and relations to the head, from number 2 on.
     """
 
     words: tuple[str, ...]
@@ -81,6 +121,8 @@ class Vocabulary:
     lowercase: bool = False
     digits: DigitRule = "each"
     rare_words: int = 0
+    tags: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.labels != label_set(self.entity_types, self.scheme):
@@ -105,11 +147,15 @@ class Vocabulary:
         """
         words: Counter[str] = Counter()
         characters: Counter[str] = Counter()
+        tags: Counter[str] = Counter()
+        relations: Counter[str] = Counter()
         kinds = set(entity_types)
         for sentence in sentences:
             for word in sentence.words:
                 words[_word_form(word, lowercase=lowercase, digits=digits)] += 1
                 characters.update(_spelling(word, digits=digits))
+            tags.update(sentence.tags or ())
+            relations.update(sentence.relations or ())
             kinds.update(kind for label in sentence.labels or () if (kind := split_label(label)[1]))
         pretrained = dict.fromkeys(_word_form(word, lowercase=lowercase, digits=digits) for word in pretrained_words)
         frequent = [word for word in _by_frequency(words) if words[word] > 1 or word in pretrained]
@@ -123,6 +169,8 @@ class Vocabulary:
             lowercase=lowercase,
             digits=digits,
             rare_words=len(rare),
+            tags=tuple(_by_frequency(tags)),
+            relations=tuple(_by_frequency(relations)),
         )
 
     @property
@@ -148,11 +196,13 @@ class Vocabulary:
             "lowercase": self.lowercase,
             "digits": self.digits,
             "rare_words": self.rare_words,
+            "tags": list(self.tags),
+            "relations": list(self.relations),
         }
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Vocabulary":
-        """Undo ``to_mapping``."""
+        """Undo ``to_mapping``; what was saved before there were tags and relations has none."""
         return cls(
             words=tuple(values["words"]),
             characters=tuple(values["characters"]),
@@ -161,6 +211,8 @@ class Vocabulary:
             lowercase=values["lowercase"],
             digits=values.get("digits", "each"),  # Taggers saved before the rule could be chosen lack it.
             rare_words=values["rare_words"],
+            tags=tuple(values.get("tags", ())),
+            relations=tuple(values.get("relations", ())),
         )
 
 
@@ -190,6 +242,8 @@ class Batch:
         lengths: words of each sentence, shape ``(B,)``, int64, on the CPU.
         mask: true where a word stands, shape ``(B, T)``, bool.
         labels: numbers of gold labels, shape ``(B, T)``, int64, -100 where padded; None without gold.
+        tags, relations: numbers of parts of speech and of relations, shape ``(B, T)``, int64, 0 where padded; None
+            where a sentence of the batch has none.
         documents: number of the sentence's document, shape ``(B,)``, int64, on the CPU; sentences of a document
             stand together and in reading order where a tagger learns from documents.
     """
@@ -202,6 +256,8 @@ class Batch:
     lengths: Tensor
     mask: Tensor
     labels: Tensor | None
+    tags: Tensor | None
+    relations: Tensor | None
     documents: Tensor
 
 
@@ -220,6 +276,8 @@ class BatchEncoder:
         self._word_numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
         self._character_numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
         self._label_numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+        self._tag_numbers = {tag: number for number, tag in enumerate(vocabulary.tags, start=2)}
+        self._relation_numbers = {relation: number for number, relation in enumerate(vocabulary.relations, start=2)}
 
     def encode_batch(
         self,
@@ -256,6 +314,10 @@ class BatchEncoder:
             lengths=length_tensor,
             mask=mask.to(device),
             labels=self._encode_labels(sentences, shape, device),
+            tags=_encode_column([sentence.tags for sentence in sentences], self._tag_numbers, shape, device),
+            relations=_encode_column(
+                [sentence.relations for sentence in sentences], self._relation_numbers, shape, device
+            ),
             documents=torch.tensor(documents if documents is not None else range(len(sentences))),
         )
 
@@ -287,7 +349,21 @@ class BatchEncoder:
                 if label not in self._label_numbers:
                     raise ValueError(
                         f"label: expected one of {', '.join(self._vocabulary.labels)}, got {label!r} "
-                        f"at word {column + 1} of {' '.join(sentence.words[:8])!r}"
+                        f"at word {column + 1} of {first_words(sentence)!r}"
                     )
                 labels[row, column] = self._label_numbers[label]
         return labels.to(device)
+
+
+def _encode_column(
+    column: Sequence[tuple[str, ...] | None],
+    numbers: Mapping[str, int],
+    shape: tuple[int, int],
+    device: torch.device | str,
+) -> Tensor | None:
+    encoded = torch.zeros(shape, dtype=torch.int64)
+    for row, values in enumerate(column):
+        if values is None:
+            return None
+        encoded[row, : len(values)] = torch.tensor([numbers.get(value, UNKNOWN) for value in values])
+    return encoded.to(device)

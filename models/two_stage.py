@@ -426,5 +426,7 @@ def _take_rows(batch: Batch, rows: Tensor) -> Batch:
         lengths=batch.lengths[rows],
         mask=batch.mask[rows, :width],
         labels=batch.labels[rows, :width] if batch.labels is not None else None,
+        tags=batch.tags[rows, :width] if batch.tags is not None else None,
+        relations=batch.relations[rows, :width] if batch.relations is not None else None,
         documents=batch.documents[rows],
     )

@@ -12,11 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.data import Sentence
-
-
-class TreeError(ValueError):
-    """Heads that do not form a tree; the message names sentence and word."""
+from models.data import Sentence, TreeError, first_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +99,7 @@ def grow_forest(sentences: Sequence[Sentence], *, device: torch.device | str = "
 
 def _heads(sentence: Sentence) -> np.ndarray:
     if sentence.heads is None:
-        raise TreeError(f"expected a dependency tree, got none for the sentence {_beginning(sentence)!r}")
+        raise TreeError(f"heads: expected a tree, got none for the sentence {first_words(sentence)!r}")
     return np.array(sentence.heads, dtype=np.int64)
 
 
@@ -148,11 +144,7 @@ def _levels(order: np.ndarray, parents: np.ndarray, heights: np.ndarray, device:
 
 def _explain(sentence: Sentence, place: int, fault: str) -> str:
     word = sentence.words[place]
-    return f"heads: word {place + 1}, {word!r}, of the sentence {_beginning(sentence)!r}: {fault}"
-
-
-def _beginning(sentence: Sentence) -> str:
-    return " ".join(sentence.words[:12])
+    return f"heads: word {place + 1}, {word!r}, of the sentence {first_words(sentence)!r}: {fault}"
 
 
 class TreeLstm(nn.Module):

@@ -5,7 +5,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -303,8 +303,8 @@ def _split_long(sentence: Sentence, longest: int) -> list[Sentence]:
         return [sentence]
     pieces = []
     for start in range(0, len(sentence.words), longest):
-        labels = list((sentence.labels or ())[start : start + longest])
-        if labels and labels[0].startswith("I-"):
-            labels[0] = f"B-{labels[0][2:]}"
-        pieces.append(Sentence(words=sentence.words[start : start + longest], labels=tuple(labels) or None))
+        piece = sentence.part(start, start + longest)
+        if piece.labels and piece.labels[0].startswith("I-"):
+            piece = replace(piece, labels=(f"B-{piece.labels[0][2:]}", *piece.labels[1:]))
+        pieces.append(piece)
     return pieces

@@ -1,6 +1,7 @@
 """Sentences, vocabularies, batches; and that the unknown word is learned."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,47 @@ def test_batch_holds_numbers_masks_and_labels(sentence: Tagged) -> None:
     assert batch.labels.tolist() == [[0, single, 0], [0, IGNORED_LABEL, IGNORED_LABEL]]
     assert batch.forms[batch.form_index[1, 0]].tolist()[:3] == [UNKNOWN] * 3
     assert not batch.forms[batch.form_index[1, 1]].any()
+
+
+def test_a_part_of_a_sentence_makes_roots_of_words_whose_head_stays_outside() -> None:
+    whole = Sentence(
+        words=("a", "b", "c", "d", "e"),
+        labels=("O", "B-X", "I-X", "O", "O"),
+        tags=("A", "B", "C", "D", "E"),
+        heads=(2, 0, 2, 5, 3),
+        relations=("p", "q", "r", "s", "t"),
+    )
+    part = whole.part(2, 5)
+    assert part == Sentence(
+        words=("c", "d", "e"),
+        labels=("I-X", "O", "O"),
+        tags=("C", "D", "E"),
+        heads=(0, 3, 1),
+        relations=("r", "s", "t"),
+    )
+    assert whole.part(0, 5) == whole
+    assert Sentence(words=("a", "b")).part(1, 2) == Sentence(words=("b",))
+
+
+def test_tags_and_relations_are_numbered_with_unknown_ones_and_padding() -> None:
+    known = Sentence(words=("a", "b"), tags=("N", "V"), heads=(2, 0), relations=("obj", "root"))
+    strange = Sentence(words=("a",), tags=("X",), heads=(0,), relations=("root",))
+    vocabulary = Vocabulary.from_sentences([known])
+    assert (vocabulary.tags, vocabulary.relations) == (("N", "V"), ("obj", "root"))
+    batch = BatchEncoder(vocabulary).encode_batch([known, strange])
+    assert batch.tags is not None
+    assert batch.relations is not None
+    assert batch.tags.tolist() == [[2, 3], [UNKNOWN, PADDING]]
+    assert batch.relations.tolist() == [[2, 3], [3, PADDING]]
+    bare = BatchEncoder(vocabulary).encode_batch([known, Sentence(words=("a",))])
+    assert bare.tags is None
+    assert bare.relations is None
+
+
+def test_a_vocabulary_saved_before_there_were_tags_and_relations_loads(vocabulary: Vocabulary) -> None:
+    earlier = vocabulary.to_mapping()
+    del earlier["tags"], earlier["relations"]
+    assert Vocabulary.from_mapping(earlier) == replace(vocabulary, tags=(), relations=())
 
 
 def test_batch_holds_each_distinct_word_once(sentence: Tagged, vocabulary: Vocabulary) -> None:
