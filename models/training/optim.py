@@ -1,5 +1,6 @@
 """Optimizers and learning-rate schedules of the papers, one optimizer for each parameter group of a tagger."""
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -20,10 +21,15 @@ class OptimizerConfig(Config):
     weight_decay: float = Field(default=0.0, ge=0)
     epsilon: float = Field(default=1e-8, gt=0)
     """Adam's; not read by SGD."""
-    schedule: Literal["constant", "inverse", "linear"] = "constant"
-    """inverse: learning_rate / (1 + decay * epoch); linear: up over the share `warmup` of all steps, then down to 0."""
+    schedule: Literal["constant", "inverse", "linear", "cosine_restarts"] = "constant"
+    """inverse: learning_rate / (1 + decay * epoch); linear: up over the share `warmup` of all steps, then down to 0;
+    cosine_restarts: down half a cosine, epoch by epoch, and up again at once (Loshchilov and Hutter, 2017)."""
     decay: float = Field(default=0.05, ge=0)
     warmup: float = Field(default=0.1, ge=0, lt=1)
+    first_cycle: int = Field(default=10, ge=1)
+    """Epochs of the first cycle of cosine_restarts."""
+    cycle_growth: int = Field(default=2, ge=1)
+    """How many times as long as the one before each further cycle is."""
 
 
 def build_optimizers(
@@ -53,6 +59,11 @@ def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int)
         warm = config.warmup * steps
         share = (step + 1) / warm if step + 1 <= warm else (steps - step) / max(1.0, steps - warm)
         return config.learning_rate * min(1.0, share)
+    if config.schedule == "cosine_restarts":
+        cycle = config.first_cycle
+        while epoch >= cycle:
+            epoch, cycle = epoch - cycle, cycle * config.cycle_growth
+        return config.learning_rate * (1.0 + math.cos(math.pi * epoch / cycle)) / 2.0
     return config.learning_rate
 
 

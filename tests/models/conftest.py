@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
+from trees import with_tree
 
 from models.base import Tagger
 from models.data import Sentence, Vocabulary
@@ -38,6 +39,10 @@ _TWO_STAGE: dict[str, Any] = {
 _TINY = {
     "bilstm_crf": _ONE_STAGE,
     "bilstm_softmax": _ONE_STAGE,
+    "dependency_aware": {
+        "representation": {"word_dimension": 16, "dropout": 0.0, "characters": _CHARACTERS},
+        "layers": 2,
+    },
     "doc_uanet": _TWO_STAGE,
     "structured_refinement": _ONE_STAGE,
     "uanet": _TWO_STAGE,
@@ -58,8 +63,8 @@ def sentence() -> Callable[[str], Sentence]:
 
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
-    """Give three gold documents in which words recur within and across documents."""
-    return [
+    """Give three gold documents with trees, in which words recur within and across documents."""
+    labelled = [
         [
             tagged("Ada/B-PER King/I-PER met Ford/B-PER in Paris/B-LOC ."),
             tagged("Ford/B-PER laughed ."),
@@ -71,6 +76,7 @@ def documents() -> list[Document]:
         ],
         [tagged("It rained .")],
     ]
+    return [[with_tree(sentence) for sentence in document] for document in labelled]
 
 
 @pytest.fixture(scope="session")
@@ -98,13 +104,16 @@ def build(vocabulary: Vocabulary, tiny_config: Callable[[str], dict[str, Any]]) 
 
 @pytest.fixture(scope="session")
 def random_documents(vocabulary: Vocabulary) -> Callable[..., list[Document]]:
-    """Draw unlabelled documents in which words recur, from words known and unknown."""
+    """Draw unlabelled documents with trees, in which words recur, from words known and unknown."""
 
     def draw(seed: int, *, documents: int, sentences: int = 5, longest: int = 12) -> list[Document]:
         chance = random.Random(seed)
         words = (*vocabulary.words[:12], "Zanzibar", "xyzzy", "1984")
         return [
-            [Sentence(words=tuple(chance.choices(words, k=chance.randint(1, longest)))) for _ in range(sentences)]
+            [
+                with_tree(Sentence(words=tuple(chance.choices(words, k=chance.randint(1, longest)))))
+                for _ in range(sentences)
+            ]
             for _ in range(documents)
         ]
 

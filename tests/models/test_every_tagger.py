@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from trees import with_tree
 
 from models.base import Tagger
 from models.checkpoint import load_tagger, save_tagger
@@ -54,6 +55,10 @@ def encode(tagger: Tagger, documents: Documents) -> Batch:
     return tagger.encode([sentence for document in documents for sentence in document], documents=owners)
 
 
+def parsed(*words: str) -> Sentence:
+    return with_tree(Sentence(words=words))
+
+
 def assert_whole(prediction: Prediction, sentence: Sentence, tagger: Tagger) -> None:
     """Check everything that one prediction promises by itself."""
     words = len(sentence.words)
@@ -88,7 +93,7 @@ def test_every_word_gets_one_label(tagger: Tagger, random_documents: Callable[..
 
 
 def test_empty_and_one_word_sentences_and_empty_documents(tagger: Tagger) -> None:
-    documents = [[], [Sentence(words=())], [Sentence(words=("Paris",)), Sentence(words=()), Sentence(words=("?",))]]
+    documents = [[], [parsed()], [parsed("Paris"), parsed(), parsed("?")]]
     predictions = tagger.predict_documents(documents, threshold=REFINE_ALL)
     assert [[len(entry.labels) for entry in document] for document in predictions] == [[], [0], [1, 0, 1]]
     assert predictions[1][0].spans == ()
@@ -100,8 +105,8 @@ def test_empty_and_one_word_sentences_and_empty_documents(tagger: Tagger) -> Non
 
 def test_odd_words_are_labelled(tagger: Tagger) -> None:
     words = ("\u200d", "\U0001f469\u200d\U0001f680", "\ud800", "e\u0301", " ", "x" * 5000, "\u0661\u0662", "\x00")
-    ((prediction,),) = tagger.predict_documents([[Sentence(words=words)]])
-    assert_whole(prediction, Sentence(words=words), tagger)
+    ((prediction,),) = tagger.predict_documents([[parsed(*words)]])
+    assert_whole(prediction, parsed(*words), tagger)
 
 
 def test_answer_is_the_same_alone_and_in_a_batch(tagger: Tagger, random_documents: Callable[..., Documents]) -> None:
@@ -164,7 +169,7 @@ def test_loss_falls_on_one_batch(tagger: Tagger, documents: Documents) -> None:
 
 def test_loss_asks_for_gold_labels(tagger: Tagger) -> None:
     with pytest.raises(ValueError, match="expected gold labels"):
-        tagger.loss(tagger.encode([Sentence(words=("a", "b"))]))
+        tagger.loss(tagger.encode([parsed("a", "b")]))
 
 
 def test_prediction_works_under_inference_mode_and_leaves_no_trace(tagger: Tagger, documents: Documents) -> None:
@@ -191,7 +196,7 @@ def test_attention_maps_are_weights_over_named_columns(
     tagger: Tagger, random_documents: Callable[..., Documents]
 ) -> None:
     (document,) = random_documents(5, documents=1)
-    document = [Sentence(words=()), *document, Sentence(words=("Paris",))]
+    document = [parsed(), *document, parsed("Paris")]
     maps = tagger.attention_maps(document)
     assert len(maps) == len(document)
     names = {tuple(found) for found in maps[1:]}
@@ -212,7 +217,7 @@ def test_attention_maps_are_weights_over_named_columns(
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...], scheme: Any) -> None:
     labels = ("B-PER", "I-PER", "O") if kinds else ("O", "O", "O")
-    sentence = Sentence(words=("Ada", "King", "slept"), labels=labels)
+    sentence = with_tree(Sentence(words=("Ada", "King", "slept"), labels=labels))
     vocabulary = Vocabulary.from_sentences([sentence], scheme=scheme)
     tagger = small(vocabulary=vocabulary, scheme=scheme)
     assert tagger.entity_types == kinds

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from trees import with_tree
 
 from models.base import Tagger
 from models.checkpoint import load_tagger
@@ -128,6 +129,16 @@ def test_a_sentence_longer_than_the_window_trains_in_pieces(tmp_path: Path) -> N
     assert math.isfinite(result.best.loss)
 
 
+def test_the_pieces_of_a_long_training_sentence_have_trees_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    words = tuple(f"w{number}" for number in range(40))
+    long = with_tree(Sentence(words=words, labels=("O", "B-PER", *["I-PER"] * 30, *["O"] * 8)))
+    config = {"representation": REPRESENTATION, "window_words": 16, "window_overlap": 4}
+    tagger = build_tagger("dependency_aware", config, Vocabulary.from_sentences([long]))
+    result = fit(tagger, [[long]], [[long]], fit_config(tagger, epochs=1), tmp_path)
+    assert math.isfinite(result.best.loss)
+
+
 def test_optimizers_must_be_those_of_the_taggers_groups() -> None:
     tagger = new_tagger("doc_uanet")
     with pytest.raises(ConfigError, match=r"expected the groups \['stage_one', 'stage_two'\], got \['tagger'\]"):
@@ -149,6 +160,20 @@ def test_optimizers_must_be_those_of_the_taggers_groups() -> None:
 def test_learning_rates_follow_their_schedule(schedule: str, epoch: int, step: int, expected: float) -> None:
     config = OptimizerConfig.from_mapping({"learning_rate": 0.1, "schedule": schedule, "decay": 0.05, "warmup": 0.1})
     assert learning_rate(config, epoch=epoch, step=step, steps=100) == pytest.approx(expected)
+
+
+def test_cosine_restarts_equal_those_of_the_library_and_end_with_a_cycle() -> None:
+    config = OptimizerConfig(learning_rate=5e-3, schedule="cosine_restarts", first_cycle=10, cycle_growth=2)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=5e-3)
+    library = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=10, T_mult=2)
+    found, expected = [], []
+    for epoch in range(151):
+        found.append(learning_rate(config, epoch=epoch, step=16 * epoch, steps=16 * 151))
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        library.step()
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert [epoch for epoch, rate in enumerate(found) if rate == 5e-3] == [0, 10, 30, 70, 150]
 
 
 def test_the_grid_reaches_from_all_refined_to_none() -> None:

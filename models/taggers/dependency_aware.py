@@ -1,0 +1,187 @@
+"""Dependency-aware recognition with relative and global attention (Aguilar and Solorio, 2019).
+
+A word is its vector beside embeddings of its part of speech and of the relation to its head. A stack of
+bidirectional LSTMs reads the sentence, a stack of Child-Sum Tree-LSTMs its dependency tree; both attentions look over
+the two side by side, and a CRF labels. Every sublayer is ``LN(x + Sublayer(dropout(x)))``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from typing_extensions import override
+
+from models.base import OneStageTagger, TaggerConfig, gold_labels
+from models.config import ConfigError
+from models.data import PADDING, UNKNOWN, Batch, Vocabulary
+from models.decoders.crf import Crf, CrfDistribution
+from models.layers.attention import GlobalAttention, OtherWordsAttention
+from models.layers.bilstm import BiLstm, BiLstmConfig
+from models.layers.dropout import draw_mask
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from models.layers.tree_lstm import TreeLstm, grow_forest
+from models.outputs import AttentionWeights
+
+# Embeddings of tags and of relations are a quarter as wide as the word's vector.
+_FEATURE_PART = 4
+
+
+class DependencyAwareConfig(TaggerConfig):
+    """Sizes of the dependency-aware tagger, and the switches of the paper's ablation."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig(dropout=0.0)
+    """The word's vector; `input_dropout` stands in for its own dropout."""
+    input_dropout: float = Field(default=0.3, ge=0, lt=1)
+    """Rate of the mask on each part of the input; one mask for all words of a sentence."""
+    dropout: float = Field(default=0.3, ge=0, lt=1)
+    """Dropout on the input of each sublayer."""
+    tags: bool = True
+    """Whether a word's part of speech is part of the input."""
+    relations: bool = True
+    """Whether the relation to the head is part of the input."""
+    branches: Literal["sequence", "tree", "both"] = "both"
+    layers: int = Field(default=2, ge=1)
+    """Layers of each branch."""
+    residual: bool = True
+    """Whether the branches' layers have residual connection and norm; the attentions always have."""
+    relative_attention: bool = True
+    global_attention: bool = True
+    regularization: float = Field(default=1e-5, ge=0)
+    """Times the sum of the squared weights of LSTMs and attentions, added to the loss."""
+    legal_mode: bool = True
+    """Seek the best label sequence among the well-formed ones only."""
+
+
+class DependencyAware(OneStageTagger):
+    """Sequence and tree branch, relative and global attention, CRF.
+
+    Unlike the paper, the vectors of an unknown tag or relation start from zeros, since training never meets one.
+    """
+
+    name: ClassVar[str] = "dependency_aware"
+    config_class: ClassVar[type[TaggerConfig]] = DependencyAwareConfig
+    needs_trees: ClassVar[bool] = True
+
+    def __init__(self, config: DependencyAwareConfig, vocabulary: Vocabulary) -> None:
+        """Build the network.
+
+        Raises:
+            ConfigError: when the width of a word's parts together is odd.
+        """
+        super().__init__(config, vocabulary)
+        self._config = config
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        words = self.representation.output_dimension
+        narrow = max(1, words // _FEATURE_PART)
+        self.tags = _feature_table(len(vocabulary.tags), narrow) if config.tags else None
+        self.relations = _feature_table(len(vocabulary.relations), narrow) if config.relations else None
+        width = words + narrow * (config.tags + config.relations)
+        if width % 2:
+            raise ConfigError(
+                f"representation: expected parts that are even in sum, half for each direction of the LSTM, got {width}"
+            )
+        has_tree, has_sequence = config.branches != "sequence", config.branches != "tree"
+        half = BiLstmConfig(hidden=width // 2, layers=1, dropout=0.0)
+        self.sequence = self._branch([BiLstm(half, width) for _ in range(config.layers * has_sequence)], width)
+        self.tree = self._branch([TreeLstm(width, width) for _ in range(config.layers * has_tree)], width)
+        joint = width * (has_tree + has_sequence)
+        self.relative = (
+            _Sublayer(OtherWordsAttention(joint), joint, dropout=config.dropout) if config.relative_attention else None
+        )
+        self.overall = (
+            _Sublayer(GlobalAttention(joint, joint), joint, dropout=config.dropout) if config.global_attention else None
+        )
+        self.output = nn.Linear(joint, len(vocabulary.labels))
+        self.crf = Crf(vocabulary.labels, vocabulary.scheme, legal_mode=config.legal_mode)
+
+    @override
+    def loss(self, batch: Batch) -> Tensor:
+        """Give the mean negative log-likelihood of a word in nats, and the regularization."""
+        likelihood = self.distribution(batch).log_prob(gold_labels(batch)).sum() / int(batch.lengths.sum())
+        weights = [
+            weight for module in self.modules() if isinstance(module, _Sublayer) for weight in module.layer.parameters()
+        ]
+        return self._config.regularization * sum(weight.square().sum() for weight in weights) - likelihood
+
+    @override
+    def distribution(self, batch: Batch) -> CrfDistribution:
+        states, query = self._extract(batch)
+        if self.relative is not None:
+            states = self.relative(states, batch.mask)
+        if self.overall is not None:
+            states = self.overall(states, query, batch.mask)
+        distribution: CrfDistribution = self.crf(self.output(states), batch.mask)
+        return distribution
+
+    @override
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        if self.relative is None:
+            return {}
+        attention: Any = self.relative.layer
+        weights = attention.weights(self._extract(batch)[0], batch.mask)
+        return {"relative": AttentionWeights(weights=weights[:, None], over="words")}
+
+    def _branch(self, layers: list[BiLstm] | list[TreeLstm], width: int) -> nn.ModuleList:
+        config = self._config
+        return nn.ModuleList(
+            _Sublayer(layer, width, dropout=config.dropout, residual=config.residual) for layer in layers
+        )
+
+    def _extract(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Give the states of the words, shape ``(B, T, H)``, and what sums up each sentence, shape ``(B, H)``."""
+        words = self._embed(batch)
+        states, summaries = [], []
+        if len(self.sequence):
+            sequence = words
+            for layer in self.sequence:
+                sequence = layer(sequence, batch.lengths)
+            states.append(sequence)
+            summaries.append(_ends(sequence, batch.lengths))
+        if len(self.tree):
+            tree, forest = words, grow_forest(batch.sentences, device=words.device)
+            for layer in self.tree:
+                tree = layer(tree, forest)
+            states.append(tree)
+            summaries.append(forest.root_states(tree))
+        return torch.cat(states, dim=2), torch.cat(summaries, dim=1)
+
+    def _embed(self, batch: Batch) -> Tensor:
+        parts = [self.representation(batch, self.encoder_features(batch))]
+        for table, numbers in ((self.tags, batch.tags), (self.relations, batch.relations)):
+            if table is not None:
+                parts.append(table(numbers))
+        rate = self._config.input_dropout if self.training else 0.0
+        if rate:
+            parts = [part * draw_mask((part.shape[0], 1, part.shape[2]), rate, like=part) for part in parts]
+        return torch.cat(parts, dim=2)
+
+
+class _Sublayer(nn.Module):
+    """``LN(x + layer(dropout(x)))``, or without residual connection and norm."""
+
+    def __init__(self, layer: nn.Module, width: int, *, dropout: float, residual: bool = True) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.layer = layer
+        self.norm = nn.LayerNorm(width) if residual else None
+
+    def forward(self, states: Tensor, *context: Any) -> Tensor:
+        result: Tensor = self.layer(self.dropout(states), *context)
+        return result if self.norm is None else self.norm(states + result)
+
+
+def _feature_table(names: int, dimension: int) -> nn.Embedding:
+    table = nn.Embedding(names + 2, dimension, padding_idx=PADDING)
+    nn.init.xavier_uniform_(table.weight)
+    with torch.no_grad():
+        table.weight[[PADDING, UNKNOWN]] = 0
+    return table
+
+
+def _ends(states: Tensor, lengths: Tensor) -> Tensor:
+    """Give the forward half of each sentence's last word beside the backward half of its first."""
+    half = states.shape[2] // 2
+    rows = torch.arange(len(lengths), device=states.device)
+    return torch.cat([states[rows, (lengths - 1).to(states.device), :half], states[:, 0, half:]], dim=1)
