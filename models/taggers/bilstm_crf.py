@@ -16,7 +16,8 @@ class BiLstmCrfConfig(TaggerConfig):
     """Sizes of the BiLSTM-CRF tagger."""
 
     representation: WordRepresentationConfig = WordRepresentationConfig()
-    lstm: BiLstmConfig = BiLstmConfig()
+    lstm: BiLstmConfig | None = BiLstmConfig()
+    """None leaves the LSTM out: the linear layer reads the word vectors, those of a tuned encoder, say."""
     legal_mode: bool = True
     """Seek the best label sequence among the well-formed ones only."""
 
@@ -31,12 +32,17 @@ class BiLstmCrf(OneStageTagger):
         """Build the network."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
-        self.lstm = BiLstm(config.lstm, self.representation.output_dimension)
-        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+        width = self.representation.output_dimension
+        self.lstm: BiLstm | None = None
+        if config.lstm is not None:
+            self.lstm = BiLstm(config.lstm, width)
+            width = self.lstm.output_dimension
+        self.output = nn.Linear(width, len(vocabulary.labels))
         self.crf = Crf(vocabulary.labels, vocabulary.scheme, legal_mode=config.legal_mode)
 
     @override
     def distribution(self, batch: Batch) -> CrfDistribution:
         words = self.representation(batch, self.encoder_features(batch))
-        distribution: CrfDistribution = self.crf(self.output(self.lstm(words, batch.lengths)), batch.mask)
+        states = self.lstm(words, batch.lengths) if self.lstm is not None else words
+        distribution: CrfDistribution = self.crf(self.output(states), batch.mask)
         return distribution

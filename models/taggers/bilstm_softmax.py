@@ -16,7 +16,8 @@ class BiLstmSoftmaxConfig(TaggerConfig):
     """Sizes of the BiLSTM-softmax tagger."""
 
     representation: WordRepresentationConfig = WordRepresentationConfig()
-    lstm: BiLstmConfig = BiLstmConfig()
+    lstm: BiLstmConfig | None = BiLstmConfig()
+    """None leaves the LSTM out: the linear layer reads the word vectors, those of a tuned encoder, say."""
 
 
 class BiLstmSoftmax(OneStageTagger):
@@ -29,10 +30,15 @@ class BiLstmSoftmax(OneStageTagger):
         """Build the network."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
-        self.lstm = BiLstm(config.lstm, self.representation.output_dimension)
-        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+        width = self.representation.output_dimension
+        self.lstm: BiLstm | None = None
+        if config.lstm is not None:
+            self.lstm = BiLstm(config.lstm, width)
+            width = self.lstm.output_dimension
+        self.output = nn.Linear(width, len(vocabulary.labels))
 
     @override
     def distribution(self, batch: Batch) -> SoftmaxDistribution:
         words = self.representation(batch, self.encoder_features(batch))
-        return SoftmaxDistribution(self.output(self.lstm(words, batch.lengths)), batch.mask)
+        states = self.lstm(words, batch.lengths) if self.lstm is not None else words
+        return SoftmaxDistribution(self.output(states), batch.mask)
