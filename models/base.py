@@ -21,6 +21,7 @@ from models.data import Batch, BatchEncoder, DigitRule, Sentence, Vocabulary, ch
 from models.decoders.base import LabelDistribution, entropy
 from models.labels import convert_labels, decode_spans, encode_spans
 from models.layers.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
+from models.layers.tuned_encoder import TunedEncoder
 from models.outputs import AttentionMap, AttentionWeights, Prediction
 
 Precision = Literal["fp32", "bf16"]
@@ -36,7 +37,7 @@ class TaggerConfig(Config):
     digits: DigitRule = "each"
     """`each`: every digit of words and characters becomes 0; `runs`: a word's run of digits becomes one 0."""
     encoder: EncoderConfig | None = None
-    """Pretrained features beside words and characters; frozen."""
+    """Pretrained features beside words and characters."""
     window_words: int = Field(default=256, ge=8)
     """A longer sentence is tagged in windows of this many words."""
     window_overlap: int = Field(default=64, ge=0)
@@ -168,10 +169,13 @@ class Tagger(nn.Module, ABC):
         self.vocabulary = vocabulary
         self.batch_encoder = BatchEncoder(vocabulary)
         self.device = torch.device("cpu")
-        if config.encoder is not None:
-            self.encoder_width: int | None = self._encoder().width
-        else:
-            self.encoder_width = None
+        self.tuned_encoder: TunedEncoder | None = None
+        self.encoder_width: int | None = None
+        if config.encoder is not None and config.encoder.tuned:
+            self.tuned_encoder = TunedEncoder(config.encoder)
+            self.encoder_width = self.tuned_encoder.width
+        elif config.encoder is not None:
+            self.encoder_width = self._frozen_encoder().width
 
     @property
     def entity_types(self) -> tuple[str, ...]:
@@ -193,7 +197,14 @@ class Tagger(nn.Module, ABC):
 
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
         """Give disjoint groups of all trainable parameters; each has an optimizer of its own name."""
-        return {"tagger": [parameter for parameter in self.parameters() if parameter.requires_grad]}
+        encoder = self.encoder_group()
+        tuned = {id(parameter) for group in encoder.values() for parameter in group}
+        own = [parameter for parameter in self.parameters() if parameter.requires_grad and id(parameter) not in tuned]
+        return {"tagger": own, **encoder}
+
+    def encoder_group(self) -> Mapping[str, list[nn.Parameter]]:
+        """Give the group ``encoder`` of a tuned encoder's parameters; no group where there is none."""
+        return {} if self.tuned_encoder is None else {"encoder": list(self.tuned_encoder.parameters())}
 
     def move_to(self, device: str) -> "Tagger":
         """Move the tagger to a device, ``cpu`` or ``cuda``; fp32 products there are exact fp32 (TF32 off)."""
@@ -313,16 +324,23 @@ class Tagger(nn.Module, ABC):
         return self.batch_encoder.encode_batch(sentences, documents=documents, device=self.device)
 
     def encoder_features(self, batch: Batch) -> Tensor | None:
-        """Give the encoder's features of a batch, shape ``(B, T, E)``; None without an encoder."""
+        """Give the encoder's features of a batch, shape ``(B, T, E)``; None without an encoder.
+
+        Those of a tuned encoder carry gradient.
+        """
         if self.config.encoder is None:
             return None
-        vectors = self._encoder().features([sentence.words for sentence in batch.sentences])
+        sentences = [sentence.words for sentence in batch.sentences]
+        if self.tuned_encoder is not None:
+            features: Tensor = self.tuned_encoder(sentences, batch.mask.shape[1])
+            return features
+        vectors = self._frozen_encoder().features(sentences)
         return pad_features(vectors, batch.mask.shape[1], self.device)
 
     def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
-        """Have the encoder compute these sentences' features once; does nothing without an encoder."""
-        if self.config.encoder is not None:
-            self._encoder().keep([sentence.words for document in documents for sentence in document])
+        """Have a frozen encoder compute these sentences' features once; does nothing without one."""
+        if self.config.encoder is not None and self.tuned_encoder is None:
+            self._frozen_encoder().keep([sentence.words for document in documents for sentence in document])
 
     def autocast(self, precision: Precision) -> AbstractContextManager[Any]:
         """Give the context in which networks compute."""
@@ -334,7 +352,7 @@ class Tagger(nn.Module, ABC):
         if self.training:
             raise ValueError(f"{method}: expected a tagger in evaluation mode; call eval() first")
 
-    def _encoder(self) -> FrozenEncoder:
+    def _frozen_encoder(self) -> FrozenEncoder:
         if self.config.encoder is None:
             raise ValueError("the tagger's configuration has no encoder")
         return load_encoder(self.config.encoder, self.device.type)

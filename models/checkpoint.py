@@ -1,21 +1,31 @@
-"""Saved taggers: a folder with tagger.json and weights.safetensors, nothing pickled."""
+"""Saved taggers: a folder with tagger.json and weights.safetensors, nothing pickled.
+
+A tuned encoder stands beside them in the folder `encoder`, whole as a Hugging Face folder (weights, configuration,
+tokenizer), so that the tagger needs no pretrained one. A frozen encoder is never saved.
+"""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from models.base import Tagger
 from models.data import Vocabulary
+from models.layers import encoder
+from models.layers.tuned_encoder import TunedEncoder
 from models.registry import build_tagger
 
 FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
 WEIGHTS_NAME = "weights.safetensors"
+ENCODER_NAME = "encoder"
+_ENCODER_PREFIX = "tuned_encoder."
 
 
 class ModelLoadError(ValueError):
@@ -29,18 +39,19 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
         half: store weights in fp16, at half the size; they are computed with in fp32 all the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    config = tagger.config.model_dump(mode="json")
+    if tagger.tuned_encoder is not None:
+        digest = _save_encoder(tagger.tuned_encoder, folder / ENCODER_NAME, half=half)
+        config["encoder"] |= {"source": ENCODER_NAME, "sha256": digest}
     saved = {
         "format_version": FORMAT_VERSION,
         "tagger": tagger.name,
-        "config": tagger.config.model_dump(mode="json"),
+        "config": config,
         "vocabulary": tagger.vocabulary.to_mapping(),
     }
     (folder / CONFIG_NAME).write_text(json.dumps(saved, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-    weights = {
-        name: (value.half() if half and value.is_floating_point() else value).cpu().contiguous()
-        for name, value in tagger.state_dict().items()
-    }
-    save_file(weights, folder / WEIGHTS_NAME)
+    own = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_ENCODER_PREFIX)}
+    save_file(_stored(own, half=half), folder / WEIGHTS_NAME)
 
 
 def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
@@ -54,17 +65,27 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     """
     saved = _read_config(folder / CONFIG_NAME)
     try:
-        tagger = build_tagger(saved["tagger"], saved["config"], Vocabulary.from_mapping(saved["vocabulary"]))
+        config = with_own_encoder(saved["config"], folder)
+        tagger = build_tagger(saved["tagger"], config, Vocabulary.from_mapping(saved["vocabulary"]))
     except KeyError as error:
         raise ModelLoadError(f"{folder / CONFIG_NAME}: expected the key {error}, got none") from error
     except (ValueError, TypeError) as error:  # ConfigError and EncoderMissingError are ValueErrors
         raise ModelLoadError(f"{folder / CONFIG_NAME}: {error}") from error
     try:
         weights = {name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()}
-        tagger.load_state_dict(weights)
+        tuned = {name: value for name, value in tagger.state_dict().items() if name.startswith(_ENCODER_PREFIX)}
+        tagger.load_state_dict(weights | tuned)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ModelLoadError(f"{folder / WEIGHTS_NAME}: {error}") from error
     return tagger.eval().move_to(pick_device(device))
+
+
+def with_own_encoder(config: Any, folder: Path) -> Any:
+    """Have the configuration of a saved tagger read its tuned encoder, if it has one, from the tagger's folder."""
+    read = config.get("encoder") if isinstance(config, dict) else None
+    if not isinstance(read, dict) or read.get("tuned") is not True:
+        return config
+    return config | {"encoder": read | {"source": str(folder / ENCODER_NAME)}}
 
 
 def pick_device(device: str) -> str:
@@ -75,19 +96,45 @@ def pick_device(device: str) -> str:
 
 
 def tagger_digest(folder: Path) -> str:
-    """Give the sha256, in hex, over both files of a saved tagger.
+    """Give the sha256, in hex, over the files of a saved tagger; those of a tuned encoder are among them.
 
     Raises:
         ModelLoadError: when one is missing.
     """
     digest = hashlib.sha256()
     for name in (CONFIG_NAME, WEIGHTS_NAME):
-        try:
-            with (folder / name).open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            raise ModelLoadError(f"{folder / name}: {error.strerror or error}") from error
+        digest.update(_file_digest(folder / name))
+    # Whatever stands beside a tuned encoder may change how it is read, so names count as well.
+    for path in sorted(path for path in (folder / ENCODER_NAME).rglob("*") if path.is_file()):
+        digest.update(path.relative_to(folder).as_posix().encode() + _file_digest(path))
     return digest.hexdigest()
+
+
+def _file_digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").digest()
+    except OSError as error:
+        raise ModelLoadError(f"{path}: {error.strerror or error}") from error
+
+
+def _save_encoder(tuned: TunedEncoder, folder: Path, *, half: bool) -> str:
+    """Write a tuned encoder into a folder of its own and give the sha256, in hex, of its weights."""
+    folder.mkdir(exist_ok=True)
+    for name, content in tuned.files.items():
+        (folder / name).write_bytes(content)
+    # A tagger that was loaded from this very folder may still read its weights there.
+    staged = folder / f"{encoder.WEIGHTS_NAME}.staged"
+    save_file(_stored(tuned.network.state_dict(), half=half), staged, metadata={"format": "pt"})
+    weights = staged.replace(folder / encoder.WEIGHTS_NAME)
+    return _file_digest(weights).hex()
+
+
+def _stored(weights: Mapping[str, Tensor], *, half: bool) -> dict[str, Tensor]:
+    return {
+        name: (value.half() if half and value.is_floating_point() else value).cpu().contiguous()
+        for name, value in weights.items()
+    }
 
 
 def _read_config(path: Path) -> dict[str, Any]:

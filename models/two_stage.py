@@ -207,11 +207,15 @@ class TwoStageTagger(Tagger):
         return {
             "stage_one": list(self.draft_network.parameters()),
             "stage_two": list(self.refine_network.parameters()),
+            **self.encoder_group(),
         }
 
     @override
     def loss(self, batch: Batch) -> Tensor:
-        """Give the cross-entropies of both stages, summed over words, divided by the number of sentences."""
+        """Give the cross-entropies of both stages, summed over words, divided by the number of sentences.
+
+        A tuned encoder learns from stage one alone; stage two reads what it gives.
+        """
         gold = gold_labels(batch)
         features = self.encoder_features(batch)
         logits, hidden = self.draft_network(batch, features)
@@ -227,7 +231,7 @@ class TwoStageTagger(Tagger):
                     probabilities=probabilities.flatten(0, 1),
                     slots=slots[rows, :width],
                 )
-            part_features = features[rows, :width] if features is not None else None
+            part_features = features[rows, :width].detach() if features is not None else None
             refined = self.refine_network(part, part_features, probabilities[rows, :width], memory)
             total = total + _summed_cross_entropy(refined, gold[rows, :width])
         return total / len(batch.sentences)

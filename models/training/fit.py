@@ -21,7 +21,7 @@ from models.checkpoint import save_tagger
 from models.config import Config, ConfigError
 from models.data import Batch, Sentence
 from models.training.metrics import SpanScores, span_scores
-from models.training.optim import OptimizerConfig, build_optimizers, learning_rate
+from models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 from models.training.threshold import REFINE_ALL, best_threshold, label_sequences, sweep_threshold
 from models.two_stage import TwoStageTagger
 
@@ -172,7 +172,12 @@ class _Trainer:
         self.documents = [
             [part for sentence in document for part in _split_long(sentence, longest)] for document in train
         ]
-        self._optimizers = build_optimizers(tagger.parameter_groups(), config.optimizers)
+        encoder = tagger.tuned_encoder
+        self._optimizers = build_optimizers(
+            tagger.parameter_groups(),
+            config.optimizers,
+            layers_above=encoder.layers_above() if encoder is not None else None,
+        )
         self._step = 0
         self._steps = config.epochs * len(self._plan(0))
 
@@ -188,8 +193,11 @@ class _Trainer:
         return sum(losses) / max(1, len(losses))
 
     def learning_rates(self) -> dict[str, float]:
-        """Give the last step's learning rate of each optimizer."""
-        return {name: float(optimizer.param_groups[0]["lr"]) for name, optimizer in self._optimizers.items()}
+        """Give the last step's learning rate of each optimizer; of a tuned encoder that of its top layer."""
+        return {
+            name: max(float(group["lr"]) for group in optimizer.param_groups)
+            for name, optimizer in self._optimizers.items()
+        }
 
     def save(self, path: Path, history: Sequence[EpochResult]) -> None:
         """Write weights, optimizers, random state and history at once: the old state or the new, never half of it."""
@@ -235,7 +243,7 @@ class _Trainer:
     def _train_batch(self, batch: Batch, epoch: int) -> float:
         for name, optimizer in self._optimizers.items():
             rate = learning_rate(self._config.optimizers[name], epoch=epoch, step=self._step, steps=self._steps)
-            optimizer.param_groups[0]["lr"] = rate
+            set_learning_rate(optimizer, rate)
             optimizer.zero_grad(set_to_none=True)
         loss = self._tagger.loss(batch)
         loss.backward()

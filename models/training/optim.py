@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -19,6 +19,7 @@ class OptimizerConfig(Config):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """SGD only."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW spares vectors, which are biases and the weights of normalisations."""
     epsilon: float = Field(default=1e-8, gt=0)
     """Adam's; not read by SGD."""
     schedule: Literal["constant", "inverse", "linear", "cosine_restarts"] = "constant"
@@ -30,19 +31,34 @@ class OptimizerConfig(Config):
     """Epochs of the first cycle of cosine_restarts."""
     cycle_growth: int = Field(default=2, ge=1)
     """How many times as long as the one before each further cycle is."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor from the learning rate of each layer of a tuned encoder to that of the layer below; the top layer has
+    `learning_rate`, the embeddings the least (Howard and Ruder, ACL 2018, section 3.2)."""
 
 
 def build_optimizers(
-    groups: Mapping[str, list[nn.Parameter]], configs: Mapping[str, OptimizerConfig]
+    groups: Mapping[str, list[nn.Parameter]],
+    configs: Mapping[str, OptimizerConfig],
+    *,
+    layers_above: Mapping[nn.Parameter, int] | None = None,
 ) -> dict[str, torch.optim.Optimizer]:
     """Build an optimizer for each group.
+
+    Args:
+        layers_above: how many layers stand above a parameter's; none above one that is not named.
 
     Raises:
         ConfigError: when the configured names are not those of the tagger's groups.
     """
     if set(groups) != set(configs):
         raise ConfigError(f"fit.optimizers: expected the groups {sorted(groups)}, got {sorted(configs)}")
-    return {name: _build(parameters, configs[name]) for name, parameters in groups.items()}
+    return {name: _build(parameters, configs[name], layers_above or {}) for name, parameters in groups.items()}
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every parameter the rate, times the factor of its layer."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["layer_factor"]
 
 
 def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int) -> float:
@@ -67,12 +83,30 @@ def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int)
     return config.learning_rate
 
 
-def _build(parameters: list[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    rate, decay, epsilon = config.learning_rate, config.weight_decay, config.epsilon
+def _build(
+    parameters: list[nn.Parameter], config: OptimizerConfig, layers_above: Mapping[nn.Parameter, int]
+) -> torch.optim.Optimizer:
+    rate, epsilon = config.learning_rate, config.epsilon
+    groups = _torch_groups(parameters, config, layers_above)
     if config.kind == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay)
+        return torch.optim.SGD(groups, lr=rate, momentum=config.momentum)
     if config.kind == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, eps=epsilon)
+        return torch.optim.Adam(groups, lr=rate, eps=epsilon)
     if config.kind == "adamw":
-        return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay, eps=epsilon)
-    return torch.optim.NAdam(parameters, lr=rate, weight_decay=decay, eps=epsilon)
+        return torch.optim.AdamW(groups, lr=rate, eps=epsilon)
+    return torch.optim.NAdam(groups, lr=rate, eps=epsilon)
+
+
+def _torch_groups(
+    parameters: list[nn.Parameter], config: OptimizerConfig, layers_above: Mapping[nn.Parameter, int]
+) -> list[dict[str, Any]]:
+    """Put parameters of equal rate and decay together, in the order in which they come."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        factor = config.layer_decay ** layers_above.get(parameter, 0)
+        spared = config.kind == "adamw" and parameter.dim() <= 1
+        groups.setdefault((factor, 0.0 if spared else config.weight_decay), []).append(parameter)
+    return [
+        {"params": members, "layer_factor": factor, "weight_decay": decay}
+        for (factor, decay), members in groups.items()
+    ]

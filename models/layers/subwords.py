@@ -1,0 +1,110 @@
+"""Words as the subwords of an encoder: windows that it takes at once, padded passes, and words from subwords again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SPECIAL_TOKENS = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubwordWindow:
+    """A stretch of one sentence; all of it, unless the sentence has more subwords than the encoder takes.
+
+    Attributes:
+        sentence: number of the sentence in the call.
+        first: number of the window's first word in its sentence.
+        keep: words of the window, half-open, counted from ``first``, whose vectors count.
+        words: each word's subword numbers.
+    """
+
+    sentence: int
+    first: int
+    keep: tuple[int, int]
+    words: Sequence[list[int]]
+
+    @property
+    def subwords(self) -> int:
+        """Subwords of all words, without the special ones."""
+        return sum(map(len, self.words))
+
+
+class SubwordReader:
+    """Cuts words into subwords and sentences into windows."""
+
+    def __init__(self, tokenizer: Any, *, capacity: int, overlap_words: int) -> None:
+        """Hold a Hugging Face tokenizer.
+
+        Args:
+            capacity: subwords that the encoder takes at once, without the special ones.
+            overlap_words: words that two windows of a sentence share.
+        """
+        self._tokenizer = tokenizer
+        self._capacity = capacity
+        self._overlap_words = overlap_words
+
+    def windows(self, sentences: Sequence[Sequence[str]]) -> list[SubwordWindow]:
+        """Give the windows of all sentences that have a word, those with the most subwords first."""
+        windows = []
+        for number, words in enumerate(sentences):
+            pieces = self._subwords(words)
+            for first, last, begin, end in _bounds(list(map(len, pieces)), self._capacity, self._overlap_words):
+                keep = (begin - first, end - first)
+                windows.append(SubwordWindow(sentence=number, first=first, keep=keep, words=pieces[first:last]))
+        return sorted(windows, key=lambda window: -window.subwords)
+
+    def pad(self, windows: Sequence[SubwordWindow]) -> tuple[Tensor, Tensor]:
+        """Put windows between special tokens; numbers and attention mask, shape ``(windows, subwords)``, int64."""
+        tokenizer = self._tokenizer
+        rows = [
+            [tokenizer.cls_token_id, *(piece for word in window.words for piece in word), tokenizer.sep_token_id]
+            for window in windows
+        ]
+        width = max(map(len, rows))
+        numbers = torch.full((len(rows), width), tokenizer.pad_token_id)
+        attention = torch.zeros((len(rows), width), dtype=torch.int64)
+        for row, pieces in enumerate(rows):
+            numbers[row, : len(pieces)] = torch.tensor(pieces)
+            attention[row, : len(pieces)] = 1
+        return numbers, attention
+
+    def _subwords(self, words: Sequence[str]) -> list[list[int]]:
+        """Give each word's subword numbers; a word without any (a zero-width joiner, say) is the unknown one."""
+        if not words:  # the tokenizer takes no empty list
+            return []
+        encoded = self._tokenizer(list(words), is_split_into_words=False, add_special_tokens=False)["input_ids"]
+        return [pieces[: self._capacity] or [self._tokenizer.unk_token_id] for pieces in encoded]
+
+
+def cut_passes(windows: Sequence[SubwordWindow], *, subwords: int) -> Iterator[Sequence[SubwordWindow]]:
+    """Cut windows, longest first, into passes of so many padded subwords, or of one window that has more."""
+    start = 0
+    while start < len(windows):
+        longest = SPECIAL_TOKENS + windows[start].subwords
+        chosen = windows[start : start + max(1, subwords // longest)]
+        start += len(chosen)
+        yield chosen
+
+
+def _bounds(counts: Sequence[int], capacity: int, overlap: int) -> list[tuple[int, int, int, int]]:
+    """Cut words, given their numbers of subwords, into windows: first, last, and the words kept of each (half-open)."""
+    if not counts:
+        return []
+    bounds: list[tuple[int, int]] = []
+    first = 0
+    while True:
+        last, used = first, 0
+        while last < len(counts) and used + counts[last] <= capacity:
+            used += counts[last]
+            last += 1
+        bounds.append((first, last))
+        if last >= len(counts):
+            break
+        first = max(first + 1, last - overlap)
+    seams = [(left[1] + right[0]) // 2 for left, right in pairwise(bounds)]
+    starts, ends = [0, *seams], [*seams, len(counts)]
+    return [(*bound, start, end) for bound, start, end in zip(bounds, starts, ends, strict=True)]
