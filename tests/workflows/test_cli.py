@@ -238,7 +238,7 @@ def test_doctor_gives_a_line_for_each_thing(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:./mlruns")
     result = concord("doctor", "--output", tmp_path / "out", "--json")
     checks = {check["subject"]: check for check in json.loads(result.stdout)["checks"]}
-    assert {"python", "torch", "ray", "parser", "encoder", "tagger", "output", "MLflow"} <= set(checks)
+    assert {"python", "torch", "ray", "parser", "transformers", "encoder", "tagger", "output", "MLflow"} <= set(checks)
     assert checks["output"]["state"] in {"ok", "warn"}
     assert checks["MLflow"]["state"] == "fail"
     assert "sqlite" in checks["MLflow"]["advice"]

@@ -78,3 +78,22 @@ def test_an_unknown_name_offers_the_nearest() -> None:
         find_tagger("entities_small")
     with pytest.raises(ModelError, match="embedded are entities_en, entities_en_small"):
         find_tagger("xyz")
+
+
+def test_a_tuned_encoder_stands_with_its_tagger_and_needs_the_library_alone(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "tuned"))
+    saved = json.loads((folder / "tagger.json").read_text())
+    saved["config"]["encoder"] = {"source": "encoder", "tuned": True}
+    (folder / "tagger.json").write_text(json.dumps(saved))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "transformers" else None)
+    assert find_tagger(str(folder)).digest == tagger_digest(folder)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"bilstm_crf reads the library transformers.*: pip install '\.\[encoder\]'"):
+        find_tagger(str(folder))
+
+
+def test_a_folder_whose_encoder_is_missing_is_refused_before_anything_runs(embedded: Path) -> None:
+    with pytest.raises(ModelError, match=r"bilstm_crf reads the encoder no_such_encoder, which is not installed"):
+        find_tagger(str(embedded / DEFAULT))
