@@ -1,9 +1,12 @@
 """The plain bidirectional LSTM over padded batches."""
 
+from collections.abc import Mapping
 from typing import cast
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from models.config import Config
@@ -50,9 +53,27 @@ class BiLstm(nn.Module):
         return cast(Tensor, self.dropout(run_lstm(self.lstm, inputs, lengths)))
 
 
-def run_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
-    """Run a batch-first LSTM over padded sentences of differing length; zeros where padded."""
+def run_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, *, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Run a batch-first LSTM over padded sentences of differing length; zeros where padded.
+
+    Args:
+        weights: what stands in for the LSTM's own parameters of these names.
+    """
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-    outputs, _ = lstm(packed)
+    outputs, _ = functional_call(lstm, dict(weights), (packed,)) if weights else lstm(packed)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
     return padded
+
+
+def reversal_index(lengths: Tensor, steps: int) -> Tensor:
+    """Give the index that reverses each sentence within its own length; padding keeps its place.
+
+    Args:
+        lengths: shape ``(B,)``, int64.
+
+    Returns:
+        Shape ``(B, steps)``, int64.
+    """
+    positions = torch.arange(steps)[None, :]
+    ends = lengths[:, None]
+    return torch.where(positions < ends, ends - 1 - positions, positions)

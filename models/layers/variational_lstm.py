@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from models.config import Config
-from models.layers.bilstm import run_lstm
+from models.layers.bilstm import reversal_index, run_lstm
 from models.layers.dropout import draw_mask
 
 
@@ -120,7 +120,7 @@ def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: 
     Returns:
         Shape ``(B, T, 2H)``, zeros where padded.
     """
-    reversal = _reversal(lengths, inputs.shape[1]).to(inputs.device)[:, :, None]
+    reversal = reversal_index(lengths, inputs.shape[1]).to(inputs.device)[:, :, None]
     backward = inputs.gather(1, reversal.expand_as(inputs))
     packed = [
         pack_padded_sequence(stream, lengths, batch_first=True, enforce_sorted=False) for stream in (inputs, backward)
@@ -154,13 +154,6 @@ def _scan(gates: Tensor, state_weight: Tensor, state_mask: Tensor, active: list[
         hidden = output_gate.sigmoid() * cell.tanh()
         outputs.append(hidden)
     return torch.cat(outputs, dim=1)
-
-
-def _reversal(lengths: Tensor, steps: int) -> Tensor:
-    """Give the index that reverses each sentence within its own length; padding keeps its place."""
-    positions = torch.arange(steps)[None, :]
-    ends = lengths[:, None]
-    return torch.where(positions < ends, ends - 1 - positions, positions)
 
 
 def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:

@@ -37,8 +37,11 @@ _TWO_STAGE: dict[str, Any] = {
     "two_stream": {"heads": 2, "head_dimension": 8, "layers": 2, "dropout": 0.1, "attention_dropout": 0.1},
 }
 _TINY = {
+    "att_bilstm_cnn": {**_ONE_STAGE, "attention": {"heads": 2, "head_dimension": 4}},
+    "baseline_bilstm_cnn": _ONE_STAGE,
     "bilstm_crf": _ONE_STAGE,
     "bilstm_softmax": _ONE_STAGE,
+    "cross_bilstm_cnn": _ONE_STAGE,
     "dependency_aware": {
         "representation": {"word_dimension": 16, "dropout": 0.0, "characters": _CHARACTERS},
         "layers": 2,

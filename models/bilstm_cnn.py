@@ -1,0 +1,58 @@
+"""What the BiLSTM-CNN taggers of Li et al. (2020) share: word representation, stacked LSTMs, softmax and loss.
+
+They differ in what the output layer reads of a word: independent stacks (Baseline), Cross stacks (Cross), or
+independent stacks with self-attention (Att).
+"""
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from models.base import OneStageTagger, TaggerConfig, gold_labels
+from models.data import Batch, Vocabulary
+from models.decoders.softmax import SoftmaxDistribution
+from models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+
+
+class BiLstmCnnConfig(TaggerConfig):
+    """Sizes of a BiLSTM-CNN tagger."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig()
+    lstm: StackedLstmConfig = StackedLstmConfig()
+
+
+class BiLstmCnnTagger(OneStageTagger):
+    """Word representation, stacked LSTMs, linear layer, softmax."""
+
+    def __init__(
+        self,
+        config: BiLstmCnnConfig,
+        vocabulary: Vocabulary,
+        *,
+        stack: type[CrossLstm | IndependentLstm],
+        context_dimension: int = 0,
+    ) -> None:
+        """Build the network.
+
+        Args:
+            stack: the kind of LSTMs.
+            context_dimension: dimensions of what the output layer reads beside the hidden states.
+        """
+        super().__init__(config, vocabulary)
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        self.lstm = stack(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension + context_dimension, len(vocabulary.labels))
+
+    def read(self, batch: Batch) -> Tensor:
+        """Give what the output layer reads of each word: the LSTMs' hidden states, shape ``(B, T, 2H)``."""
+        hidden: Tensor = self.lstm(self.representation(batch, self.encoder_features(batch)), batch.lengths)
+        return hidden
+
+    @override
+    def distribution(self, batch: Batch) -> SoftmaxDistribution:
+        return SoftmaxDistribution(self.output(self.read(batch)), batch.mask)
+
+    @override
+    def loss(self, batch: Batch) -> Tensor:
+        """Give the mean over words of their negative log-likelihood in nats, as the paper does."""
+        return -self.distribution(batch).log_prob(gold_labels(batch)).sum() / batch.mask.sum()

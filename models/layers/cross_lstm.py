@@ -1,0 +1,109 @@
+"""Two ways to stack LSTMs of both directions, with one variational dropout (Li et al., 2020).
+
+In independent stacks, the paper's Baseline, the two directions meet only after the last layer: no cell sees a word's
+left and right context together. In the Cross stack every layer reads both directions of the layer below.
+
+Training draws one mask for all time steps and all sentences of a batch, as TensorFlow's DropoutWrapper does, for the
+input and for the recurrent state of every cell and for the output of the top cells. A mask on an activation is the
+same as a mask on the columns of the matrix that reads it, so plain LSTMs run with masked weights. Evaluation masks
+nothing.
+"""
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from models.config import Config
+from models.layers.bilstm import reversal_index, run_lstm
+from models.layers.dropout import draw_mask
+
+
+class StackedLstmConfig(Config):
+    """Sizes of stacked LSTMs of both directions."""
+
+    hidden: int = Field(default=100, ge=1)
+    """Units of each direction."""
+    layers: int = Field(default=2, ge=1)
+    dropout: float = Field(default=0.35, ge=0, lt=1)
+    """Rate of the masks on input and recurrent state of every cell and on the output of the top cells."""
+
+
+class CrossLstm(nn.Module):
+    """Layers that each read both directions of the layer below."""
+
+    def __init__(self, config: StackedLstmConfig, input_dimension: int) -> None:
+        """Build the layers."""
+        super().__init__()
+        self._rate = config.dropout
+        self.lstm = _new_lstm(config, input_dimension, bidirectional=True)
+        self.output_dimension = 2 * config.hidden
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Read sentences both ways.
+
+        Args:
+            inputs: shape ``(B, T, D)``, float.
+            lengths: shape ``(B,)``, int64, on the CPU.
+
+        Returns:
+            Shape ``(B, T, output_dimension)``, float; zeros where padded.
+        """
+        return _run(self.lstm, inputs, lengths, rate=self._rate if self.training else 0.0)
+
+
+class IndependentLstm(nn.Module):
+    """One stack of layers for each direction; they meet in the result only."""
+
+    def __init__(self, config: StackedLstmConfig, input_dimension: int) -> None:
+        """Build the stacks."""
+        super().__init__()
+        self._rate = config.dropout
+        self.rightward = _new_lstm(config, input_dimension, bidirectional=False)
+        self.leftward = _new_lstm(config, input_dimension, bidirectional=False)
+        self.output_dimension = 2 * config.hidden
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Read sentences both ways, leftward from each sentence's own end.
+
+        Args:
+            inputs: shape ``(B, T, D)``, float.
+            lengths: shape ``(B,)``, int64, on the CPU.
+
+        Returns:
+            Shape ``(B, T, output_dimension)``, float; zeros where padded.
+        """
+        rate = self._rate if self.training else 0.0
+        reversal = reversal_index(lengths, inputs.shape[1]).to(inputs.device)[:, :, None]
+        rightward = _run(self.rightward, inputs, lengths, rate=rate)
+        leftward = _run(self.leftward, inputs.gather(1, reversal.expand_as(inputs)), lengths, rate=rate)
+        return torch.cat([rightward, leftward.gather(1, reversal.expand_as(leftward))], dim=2)
+
+
+def _new_lstm(config: StackedLstmConfig, input_dimension: int, *, bidirectional: bool) -> nn.LSTM:
+    """Build an LSTM that starts as TensorFlow's do: Glorot's bounds over a cell's whole matrix, forget bias 1."""
+    hidden = config.hidden
+    lstm = nn.LSTM(input_dimension, hidden, config.layers, batch_first=True, bidirectional=bidirectional)
+    for name, parameter in lstm.named_parameters():
+        if name.startswith("weight_ih"):
+            bound = math.sqrt(6.0 / (parameter.shape[1] + hidden + 4 * hidden))
+            nn.init.uniform_(parameter, -bound, bound)
+            nn.init.uniform_(lstm.get_parameter(name.replace("_ih_", "_hh_")), -bound, bound)
+        elif name.startswith("bias"):
+            nn.init.zeros_(parameter)
+            if name.startswith("bias_ih"):
+                nn.init.ones_(parameter[hidden : 2 * hidden])
+    return lstm
+
+
+def _run(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, *, rate: float) -> Tensor:
+    if not rate:
+        return run_lstm(lstm, inputs, lengths)
+    masked = {
+        name: parameter * draw_mask((parameter.shape[1],), rate, like=parameter)
+        for name, parameter in lstm.named_parameters()
+        if name.startswith("weight")
+    }
+    outputs = run_lstm(lstm, inputs, lengths, weights=masked)
+    return outputs * draw_mask((outputs.shape[2],), rate, like=outputs)

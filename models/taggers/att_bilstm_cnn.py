@@ -1,0 +1,44 @@
+"""Att-BiLSTM-CNN: independent stacks of LSTMs whose states attend to each other (Li et al., 2020)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from models.base import TaggerConfig
+from models.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
+from models.data import Batch, Vocabulary
+from models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
+from models.layers.cross_lstm import IndependentLstm
+from models.outputs import AttentionWeights
+
+
+class AttBiLstmCnnConfig(BiLstmCnnConfig):
+    """Sizes of Att-BiLSTM-CNN."""
+
+    attention: SelfAttentionConfig = SelfAttentionConfig()
+
+
+class AttBiLstmCnn(BiLstmCnnTagger):
+    """Labels each word from its hidden states and the contexts that the heads gather from all words."""
+
+    name: ClassVar[str] = "att_bilstm_cnn"
+    config_class: ClassVar[type[TaggerConfig]] = AttBiLstmCnnConfig
+
+    def __init__(self, config: AttBiLstmCnnConfig, vocabulary: Vocabulary) -> None:
+        """Build the network."""
+        contexts = config.attention.heads * config.attention.head_dimension
+        super().__init__(config, vocabulary, stack=IndependentLstm, context_dimension=contexts)
+        self.attention = MultiHeadSelfAttention(config.attention, self.lstm.output_dimension)
+
+    @override
+    def read(self, batch: Batch) -> Tensor:
+        hidden = super().read(batch)
+        return torch.cat([hidden, self.attention(hidden, batch.mask)], dim=2)
+
+    @override
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        weights = self.attention.weights(super().read(batch), batch.mask)
+        return {"self": AttentionWeights(weights=weights, over="words")}

@@ -1,0 +1,115 @@
+"""What stacked LSTMs can tell from both sides of a word at once, on four phrases (Li et al., 2020).
+
+The label of the middle word is the exclusive or of its neighbours. Where the two directions never meet, its score is
+one number for the left plus one for the right, and no such sum is right for all four phrases: the best is a fair coin.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from models.base import Tagger
+from models.data import Sentence, Vocabulary
+from models.layers.bilstm import BiLstm, BiLstmConfig
+from models.layers.cross_lstm import IndependentLstm, StackedLstmConfig
+
+PHRASES = [("key", "and", "peele"), ("you", "and", "i"), ("key", "and", "i"), ("you", "and", "peele")]
+MIDDLE_ALONE = [("O", "B-ART", "O")] * 2 + [("O", "O", "O")] * 2
+WHOLE_PHRASE = [("B-ART", "I-ART", "I-ART")] * 2 + [("O", "O", "O")] * 2
+# Nats: a coin for the middle word.
+COIN = math.log(2)
+
+WIDTH = 12
+SIZES: dict[str, Any] = {
+    "representation": {"word_dimension": 8, "characters": None, "dropout": 0.0},
+    "lstm": {"hidden": WIDTH, "dropout": 0.0},
+}
+Build = Callable[..., Tagger]
+slow = pytest.mark.slow
+seeds = pytest.mark.parametrize("seed", [1, pytest.param(2, marks=slow), pytest.param(3, marks=slow)])
+
+
+def label(labels: Sequence[tuple[str, ...]]) -> list[Sentence]:
+    return [Sentence(words=words, labels=own) for words, own in zip(PHRASES, labels, strict=True)]
+
+
+def build_small(build: Build, name: str, sentences: list[Sentence], seed: int) -> Tagger:
+    return build(name, seed=seed, vocabulary=Vocabulary.from_sentences(sentences), **SIZES)
+
+
+def train(tagger: Tagger, sentences: list[Sentence], *, steps: int, until: float = 0.0) -> float:
+    """Train on the phrases until the loss falls below a bound, and give the last loss."""
+    batch, optimizer = tagger.encode(sentences), torch.optim.Adam(tagger.train().parameters(), lr=0.02)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = tagger.loss(batch)
+        loss.backward()
+        optimizer.step()
+        if float(loss.detach()) < until:
+            break
+    tagger.eval()
+    return float(loss.detach())
+
+
+def right_phrases(tagger: Tagger, sentences: list[Sentence]) -> int:
+    (predictions,) = tagger.predict_documents([sentences])
+    return sum(found.labels == gold.labels for found, gold in zip(predictions, sentences, strict=True))
+
+
+@seeds
+@pytest.mark.parametrize("name", ["cross_bilstm_cnn", "att_bilstm_cnn"])
+def test_cross_stacks_and_attention_learn_the_exclusive_or(build: Build, name: str, seed: int) -> None:
+    sentences = label(MIDDLE_ALONE)
+    tagger = build_small(build, name, sentences, seed)
+    assert train(tagger, sentences, steps=800, until=1e-3) < 1e-3
+    assert right_phrases(tagger, sentences) == 4
+
+
+def assert_a_coin_decides(tagger: Tagger, sentences: list[Sentence], *, words: int = 1) -> None:
+    """Check a tagger whose loss is a mean over so many words a phrase, or else a sum over them."""
+    assert COIN - 1e-4 < words * train(tagger, sentences, steps=300) < COIN + 0.01
+    assert right_phrases(tagger, sentences) <= 3
+
+
+@seeds
+def test_independent_stacks_throw_a_coin(build: Build, seed: int) -> None:
+    sentences = label(MIDDLE_ALONE)
+    assert_a_coin_decides(build_small(build, "baseline_bilstm_cnn", sentences, seed), sentences, words=3)
+
+
+def test_one_bidirectional_layer_throws_a_coin(build: Build) -> None:
+    sentences = label(MIDDLE_ALONE)
+    assert_a_coin_decides(build_small(build, "bilstm_softmax", sentences, 1), sentences)
+
+
+def test_two_bidirectional_layers_of_the_library_in_place_of_independent_stacks_show(build: Build) -> None:
+    """They are the Cross stack: a Baseline made of them would learn what it must not."""
+    sentences = label(MIDDLE_ALONE)
+    tagger = build_small(build, "baseline_bilstm_cnn", sentences, 1)
+    tagger.lstm = BiLstm(BiLstmConfig(hidden=WIDTH, layers=2, dropout=0.0), 8)
+    assert train(tagger, sentences, steps=800, until=1e-3) < 1e-3
+    assert right_phrases(tagger, sentences) == 4
+
+
+def independent_stacks_with_crf(build: Build, sentences: list[Sentence]) -> Tagger:
+    tagger = build_small(build, "bilstm_crf", sentences, 1)
+    tagger.lstm = IndependentLstm(StackedLstmConfig(hidden=WIDTH, dropout=0.0), 8)
+    return tagger
+
+
+@slow
+def test_a_crf_cannot_help_independent_stacks_where_the_neighbours_labels_tell_nothing(build: Build) -> None:
+    sentences = label(MIDDLE_ALONE)
+    assert_a_coin_decides(independent_stacks_with_crf(build, sentences), sentences)
+
+
+@slow
+def test_a_crf_helps_independent_stacks_where_the_neighbours_labels_tell(build: Build) -> None:
+    """At the last word one direction has read the whole phrase, and transitions carry what it knows inward."""
+    sentences = label(WHOLE_PHRASE)
+    tagger = independent_stacks_with_crf(build, sentences)
+    assert train(tagger, sentences, steps=800, until=0.01) < 0.01
+    assert right_phrases(tagger, sentences) == 4
