@@ -104,6 +104,20 @@ class TokenTable:
             refined=torch.zeros(words, dtype=torch.bool),
         )
 
+    def write(self, windows: Sequence[Window], batch: Batch, distribution: LabelDistribution) -> None:
+        """Enter what a tagger of one stage says of a batch; the uncertainty is the entropy of a word's marginal."""
+        labels, marginals = distribution.mode(), distribution.marginals()
+        chosen = marginals.gather(2, labels[:, :, None])[:, :, 0]
+        rows, cells = kept_cells(windows, batch.mask.shape[1])
+        for column, values in (
+            (self.draft, labels),
+            (self.label, labels),
+            (self.probability, chosen),
+            (self.margin, top_two_margin(marginals)),
+            (self.uncertainty, entropy(marginals)),
+        ):
+            column[rows] = values.flatten().cpu()[cells]
+
     def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
         """Turn rows into text: strict spans, labels in BIO2."""
         names = vocabulary.labels
@@ -284,7 +298,8 @@ class Tagger(nn.Module, ABC):
         if not sentences:
             return [{} for _ in document]
         with torch.inference_mode():
-            found = self.attend(self.encode(sentences, documents=[0] * len(sentences)))
+            unlabelled = [_part(sentence, 0, len(sentence.words)) for sentence in sentences]
+            found = self.attend(self.encode(unlabelled, documents=[0] * len(unlabelled)))
         words = tuple(word for sentence in sentences for word in sentence.words)
         columns = {"labels": self.vocabulary.labels, "document": words}
         maps: list[dict[str, AttentionMap]] = []
@@ -370,21 +385,11 @@ class OneStageTagger(Tagger):
         return -self.distribution(batch).log_prob(gold_labels(batch)).mean()
 
     def fill(self, table: TokenTable, settings: CallSettings) -> None:
-        """Label every window; the uncertainty is the entropy of a word's marginal."""
+        """Label every window."""
         for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
             with self.autocast(settings.precision):
                 distribution = self.distribution(batch)
-            labels, marginals = distribution.mode(), distribution.marginals()
-            chosen = marginals.gather(2, labels[:, :, None])[:, :, 0]
-            rows, cells = kept_cells(windows, batch.mask.shape[1])
-            for column, values in (
-                (table.draft, labels),
-                (table.label, labels),
-                (table.probability, chosen),
-                (table.margin, top_two_margin(marginals)),
-                (table.uncertainty, entropy(marginals)),
-            ):
-                column[rows] = values.flatten().cpu()[cells]
+            table.write(windows, batch, distribution)
 
 
 def gold_labels(batch: Batch) -> Tensor:

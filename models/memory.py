@@ -54,38 +54,46 @@ class MemoryReader(nn.Module):
     """Attends from a word's current state to the slots of its other occurrences.
 
     One head, scaled by the root of the width; the same weights sum up contexts (projected keys) and labels (projected
-    values). A word without another occurrence reads two learned vectors instead.
+    values). A word without another occurrence reads a learned vector of each instead. Either of the two may be left
+    out; the keys address the slots all the same.
     """
 
-    def __init__(self, *, width: int, hidden: int, dropout: float) -> None:
+    def __init__(self, *, width: int, hidden: int, dropout: float, contexts: bool = True, labels: bool = True) -> None:
         """Build the projections.
 
         Args:
             width: dimensions of the streams that read, and of the label values.
             hidden: dimensions of stage one's hidden states.
+            contexts, labels: which of the two is read.
         """
         super().__init__()
+        self.reads_contexts, self.reads_labels = contexts, labels
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(hidden, width)
-        self.value = nn.Linear(width, width)
+        if labels:
+            self.value = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
-        self.default_context = nn.Parameter(torch.randn(width))
-        self.default_label = nn.Parameter(torch.randn(width))
+        if contexts:
+            self.default_context = nn.Parameter(torch.randn(width))
+        if labels:
+            self.default_label = nn.Parameter(torch.randn(width))
         self._scale = width**0.5
 
-    def project(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def project(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Project what is stored, once a word.
 
         Args:
             hidden: stage one's states, shape ``(N, hidden)``.
-            labels: expected label embeddings of the drafts, shape ``(N, width)``.
+            labels: embeddings of the drafts, shape ``(N, width)``; None where no labels are read.
 
         Returns:
-            Keys and values, each of shape ``(N, width)``.
+            Keys and values, each of shape ``(N, width)``; no values without labels.
         """
-        return self.key(hidden), self.value(labels)
+        return self.key(hidden), self.value(labels) if labels is not None else None
 
-    def forward(self, states: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, states: Tensor, keys: Tensor, values: Tensor | None, slots: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
         """Read the memory.
 
         Args:
@@ -94,18 +102,20 @@ class MemoryReader(nn.Module):
             slots: rows to read for each word, shape ``(B, T, S)``, int64, -1 where there is none.
 
         Returns:
-            Contexts and labels, each of shape ``(B, T, width)``.
+            Contexts and labels, each of shape ``(B, T, width)``, or None where it is not read.
         """
         present = slots >= 0
         known = present.any(dim=-1)
-        context = self.default_context.expand_as(states).clone()
-        label = self.default_label.expand_as(states).clone()
+        context = self.default_context.expand_as(states).clone() if self.reads_contexts else None
+        label = self.default_label.expand_as(states).clone() if self.reads_labels else None
         if known.any():
             rows = slots[known].clamp(min=0)
-            slot_keys, slot_values = keys[rows], values[rows]
+            slot_keys = keys[rows]
             query = self.query(states[known])
             scores = (slot_keys @ query[:, :, None])[:, :, 0] / self._scale
             weights = self.dropout(scores.masked_fill(~present[known], float("-inf")).softmax(dim=-1))
-            context[known] = (weights[:, None, :] @ slot_keys)[:, 0].to(context.dtype)
-            label[known] = (weights[:, None, :] @ slot_values)[:, 0].to(label.dtype)
+            if context is not None:
+                context[known] = (weights[:, None, :] @ slot_keys)[:, 0].to(context.dtype)
+            if label is not None and values is not None:
+                label[known] = (weights[:, None, :] @ values[rows])[:, 0].to(label.dtype)
         return context, label

@@ -8,7 +8,8 @@ out changes nothing. Doc-UANet adds the document memory, read once before the la
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -27,12 +28,15 @@ from models.base import (
 )
 from models.config import Config
 from models.data import IGNORED_LABEL, Batch, Sentence, Vocabulary
-from models.decoders.base import entropy
+from models.decoders.choice import DecoderName
+from models.decoders.crf import Crf
+from models.drafts import DraftNetwork
 from models.layers.embedding import WordRepresentation, WordRepresentationConfig
-from models.layers.two_stream import TwoStreamConfig, TwoStreamEncoder
-from models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig
+from models.layers.two_stream import RelativeTransformer, TwoStreamConfig, TwoStreamEncoder
+from models.layers.variational_lstm import VariationalLstmConfig
+from models.layers.watch import watch_outputs
 from models.memory import MemoryKey, MemoryReader, occurrence_index
-from models.outputs import Draft, Refined
+from models.outputs import AttentionWeights, Draft, Refined
 
 
 class MemoryConfig(Config):
@@ -42,6 +46,10 @@ class MemoryConfig(Config):
     """What makes two words the same: `lower` (lower-cased, digits as 0) or `exact`."""
     slots: int = Field(default=10, ge=1)
     """Other occurrences that a word reads, the first in document order."""
+    contexts: bool = True
+    """Whether a word reads stage one's states there. False is "- document context" of Ye et al. (2021), Table IV."""
+    labels: bool = True
+    """Whether a word reads the drafts there. False is "- document label"; without both nothing is remembered."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout on the reading weights."""
 
@@ -56,44 +64,19 @@ class TwoStageConfig(TaggerConfig):
     sample_seed: int = 20210823
     """Seed from which the weight samples are drawn, once a model."""
     refine_representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
+    sentence_labels: bool = True
+    """Whether stage two reads the sentence's drafts. False is "- label" of Ye et al. (2021), Table IV ("- sentence
+    label" where a memory's labels are still read)."""
+    label_embedding: Literal["expected", "hard"] = "expected"
+    """How a draft is embedded: `expected`, the mean embedding under its probabilities (released code), or `hard`, the
+    embedding of its label (paper)."""
     label_dimension: int = Field(default=400, ge=1)
     """Dimensions of a label embedding."""
     two_stream: TwoStreamConfig = TwoStreamConfig()
+    decoder: DecoderName = "softmax"
+    """What decides stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
     threshold: float = 0.35
     """Nats; a word with a larger uncertainty takes stage two's label. Training sweeps it on the dev set."""
-
-
-class DraftNetwork(nn.Module):
-    """Stage one: word representation, variational LSTM, softmax."""
-
-    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, encoder_width: int | None) -> None:
-        """Build the network."""
-        super().__init__()
-        self.representation = WordRepresentation(config.draft_representation, vocabulary, encoder_width=encoder_width)
-        self.lstm = VariationalLstm(config.lstm, self.representation.output_dimension)
-        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
-
-    def forward(self, batch: Batch, features: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Make one stochastic pass; logits ``(B, T, L)`` and hidden states ``(B, T, H)`` before z_out."""
-        hidden, masked = self.lstm(self.representation(batch, features), batch.lengths)
-        return self.output(masked), hidden
-
-    def draft(self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]) -> Draft:
-        """Draft labels with an uncertainty: the mean over the weight samples of the softmax, and of the states."""
-        words = self.representation(batch, features)
-        probabilities, hidden = torch.zeros(()), torch.zeros(())
-        for sample in samples:
-            states = sample(words, batch.lengths)
-            logits = nn.functional.linear(states, self.output.weight * sample.output_mask, self.output.bias)
-            probabilities = probabilities.to(logits.device) + logits.float().softmax(dim=-1)
-            hidden = hidden.to(states.device) + states.float()
-        probabilities, hidden = probabilities / len(samples), hidden / len(samples)
-        return Draft(
-            probabilities=probabilities,
-            labels=probabilities.argmax(dim=-1),
-            uncertainty=entropy(probabilities),
-            hidden=hidden,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +95,10 @@ class MemoryContents:
 
 
 class RefineNetwork(nn.Module):
-    """Stage two: its own word representation, draft labels, two streams, softmax."""
+    """Stage two: its own word representation, draft labels, two streams, softmax or CRF.
+
+    Without a source of draft labels it has one stream and no label embedding.
+    """
 
     def __init__(
         self,
@@ -123,28 +109,42 @@ class RefineNetwork(nn.Module):
     ) -> None:
         """Build the network, with a memory reader where a memory is configured."""
         super().__init__()
-        width = config.two_stream.width
+        self._config = config
+        width, labels = config.two_stream.width, len(vocabulary.labels)
+        reads_labels = config.sentence_labels or (memory is not None and memory.labels)
         self.representation = WordRepresentation(config.refine_representation, vocabulary, encoder_width=encoder_width)
         self.words_in = nn.Linear(self.representation.output_dimension, width)
-        self.label_embedding = nn.Parameter(torch.empty(len(vocabulary.labels), config.label_dimension))
-        nn.init.uniform_(self.label_embedding, -1.0, 1.0)
-        self.labels_in = nn.Linear(config.label_dimension, width)
-        self.encoder = TwoStreamEncoder(config.two_stream)
+        self.encoder: RelativeTransformer
+        if reads_labels:
+            self.label_embedding = nn.Parameter(torch.empty(labels, config.label_dimension))
+            nn.init.uniform_(self.label_embedding, -1.0, 1.0)
+            self.labels_in = nn.Linear(config.label_dimension, width)
+            self.encoder = TwoStreamEncoder(config.two_stream)
+        else:
+            self.encoder = RelativeTransformer(config.two_stream)
         self.dropout = nn.Dropout(config.two_stream.dropout)
-        self.output = nn.Linear(2 * width, len(vocabulary.labels))
+        self.output = nn.Linear((1 + reads_labels) * width, labels)
         self.reader: MemoryReader | None = None
         if memory is not None:
             hidden = 2 * config.lstm.hidden
-            self.reader = MemoryReader(width=width, hidden=hidden, dropout=memory.dropout)
-            self.merge_words = nn.Linear(2 * width, width)
-            self.merge_labels = nn.Linear(2 * width, width)
+            self.reader = MemoryReader(
+                width=width, hidden=hidden, dropout=memory.dropout, contexts=memory.contexts, labels=memory.labels
+            )
+            if memory.contexts:
+                self.merge_words = nn.Linear(2 * width, width)
+            if memory.labels and config.sentence_labels:
+                self.merge_labels = nn.Linear(2 * width, width)
+        self.crf = Crf(vocabulary.labels, vocabulary.scheme, legal_mode=True) if config.decoder == "crf" else None
 
-    def expected_labels(self, probabilities: Tensor) -> Tensor:
-        """Embed drafts as the mean label embedding under their probabilities; ``(..., L)`` to ``(..., width)``.
+    def embed_drafts(self, probabilities: Tensor) -> Tensor:
+        """Embed drafts, given by their probabilities; ``(..., L)`` to ``(..., width)``.
 
         The probabilities are detached: gradient reaches the embeddings, never stage one.
         """
-        result: Tensor = self.labels_in(probabilities.detach() @ self.label_embedding)
+        drafts = probabilities.detach()
+        if self._config.label_embedding == "hard":
+            drafts = nn.functional.one_hot(drafts.argmax(dim=-1), drafts.shape[-1]).to(drafts)
+        result: Tensor = self.labels_in(drafts @ self.label_embedding)
         return result
 
     def forward(
@@ -161,15 +161,51 @@ class RefineNetwork(nn.Module):
         """
         words = self.words_in(self.representation(batch, features))
         words = self.encoder.read_words(words, batch.mask)
-        labels = self.expected_labels(probabilities) * batch.mask[:, :, None]
+        labels = self.embed_drafts(probabilities) * batch.mask[:, :, None] if self._config.sentence_labels else None
         if self.reader is not None and memory is not None:
-            keys, values = self.reader.project(memory.hidden.detach(), self.expected_labels(memory.probabilities))
-            context, remembered = self.reader(words, keys, values, memory.slots)
-            words = self.merge_words(torch.cat([words, context], dim=-1))
-            labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
-        streams = self.encoder.read_labels(words, labels, batch.mask)
-        logits: Tensor = self.output(self.dropout(torch.cat(streams, dim=-1)))
+            context, remembered = self._remember(self.reader, words, memory)
+            if context is not None:
+                words = self.merge_words(torch.cat([words, context], dim=-1))
+            if labels is None:
+                labels = remembered
+            elif remembered is not None:
+                labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
+        if labels is not None and isinstance(self.encoder, TwoStreamEncoder):
+            streams = torch.cat(self.encoder.read_labels(words, labels, batch.mask), dim=-1)
+        else:
+            streams = self.encoder.last(words, batch.mask)
+        logits: Tensor = self.output(self.dropout(streams))
         return logits
+
+    def loss(self, logits: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
+        """Give the negative log-likelihood of gold labels ``(B, T)`` in nats, summed over words and sentences."""
+        if self.crf is None:
+            return _summed_cross_entropy(logits, gold)
+        loss: Tensor = -self.crf(logits, mask).log_prob(gold).sum()
+        return loss
+
+    def decide(self, logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Give each word's label, shape ``(B, T)``, int64, and label probabilities, shape ``(B, T, L)``.
+
+        A CRF gives its most probable sequence and its marginals.
+        """
+        if self.crf is None:
+            probabilities = logits.float().softmax(dim=-1)
+            return probabilities.argmax(dim=-1), probabilities
+        distribution = self.crf(logits, mask)
+        return distribution.mode(), distribution.marginals()
+
+    def attentions(self) -> dict[str, nn.Module]:
+        """Give the modules whose outputs are attention weights; those of the memory are of shape ``(known, S)``."""
+        return self.encoder.attentions() | ({"memory": self.reader.dropout} if self.reader is not None else {})
+
+    def _remember(
+        self, reader: MemoryReader, words: Tensor, memory: MemoryContents
+    ) -> tuple[Tensor | None, Tensor | None]:
+        drafts = self.embed_drafts(memory.probabilities) if reader.reads_labels else None
+        keys, values = reader.project(memory.hidden.detach(), drafts)
+        found: tuple[Tensor | None, Tensor | None] = reader(words, keys, values, memory.slots)
+        return found
 
 
 @dataclass(kw_only=True, slots=True)
@@ -190,7 +226,9 @@ class TwoStageTagger(Tagger):
         super().__init__(config, vocabulary)
         self._two_stage = config
         self._memory = memory
-        self.draft_network = DraftNetwork(config, vocabulary, self.encoder_width)
+        self.draft_network = DraftNetwork(
+            config.draft_representation, config.lstm, vocabulary, encoder_width=self.encoder_width
+        )
         self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width, memory)
 
     @property
@@ -212,7 +250,7 @@ class TwoStageTagger(Tagger):
 
     @override
     def loss(self, batch: Batch) -> Tensor:
-        """Give the cross-entropies of both stages, summed over words, divided by the number of sentences.
+        """Give the negative log-likelihoods of both stages, summed over words, divided by the number of sentences.
 
         A tuned encoder learns from stage one alone; stage two reads what it gives.
         """
@@ -221,20 +259,33 @@ class TwoStageTagger(Tagger):
         logits, hidden = self.draft_network(batch, features)
         total = _summed_cross_entropy(logits, gold)
         probabilities = logits.detach().softmax(dim=-1)
-        slots = self._training_slots(batch)
+        memory = self._batch_memory(batch, hidden, probabilities)
         for rows in _rows_by_length(batch.lengths):
             part, width = _take_rows(batch, rows), int(batch.lengths[rows].max())
-            memory = None
-            if slots is not None:
-                memory = MemoryContents(
-                    hidden=hidden.detach().flatten(0, 1),
-                    probabilities=probabilities.flatten(0, 1),
-                    slots=slots[rows, :width],
-                )
+            part_memory = replace(memory, slots=memory.slots[rows, :width]) if memory is not None else None
             part_features = features[rows, :width].detach() if features is not None else None
-            refined = self.refine_network(part, part_features, probabilities[rows, :width], memory)
-            total = total + _summed_cross_entropy(refined, gold[rows, :width])
+            refined = self.refine_network(part, part_features, probabilities[rows, :width], part_memory)
+            total = total + self.refine_network.loss(refined, gold[rows, :width], part.mask)
         return total / len(batch.sentences)
+
+    @override
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        """Give stage two's attention: ``words_1`` and up over words, ``drafts`` over their drafts, ``memory``."""
+        config, features = self._two_stage, self.encoder_features(batch)
+        samples = self.draft_network.lstm.draw_samples(config.samples, config.sample_seed)
+        draft = self.draft_network.draft(batch, features, samples)
+        memory = self._batch_memory(batch, draft.hidden, draft.probabilities)
+        with watch_outputs(self.refine_network.attentions()) as seen:
+            self.refine_network(batch, features, draft.probabilities, memory)
+        found = {
+            name: AttentionWeights(weights=seen[name], over="words")
+            for name in self.refine_network.encoder.attentions()
+        }
+        if memory is not None:
+            none = draft.probabilities.new_zeros(0, memory.slots.shape[-1])
+            weights = spread_memory(seen.get("memory", none), memory, batch.mask)
+            found["memory"] = AttentionWeights(weights=weights, over="document")
+        return found
 
     @override
     def fill(self, table: TokenTable, settings: CallSettings) -> None:
@@ -297,12 +348,14 @@ class TwoStageTagger(Tagger):
             memory = store.read(windows, batch.mask.shape[1]) if store is not None else None
             with self.autocast(settings.precision):
                 logits = self.refine_network(batch, features, probabilities, memory)
-            refined = merge_stages(probabilities, uncertainty, logits, threshold)
+            decided = self.refine_network.decide(logits, batch.mask)
+            refined = merge_stages(probabilities, uncertainty, decided, threshold)
             rows, cells = kept_cells(windows, batch.mask.shape[1])
             chosen = refined.refined.flatten().cpu()[cells]
             rows, cells = rows[chosen], cells[chosen]
             table.label[rows] = refined.labels.flatten().cpu()[cells]
-            table.probability[rows] = refined.probabilities.amax(dim=-1).flatten().cpu()[cells]
+            own = refined.probabilities.gather(2, refined.labels[:, :, None])
+            table.probability[rows] = own.flatten().cpu()[cells]
             margin = top_two_margin(refined.probabilities).flatten().cpu()[cells]
             table.margin[rows] = torch.minimum(table.margin[rows], margin)
             table.refined[rows] = True
@@ -316,11 +369,10 @@ class TwoStageTagger(Tagger):
             device=self.device,
         )  # fmt: skip
 
-    def _training_slots(self, batch: Batch) -> Tensor | None:
-        """Give the cells of the flattened batch that each word reads, shape ``(B, T, S)``."""
+    def _batch_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> MemoryContents | None:
+        """Give what the words of a batch that holds all of its documents may read: cells of the flattened batch."""
         if self._memory is None:
             return None
-        width = batch.mask.shape[1]
         documents: dict[int, list[str]] = {}
         for sentence, document in zip(batch.sentences, batch.documents.tolist(), strict=True):
             documents.setdefault(document, []).extend(sentence.words)
@@ -328,7 +380,11 @@ class TwoStageTagger(Tagger):
         cells = batch.mask.flatten().cpu().nonzero()[:, 0]
         slots = torch.full((batch.mask.numel(), self._memory.slots), -1, dtype=torch.int64)
         slots[cells] = torch.where(index >= 0, cells[index.clamp(min=0)], -1)
-        return slots.view(*batch.mask.shape, -1).to(self.device) if width else None
+        return MemoryContents(
+            hidden=hidden.detach().flatten(0, 1),
+            probabilities=probabilities.flatten(0, 1),
+            slots=slots.view(*batch.mask.shape, self._memory.slots).to(self.device),
+        )
 
 
 class _Store:
@@ -379,18 +435,41 @@ class _Store:
         )
 
 
-def merge_stages(draft_probabilities: Tensor, uncertainty: Tensor, logits: Tensor, threshold: float) -> Refined:
+def merge_stages(
+    draft_probabilities: Tensor, uncertainty: Tensor, decided: tuple[Tensor, Tensor], threshold: float
+) -> Refined:
     """Keep a draft where its uncertainty is at most the threshold; take stage two's label elsewhere.
+
+    Stage two labels every word before its labels are chosen from, a CRF too: what it says of a word depends neither on
+    the threshold nor on which drafts stay. The mixture need not be well formed; the span decoder drops what is not.
 
     Args:
         draft_probabilities: shape ``(B, T, L)``.
         uncertainty: nats, shape ``(B, T)``.
-        logits: of stage two, shape ``(B, T, L)``.
+        decided: stage two's labels, shape ``(B, T)``, and probabilities, shape ``(B, T, L)``.
     """
     refined = uncertainty > threshold
-    probabilities = logits.float().softmax(dim=-1)
-    labels = torch.where(refined, probabilities.argmax(dim=-1), draft_probabilities.argmax(dim=-1))
+    stage_two, probabilities = decided
+    labels = torch.where(refined, stage_two, draft_probabilities.argmax(dim=-1))
     return Refined(probabilities=probabilities, labels=labels, refined=refined)
+
+
+def spread_memory(weights: Tensor, memory: MemoryContents, mask: Tensor) -> Tensor:
+    """Turn reading weights by slot into weights by word of the batch.
+
+    Args:
+        weights: of the words that have another occurrence, in order, shape ``(known, S)``.
+        memory: its slots are cells of the flattened batch.
+        mask: shape ``(B, T)``, bool, with N words.
+
+    Returns:
+        Shape ``(B, 1, T, N)``.
+    """
+    known = (memory.slots >= 0).any(dim=-1)
+    spread = weights.new_zeros(*mask.shape, mask.numel())
+    # An empty slot has no weight to add.
+    spread[known] = spread[known].scatter_add(1, memory.slots[known].clamp(min=0), weights)
+    return spread[:, None, :, mask.flatten()]
 
 
 def _summed_cross_entropy(logits: Tensor, gold: Tensor) -> Tensor:

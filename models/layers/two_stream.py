@@ -11,6 +11,7 @@ import math
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import override
 
 from models.config import Config
 
@@ -136,7 +137,33 @@ class RelativeLayer(nn.Module):
         return result
 
 
-class TwoStreamEncoder(nn.Module):
+class RelativeTransformer(nn.Module):
+    """Layers of relative attention on one stream of words (TENER; Yan et al., 2019)."""
+
+    def __init__(self, config: TwoStreamConfig) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.lower = nn.ModuleList(RelativeLayer(config) for _ in range(config.layers - 1))
+        self.last = RelativeLayer(config)
+
+    def read_words(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Run the word stream up to the last layer; a document memory may be read after this."""
+        for layer in self.lower:
+            words = layer(words, mask)
+        return words
+
+    def forward(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Run all layers; shape ``(B, T, width)``."""
+        result: Tensor = self.last(self.read_words(words, mask), mask)
+        return result
+
+    def attentions(self) -> dict[str, nn.Module]:
+        """Give the modules whose outputs are the attention weights, shape ``(B, heads, T, T)``, in their order."""
+        layers = [layer for layer in (*self.lower, self.last) if isinstance(layer, RelativeLayer)]
+        return {f"words_{number}": layer.attention.dropout for number, layer in enumerate(layers, start=1)}
+
+
+class TwoStreamEncoder(RelativeTransformer):
     """Ordinary layers on the word stream, then one layer that also reads the draft labels.
 
     The label stream has no residual, norm or feed-forward network, so a word's own draft label enters only through
@@ -145,16 +172,8 @@ class TwoStreamEncoder(nn.Module):
 
     def __init__(self, config: TwoStreamConfig) -> None:
         """Build the layers."""
-        super().__init__()
-        self.lower = nn.ModuleList(RelativeLayer(config) for _ in range(config.layers - 1))
-        self.last = RelativeLayer(config)
+        super().__init__(config)
         self.label_attention = RelativeAttention(config)
-
-    def read_words(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Run the word stream up to the last layer; a document memory may be read after this."""
-        for layer in self.lower:
-            words = layer(words, mask)
-        return words
 
     def read_labels(self, words: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Run the last layer.
@@ -167,3 +186,7 @@ class TwoStreamEncoder(nn.Module):
             What each word gathered from words and from labels, each of shape ``(B, T, width)``.
         """
         return self.last(words, mask), self.label_attention(words, labels, mask)
+
+    @override
+    def attentions(self) -> dict[str, nn.Module]:
+        return super().attentions() | {"drafts": self.label_attention.dropout}

@@ -26,4 +26,5 @@ class DocUaNet(TwoStageTagger):
 
     def __init__(self, config: DocUaNetConfig, vocabulary: Vocabulary) -> None:
         """Build both stages and the memory's reader."""
-        super().__init__(config, vocabulary, memory=config.memory)
+        memory = config.memory if config.memory.contexts or config.memory.labels else None
+        super().__init__(config, vocabulary, memory=memory)

@@ -53,10 +53,11 @@ def test_the_taggers_own_threshold_holds_unless_the_call_gives_one(tagger: Any, 
 def test_merging_takes_each_label_from_its_stage() -> None:
     draft = torch.tensor([[[0.9, 0.1], [0.6, 0.4], [0.5, 0.5]]])
     logits = torch.tensor([[[0.0, 5.0], [0.0, 5.0], [5.0, 0.0]]])
-    merged = merge_stages(draft, torch.tensor([[0.2, 0.5, 0.7]]), logits, 0.5)
+    decided = logits.argmax(-1), logits.softmax(-1)
+    merged = merge_stages(draft, torch.tensor([[0.2, 0.5, 0.7]]), decided, 0.5)
     assert merged.refined.tolist() == [[False, False, True]]
     assert merged.labels.tolist() == [[0, 0, 0]]
-    assert merge_stages(draft, torch.tensor([[0.6, 0.6, 0.6]]), logits, 0.5).labels.tolist() == [[1, 1, 0]]
+    assert merge_stages(draft, torch.tensor([[0.6, 0.6, 0.6]]), decided, 0.5).labels.tolist() == [[1, 1, 0]]
     assert torch.allclose(merged.probabilities, logits.softmax(-1))
 
 

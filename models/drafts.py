@@ -1,0 +1,61 @@
+"""Stage one: drafts with an uncertainty, by a variational LSTM (Ye et al., 2021, section III-B).
+
+M weight samples give a mean probability, whose entropy in nats is the uncertainty.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from models.data import Batch, Vocabulary
+from models.decoders.base import entropy
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig
+from models.outputs import Draft
+
+
+class DraftNetwork(nn.Module):
+    """Word representation, variational LSTM, linear layer."""
+
+    def __init__(
+        self,
+        representation: WordRepresentationConfig,
+        lstm: VariationalLstmConfig,
+        vocabulary: Vocabulary,
+        *,
+        encoder_width: int | None,
+    ) -> None:
+        """Build the network."""
+        super().__init__()
+        self.representation = WordRepresentation(representation, vocabulary, encoder_width=encoder_width)
+        self.lstm = VariationalLstm(lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+
+    def forward(self, batch: Batch, features: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Make one stochastic pass; logits ``(B, T, L)`` and hidden states ``(B, T, H)`` before z_out."""
+        hidden, masked = self.lstm(self.representation(batch, features), batch.lengths)
+        return self.output(masked), hidden
+
+    def sampled(
+        self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Give the logits and hidden states of each weight sample, in the shapes of ``forward``."""
+        words = self.representation(batch, features)
+        for sample in samples:
+            states = sample(words, batch.lengths)
+            yield nn.functional.linear(states, self.output.weight * sample.output_mask, self.output.bias), states
+
+    def draft(self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]) -> Draft:
+        """Draft labels with an uncertainty: the mean over the weight samples of the softmax, and of the states."""
+        probabilities, hidden = torch.zeros(()), torch.zeros(())
+        for logits, states in self.sampled(batch, features, samples):
+            probabilities = probabilities.to(logits.device) + logits.float().softmax(dim=-1)
+            hidden = hidden.to(states.device) + states.float()
+        probabilities, hidden = probabilities / len(samples), hidden / len(samples)
+        return Draft(
+            probabilities=probabilities,
+            labels=probabilities.argmax(dim=-1),
+            uncertainty=entropy(probabilities),
+            hidden=hidden,
+        )
