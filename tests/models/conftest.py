@@ -47,8 +47,17 @@ _TINY = {
         "layers": 2,
     },
     "doc_uanet": _TWO_STAGE,
+    "rel_transformer": {
+        "representation": {**_WORDS_PER_PART, "characters": _CHARACTERS},
+        "transformer": _TWO_STAGE["two_stream"],
+    },
     "structured_refinement": _ONE_STAGE,
     "uanet": _TWO_STAGE,
+    "variational_lstm": {
+        "representation": {**_WORDS_PER_PART, "characters": _CHARACTERS},
+        "lstm": {"hidden": 8},
+        "samples": 3,
+    },
 }
 
 

@@ -1,0 +1,59 @@
+"""The relative Transformer as a tagger of its own (TENER; Yan et al., 2019).
+
+A row of Ye et al. (2021), Table II, and what their Table IV leaves of UANet without its first stage: stage two's words
+without draft labels, with a softmax or a CRF.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import nn
+from typing_extensions import override
+
+from models.base import OneStageTagger, TaggerConfig
+from models.data import Batch, Vocabulary
+from models.decoders.base import LabelDistribution
+from models.decoders.choice import ChosenDecoder, DecoderName
+from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from models.layers.two_stream import RelativeTransformer, TwoStreamConfig
+from models.layers.watch import watch_outputs
+from models.outputs import AttentionWeights
+
+
+class RelTransformerConfig(TaggerConfig):
+    """Sizes of the relative Transformer tagger."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
+    transformer: TwoStreamConfig = TwoStreamConfig()
+    decoder: DecoderName = "softmax"
+
+
+class RelTransformer(OneStageTagger):
+    """Word representation, layers of relative attention, linear layer, softmax or CRF."""
+
+    name: ClassVar[str] = "rel_transformer"
+    config_class: ClassVar[type[TaggerConfig]] = RelTransformerConfig
+
+    def __init__(self, config: RelTransformerConfig, vocabulary: Vocabulary) -> None:
+        """Build the network."""
+        super().__init__(config, vocabulary)
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        self.words_in = nn.Linear(self.representation.output_dimension, config.transformer.width)
+        self.transformer = RelativeTransformer(config.transformer)
+        self.dropout = nn.Dropout(config.transformer.dropout)
+        self.output = nn.Linear(config.transformer.width, len(vocabulary.labels))
+        self.decoder = ChosenDecoder(config.decoder, vocabulary.labels, vocabulary.scheme)
+
+    @override
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        words = self.words_in(self.representation(batch, self.encoder_features(batch)))
+        logits = self.output(self.dropout(self.transformer(words, batch.mask)))
+        distribution: LabelDistribution = self.decoder(logits, batch.mask)
+        return distribution
+
+    @override
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        """Give the attention of each layer, ``words_1`` and up."""
+        with watch_outputs(self.transformer.attentions()) as seen:
+            self.distribution(batch)
+        return {name: AttentionWeights(weights=weights, over="words") for name, weights in seen.items()}

@@ -1,0 +1,70 @@
+"""The variational LSTM as a tagger of its own: UANet's drafts alone (Ye et al., 2021, Table IV).
+
+With a softmax the label probabilities are the mean over the M weight samples, as in stage one of UANet. A CRF reads
+the mean logits, since the mean of M CRFs is no CRF.
+"""
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import override
+
+from models.base import CallSettings, OneStageTagger, TaggerConfig, TokenTable
+from models.data import Batch, Vocabulary
+from models.decoders.base import LabelDistribution
+from models.decoders.choice import ChosenDecoder, DecoderName
+from models.drafts import DraftNetwork
+from models.layers.embedding import WordRepresentationConfig
+from models.layers.variational_lstm import VariationalLstmConfig
+
+
+class VariationalLstmTaggerConfig(TaggerConfig):
+    """Sizes of the variational LSTM tagger."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
+    lstm: VariationalLstmConfig = VariationalLstmConfig()
+    samples: int = Field(default=8, ge=1)
+    """Monte-Carlo weight samples M of inference."""
+    sample_seed: int = 20210823
+    """Seed from which the weight samples are drawn, once a model."""
+    decoder: DecoderName = "softmax"
+
+
+class VariationalLstmTagger(OneStageTagger):
+    """Word representation, variational LSTM, linear layer, softmax or CRF."""
+
+    name: ClassVar[str] = "variational_lstm"
+    config_class: ClassVar[type[TaggerConfig]] = VariationalLstmTaggerConfig
+
+    def __init__(self, config: VariationalLstmTaggerConfig, vocabulary: Vocabulary) -> None:
+        """Build the network."""
+        super().__init__(config, vocabulary)
+        self._sampling = config
+        self.network = DraftNetwork(config.representation, config.lstm, vocabulary, encoder_width=self.encoder_width)
+        self.decoder = ChosenDecoder(config.decoder, vocabulary.labels, vocabulary.scheme)
+
+    @override
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        """Make one stochastic pass with fresh masks, as training does."""
+        logits, _ = self.network(batch, self.encoder_features(batch))
+        return self._decode(logits, batch)
+
+    @override
+    def fill(self, table: TokenTable, settings: CallSettings) -> None:
+        config = self._sampling
+        samples = self.network.lstm.draw_samples(settings.samples or config.samples, config.sample_seed)
+        for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
+            features = self.encoder_features(batch)
+            with self.autocast(settings.precision):
+                if config.decoder == "crf":
+                    logits = [logits.float() for logits, _ in self.network.sampled(batch, features, samples)]
+                    scores = torch.stack(logits).mean(dim=0)
+                else:
+                    scores = self.network.draft(batch, features, samples).probabilities.log()
+            table.write(windows, batch, self._decode(scores, batch))
+
+    def _decode(self, scores: Tensor, batch: Batch) -> LabelDistribution:
+        distribution: LabelDistribution = self.decoder(scores, batch.mask)
+        return distribution
