@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from models.base import Tagger
@@ -21,16 +22,22 @@ from models.checkpoint import (
     tagger_digest,
 )
 from models.config import ConfigError
-from models.data import Batch, Sentence
+from models.data import Batch, Sentence, Vocabulary
 from models.layers import tuned_encoder
 from models.layers.encoder import EncoderConfig, EncoderMissingError, FrozenEncoder
 from models.layers.tuned_encoder import TunedEncoder
-from models.registry import available
+from models.registry import available, build_tagger
 from models.training.fit import EpochResult, FitConfig, fit
 from models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
 
 pytestmark = pytest.mark.encoder
 
+CONF = Path(__file__).parents[2] / "conf" / "train"
+PROFILES = {
+    path.stem: profiles["tuned"]
+    for path in sorted(CONF.glob("*.yaml"))
+    if "tuned" in (profiles := yaml.safe_load(path.read_text())["profiles"])
+}
 REFINE_ALL = -1.0
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined")
 # The tiny encoder takes 14 subwords at once, so that the longer ones are read in windows.
@@ -145,6 +152,19 @@ def test_every_tagger_answers_the_same_alone_and_in_a_batch(
         for left, right in zip(alone, expected, strict=True):
             assert left.probabilities == pytest.approx(right.probabilities, abs=1e-5)
             assert left.uncertainty == pytest.approx(right.uncertainty, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profiles_train_and_predict(
+    name: str, tuned: Mapping[str, Any], vocabulary: Vocabulary, documents: Documents, tmp_path: Path
+) -> None:
+    model, values = PROFILES[name]["model"], PROFILES[name]["fit"]
+    config = model | {"encoder": model["encoder"] | {"source": tuned["source"], "sha256": None}}
+    torch.manual_seed(1)
+    tagger = build_tagger(name, config, vocabulary)
+    result = fit(tagger, documents, documents, FitConfig.from_mapping(values), tmp_path)
+    assert result.epochs[-1].loss < result.epochs[0].loss
+    assert set(result.best.learning_rates) == set(tagger.parameter_groups())
 
 
 @pytest.mark.parametrize("name", ["bilstm_crf", "doc_uanet"])
