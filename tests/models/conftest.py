@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from encoders import write_encoder
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from trees import with_tree
@@ -157,23 +158,9 @@ def record_calls() -> Callable[..., AbstractContextManager[list[Call]]]:
 @pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, vocabulary: Vocabulary) -> Path:
     """Write a random BERT of two layers that takes 14 subwords a window, as a Hugging Face folder."""
-    transformers = pytest.importorskip("transformers", reason="needs the extra 'encoder'")
-    folder = tmp_path_factory.mktemp("encoder")
     words = sorted({word.lower() for word in vocabulary.words} - {"laughed", "letters"})
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, "laugh", "letter", "##ed", "##s", "##e"]
-    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    torch.manual_seed(5)
-    config = transformers.BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=16,
-    )
-    transformers.BertModel(config).save_pretrained(folder)
-    return folder
+    pieces = [*words, "laugh", "letter", "##ed", "##s", "##e"]
+    return write_encoder(tmp_path_factory.mktemp("encoder"), pieces)
 
 
 @pytest.fixture(scope="session")

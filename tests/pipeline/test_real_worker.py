@@ -3,11 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
+from encoders import write_encoder
 from runs import committed_bytes, job
 
 from models.checkpoint import save_tagger, tagger_digest
@@ -28,12 +30,13 @@ TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def tagger(tmp_path_factory: pytest.TempPathFactory) -> ResolvedTagger:
-    """Give a Doc-UANet of random weights, unsure of most words, with windows shorter than the longest sentence."""
-    sentence = Sentence(
-        words=("Maria", "Gonzalez", "met", "Bob", "in", "Geneva"), labels=("B-PER", "I-PER", "O", "B-PER", "O", "B-LOC")
-    )
+SENTENCE = Sentence(
+    words=("Maria", "Gonzalez", "met", "Bob", "in", "Geneva"), labels=("B-PER", "I-PER", "O", "B-PER", "O", "B-LOC")
+)
+
+
+def save_tiny(folder: Path, **changes: Any) -> ResolvedTagger:
+    """Save a Doc-UANet of random weights, unsure of most words, with windows shorter than the longest sentence."""
     config = {
         "draft_representation": REPRESENTATION,
         "refine_representation": REPRESENTATION,
@@ -45,10 +48,14 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> ResolvedTagger:
         "window_overlap": 16,
     }
     torch.manual_seed(1)
-    built = build_tagger("doc_uanet", config, Vocabulary.from_sentences([sentence]))
-    folder = tmp_path_factory.mktemp("taggers") / "tiny"
+    built = build_tagger("doc_uanet", config | changes, Vocabulary.from_sentences([SENTENCE]))
     save_tagger(built.eval(), folder)
     return ResolvedTagger(name="tiny", version=None, digest=tagger_digest(folder), folder=folder)
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> ResolvedTagger:
+    return save_tiny(tmp_path_factory.mktemp("taggers") / "tiny")
 
 
 @pytest.fixture
@@ -86,6 +93,23 @@ def test_a_second_run_and_a_moved_tagger_give_the_same_bytes(
         job(source, tmp_path / "b"),
         tagger=ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved),
     )
+    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
+
+
+@pytest.mark.encoder
+def test_a_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, tmp_path: Path) -> None:
+    pretrained = tmp_path / "pretrained"
+    pretrained.mkdir()
+    write_encoder(pretrained, ["maria", "met", "bob", "in", "geneva", "was", "cold", "item", "##s", "."])
+    values = {"source": str(pretrained), "sha256": None, "tuned": True}
+    tagger = save_tiny(tmp_path / "tagger", encoder=values)
+    shutil.rmtree(pretrained)
+    report = annotate(job(source, tmp_path / "a"), tagger=tagger)
+    assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
+    moved = ResolvedTagger(
+        name="tiny", version=None, digest=tagger.digest, folder=tagger.folder.rename(tmp_path / "moved")
+    )
+    annotate(job(source, tmp_path / "b"), tagger=moved)
     assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
 
 

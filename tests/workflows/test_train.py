@@ -1,11 +1,14 @@
 """Training: bundle on disk first, every epoch in the store, a version that annotate and evaluate can name."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
+from encoders import write_encoder
 from mlflow import MlflowClient
 
 from models.checkpoint import load_tagger, tagger_digest
@@ -51,6 +54,24 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     dev = train_file.read_text().partition("dev: ")[2].split()[0]
     scored = json.loads(concord("evaluate", "models:/tiny@champion", "--data", dev, "--json").stdout)
     assert scored["scores"] == values["test"]["scores"]
+
+
+@pytest.mark.encoder
+def test_a_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Path) -> None:
+    pretrained = store / "pretrained"
+    pretrained.mkdir()
+    write_encoder(pretrained, ["the", "in", "of", "a", "to", "##s", "."])
+    job = yaml.safe_load(train_file.read_text())
+    profile = job["profiles"]["small"]
+    profile["model"]["encoder"] = {"source": str(pretrained), "sha256": None, "tuned": True}
+    profile["fit"] |= {"epochs": 1, "optimizers": {"tagger": {}, "encoder": {"kind": "adamw", "layer_decay": 0.9}}}
+    train_file.write_text(yaml.safe_dump(job))
+    values = json.loads(concord("train", train_file, "--json").stdout)
+    shutil.rmtree(pretrained)
+    shutil.rmtree(values["folder"])
+    fetched = fetch(resolve("models:/tiny/1"))
+    assert tagger_digest(fetched) == values["digest"]
+    assert load_tagger(fetched).tuned_encoder is not None
 
 
 def test_an_interrupted_training_goes_on_in_its_run(
