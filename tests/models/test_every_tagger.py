@@ -15,8 +15,9 @@ from trees import with_tree
 
 from models.base import Tagger
 from models.checkpoint import load_tagger, save_tagger
-from models.data import Batch, Sentence, Vocabulary
+from models.data import UNKNOWN, Batch, Sentence, Vocabulary
 from models.labels import decode_spans, split_label
+from models.layers.embedding import WordRepresentation
 from models.outputs import Prediction
 from models.registry import available, build_tagger
 
@@ -152,6 +153,24 @@ def test_every_parameter_gets_a_gradient_and_belongs_to_one_group(tagger: Tagger
     assert without == []
     grouped = [id(weight) for group in tagger.parameter_groups().values() for weight in group]
     assert sorted(grouped) == sorted(id(weight) for weight in tagger.parameters())
+
+
+def test_the_unknown_word_is_trained(tagger: Tagger, documents: Documents) -> None:
+    tables = [
+        module.words.weight
+        for module in tagger.modules()
+        if isinstance(module, WordRepresentation) and module.words is not None and module.words.weight.requires_grad
+    ]
+    if not tables:
+        pytest.skip("it has no word table that learns")
+    before = [table[UNKNOWN].detach().clone() for table in tables]
+    batch, optimizer = encode(tagger, documents), torch.optim.SGD(tagger.train().parameters(), lr=0.1)
+    assert not (batch.words == UNKNOWN).any()
+    for _ in range(5):
+        optimizer.zero_grad()
+        tagger.loss(batch).backward()
+        optimizer.step()
+    assert not any(torch.equal(table[UNKNOWN], start) for table, start in zip(tables, before, strict=True))
 
 
 def test_loss_falls_on_one_batch(tagger: Tagger, documents: Documents) -> None:
