@@ -1,7 +1,6 @@
 """The plain bidirectional LSTM over padded batches."""
 
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from pydantic import Field
@@ -10,6 +9,9 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from models.config import Config
+
+# Hidden and cell states, each of shape (layers * directions, B, H).
+LstmState = tuple[Tensor, Tensor]
 
 
 class BiLstmConfig(Config):
@@ -50,7 +52,12 @@ class BiLstm(nn.Module):
         Returns:
             Shape ``(B, T, output_dimension)``, float; zeros where padded.
         """
-        return cast(Tensor, self.dropout(run_lstm(self.lstm, inputs, lengths)))
+        return self.read(inputs, lengths)[0]
+
+    def read(self, inputs: Tensor, lengths: Tensor, *, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
+        """Read sentences from given states on, zeros if None; also give each sentence's last states."""
+        outputs, last = run_lstm_from(self.lstm, inputs, lengths, state)
+        return self.dropout(outputs), last
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, *, weights: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -59,10 +66,22 @@ def run_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, *, weights: Mapping
     Args:
         weights: what stands in for the LSTM's own parameters of these names.
     """
+    return run_lstm_from(lstm, inputs, lengths, None, weights=weights)[0]
+
+
+def run_lstm_from(
+    lstm: nn.LSTM,
+    inputs: Tensor,
+    lengths: Tensor,
+    state: LstmState | None,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+) -> tuple[Tensor, LstmState]:
+    """Run a batch-first LSTM as ``run_lstm`` does, from given states on, and give the last states too."""
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-    outputs, _ = functional_call(lstm, dict(weights), (packed,)) if weights else lstm(packed)
+    outputs, last = functional_call(lstm, dict(weights), (packed, state)) if weights else lstm(packed, state)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
-    return padded
+    return padded, last
 
 
 def reversal_index(lengths: Tensor, steps: int) -> Tensor:

@@ -37,10 +37,17 @@ _TWO_STAGE: dict[str, Any] = {
     "label_dimension": 6,
     "two_stream": {"heads": 2, "head_dimension": 8, "layers": 2, "dropout": 0.1, "attention_dropout": 0.1},
 }
+_LABEL_ATTENTION: dict[str, Any] = {
+    "representation": {**_WORDS_PER_PART, "characters": {"kind": "lstm", "embedding_dimension": 6, "hidden": 4}},
+    "lstm": {"hidden": 8, "layers": 2, "dropout": 0.1},
+    "heads": 2,
+    "attention_dropout": 0.1,
+}
 _TINY = {
     "att_bilstm_cnn": {**_ONE_STAGE, "attention": {"heads": 2, "head_dimension": 4}},
     "baseline_bilstm_cnn": _ONE_STAGE,
     "bilstm_crf": _ONE_STAGE,
+    "bilstm_lan": _LABEL_ATTENTION,
     "bilstm_softmax": _ONE_STAGE,
     "cross_bilstm_cnn": _ONE_STAGE,
     "dependency_aware": {

@@ -1,0 +1,90 @@
+"""Label attention: words attend to label embeddings, and the last layer's scores are the logits.
+
+Cui and Zhang (2019). The paper writes linear projections of the heads; its parameter counts (table 2) and its
+released code have a linear layer with a ReLU on query, key and value, in the last layer too, and so has this. Unlike
+in the released code, only real labels take part in the attention (no label for padding), and the value
+projection of the last layer, which nothing reads, is left out.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from models.decoders.softmax import SoftmaxDistribution
+
+# Half-width of the uniform distribution that label embeddings start from (released code).
+_INITIAL_BOUND = 0.0025
+
+
+def label_table(labels: int, width: int) -> nn.Parameter:
+    """Make the embeddings of so many labels, shape ``(L, width)``; all layers share one such table."""
+    return nn.Parameter(torch.empty(labels, width).uniform_(-_INITIAL_BOUND, _INITIAL_BOUND))
+
+
+class LabelAttention(nn.Module):
+    """Multi-head attention from words to labels, for every layer but the last."""
+
+    def __init__(self, width: int, *, heads: int, dropout: float, naive: bool) -> None:
+        """Build the projections.
+
+        Args:
+            width: dimensions of hidden states and label embeddings, a multiple of heads.
+            dropout: on the weights of labels, as in the released code; the paper has none there.
+            naive: leave projections and scale out.
+        """
+        super().__init__()
+        self._heads = heads
+        self.query = _projection(width, naive=naive)
+        self.key = _projection(width, naive=naive)
+        self.value = _projection(width, naive=naive)
+        self.dropout = nn.Dropout(dropout)
+        self._scale = 1.0 if naive else math.sqrt(width / heads)
+
+    def forward(self, hidden: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Put beside each word's hidden state what it gathers from the labels, with a residual.
+
+        Args:
+            hidden: H, shape ``(B, T, width)``, float.
+            labels: the label embeddings, shape ``(L, width)``, float.
+            mask: true where a word stands, shape ``(B, T)``, bool.
+
+        Returns:
+            ``[H ; H + attended]``, shape ``(B, T, 2 * width)``, which the next layer reads; and the weights before
+            dropout, shape ``(B, heads, T, L)``, which sum to 1 over the labels and are zeros where padded.
+        """
+        query, key, value = (
+            self._split(projection(states))
+            for projection, states in ((self.query, hidden), (self.key, labels), (self.value, labels))
+        )
+        scores = query @ key.transpose(-1, -2) / self._scale
+        weights: Tensor = scores.softmax(dim=-1) * mask[:, None, :, None]
+        attended = (self.dropout(weights) @ value).transpose(1, 2).flatten(2)
+        return torch.cat([hidden, hidden + attended], dim=-1), weights
+
+    def _split(self, states: Tensor) -> Tensor:
+        heads: Tensor = states.unflatten(-1, (self._heads, -1)).transpose(-3, -2)
+        return heads
+
+
+class LabelScorer(nn.Module):
+    """The last layer: one head whose raw scores are the logits; no softmax before the loss, no dropout.
+
+    A naive scorer is the softmax layer whose weight is the label table and which has no bias, as the paper points out.
+    """
+
+    def __init__(self, width: int, *, naive: bool) -> None:
+        """Build the projections; naive leaves them and the scale out."""
+        super().__init__()
+        self.query = _projection(width, naive=naive)
+        self.key = _projection(width, naive=naive)
+        self._scale = 1.0 if naive else math.sqrt(width)
+
+    def forward(self, hidden: Tensor, labels: Tensor, mask: Tensor) -> SoftmaxDistribution:
+        """Build the distribution; shapes as in ``LabelAttention``."""
+        scores = nn.functional.linear(self.query(hidden), self.key(labels)) / self._scale
+        return SoftmaxDistribution(scores, mask)
+
+
+def _projection(width: int, *, naive: bool) -> nn.Module:
+    return nn.Identity() if naive else nn.Sequential(nn.Linear(width, width), nn.ReLU())
