@@ -44,8 +44,8 @@ class MemoryConfig(Config):
 
     key: MemoryKey = "lower"
     """What makes two words the same: `lower` (lower-cased, digits as 0) or `exact`."""
-    slots: int = Field(default=10, ge=1)
-    """Other occurrences that a word reads, the first in document order."""
+    slots: int = Field(default=10, ge=0)
+    """Other occurrences that a word reads, the first in document order; with 0 no word reads another."""
     contexts: bool = True
     """Whether a word reads stage one's states there. False is "- document context" of Ye et al. (2021), Table IV."""
     labels: bool = True
@@ -239,6 +239,22 @@ class TwoStageTagger(Tagger):
     def set_threshold(self, threshold: float) -> None:
         """Make another threshold, in nats, the tagger's own; it is saved with the tagger."""
         self.config = self._two_stage = self._two_stage.model_copy(update={"threshold": threshold})
+
+    @property
+    def memory_slots(self) -> int | None:
+        """Other occurrences that a word reads at most; None for a tagger without a document memory."""
+        return None if self._memory is None else self._memory.slots
+
+    def set_memory_slots(self, slots: int) -> None:
+        """Let words read at most so many other occurrences; with 0 of them every word reads what a lone one does.
+
+        Raises:
+            ValueError: for a tagger without a document memory, or fewer than 0.
+        """
+        if self._memory is None or slots < 0:
+            raise ValueError(f"set_memory_slots: expected 0 or more and a tagger with a memory, got {slots}")
+        self._memory = self._memory.model_copy(update={"slots": slots})
+        self.config = self._two_stage = self._two_stage.model_copy(update={"memory": self._memory})
 
     @override
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from typing_extensions import override
@@ -146,6 +146,50 @@ def evaluate(
         device=device,
         samples=samples,
         threshold=threshold,
+    )
+    return workflow.run(job)
+
+
+@verb(example="concord figures entities_en --data examples/train/dev.conllu --output out/figures")
+@click.argument("model")
+@click.option("--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll.")
+@click.option("--output", "-o", required=True, type=FOLDER, help="Folder of the pictures and of figures.json.")
+@click.option("--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one.")
+@click.option(
+    "--sentence",
+    "sentences",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Number of a sentence in the corpus whose attention is drawn.  [default: the most uncertain two]",
+)
+@click.option("--form", type=click.Choice(["png", "svg"]), default="png", show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
+def figures(
+    model: str,
+    *,
+    data: tuple[Path, ...],
+    output: Path,
+    labels: str,
+    sentences: tuple[int, ...],
+    form: Literal["png", "svg"],
+    device: str,
+) -> Answer:
+    """Draw the papers' figures of a tagger.
+
+    F1 against threshold, weight samples and memory; F1 and speed against sentence length; uncertainty of right and
+    wrong drafts; attention. What makes no sense for the tagger is left out and named.
+    """
+    from workflows import figures as workflow
+    from workflows.taggers import find_tagger
+
+    job = workflow.FiguresJob(
+        folder=find_tagger(model).folder,
+        data=[str(path) for path in data],
+        output=output,
+        labels=_label_map(labels),
+        sentences=sentences,
+        form=form,
+        device=device,
     )
     return workflow.run(job)
 

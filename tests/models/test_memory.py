@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from models.data import Sentence
 from models.memory import MemoryReader, occurrence_index
+from models.training.threshold import REFINE_ALL
 
+Document = list[Sentence]
 Key = Literal["lower", "exact"]
 WORDS = st.sampled_from(["Ford", "ford", "FORD", "1984", "1985", "the", ".", "\u00c9mile", "\u00e9mile"])
 
@@ -127,3 +129,23 @@ def test_the_key_of_the_configuration_decides(build: Callable[..., Any]) -> None
         tagger = build("doc_uanet", memory={"key": key})
         results = [tagger.tabulate([words], threshold=-1.0).probability[0].item() for words in (document, changed)]
         assert (results[0] != results[1]) == reads
+
+
+def test_with_no_slots_a_document_is_only_its_sentences(build: Callable[..., Any], documents: list[Document]) -> None:
+    tagger = build("doc_uanet", threshold=REFINE_ALL)
+    before = tagger.tabulate(documents)
+    tagger.set_memory_slots(0)
+    apart = [[sentence] for document in documents for sentence in document]
+    assert torch.allclose(tagger.tabulate(documents).probability, tagger.tabulate(apart).probability, atol=1e-6)
+    assert not torch.allclose(tagger.tabulate(documents).probability, before.probability, atol=1e-6)
+    assert (tagger.memory_slots, tagger.config.memory.slots) == (0, 0)
+    assert torch.isfinite(tagger.loss(tagger.encode(documents[0], documents=[0] * len(documents[0]))))
+    tagger.set_memory_slots(10)
+    assert torch.equal(tagger.tabulate(documents).probability, before.probability)
+
+
+def test_a_tagger_without_a_memory_has_no_slots(build: Callable[..., Any]) -> None:
+    tagger = build("uanet")
+    assert tagger.memory_slots is None
+    with pytest.raises(ValueError, match="expected 0 or more and a tagger with a memory"):
+        tagger.set_memory_slots(3)

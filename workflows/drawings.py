@@ -1,0 +1,163 @@
+"""The figures of the papers as pictures, from plain values; png or svg by the path's ending."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+# Two colours that the common forms of colour blindness keep apart (Okabe and Ito, 2008).
+BLUE, ORANGE = "#0072B2", "#D55E00"
+GREY = "#666666"
+_CELL_INCHES = 0.26
+# Without these a picture would hold its date, and an SVG file other ids each time.
+_PLAIN = {"png": {"Software": None}, "svg": {"Date": None}}
+
+
+def draw_threshold(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw what the threshold changes: F1 against that of the drafts alone, and how much is refined."""
+    figure, (change, share) = _panels(2, title)
+    points = [point for point in values["points"] if point["threshold"] >= 0]
+    thresholds = [point["threshold"] for point in points]
+    change.plot(thresholds, [point["f1_change"] for point in points], color=BLUE, marker=".")
+    everything = values["points"][0]["f1_change"]
+    change.axhline(everything, color=ORANGE, linestyle="--", label=f"every word refined: {everything:+.2f}")
+    change.axhline(0.0, color=GREY, linewidth=0.8)
+    change.set(ylabel=f"change of {values['score']} in points")
+    share.plot(thresholds, [100.0 * point["refined_share"] for point in points], color=BLUE, marker=".")
+    share.set(ylabel="words refined in percent", yscale="symlog", ylim=(0, None))
+    share.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    for axes in (change, share):
+        axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own threshold: {values['own']:.2f} nats")
+        axes.set(xlabel="threshold in nats")
+    _legend(figure, change)
+    _save(figure, path)
+
+
+def draw_samples(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw F1 and speed over the number of weight samples."""
+    figure, (scores, speed) = _panels(2, title)
+    numbers = [point["samples"] for point in values["points"]]
+    scores.plot(numbers, [point["f1"] for point in values["points"]], color=BLUE, marker="o", label="final labels")
+    drafts = [point["draft_f1"] for point in values["points"]]
+    scores.plot(numbers, drafts, color=ORANGE, marker="s", linestyle="--", label="drafts alone")
+    scores.set(ylabel=f"{values['score']} in percent")
+    speed.plot(numbers, [point["words_per_second"] for point in values["points"]], color=BLUE, marker="o")
+    speed.set(ylabel=f"words per second ({values['device']})", ylim=(0, None))
+    for axes in (scores, speed):
+        axes.set(xlabel="weight samples M", xscale="log")
+        _tick_at(axes, numbers)
+    _legend(figure, scores)
+    _save(figure, path)
+
+
+def draw_memory(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw F1 and the share of recurring names that are right over the slots of the document memory."""
+    figure, panels = _panels(2, title)
+    numbers = [point["slots"] for point in values["points"]]
+    for axes, key, label in (
+        (panels[0], "f1", f"{values['score']} in percent"),
+        (panels[1], "recurring_names", "recurring names right in percent"),
+    ):
+        axes.plot(numbers, [point[key] for point in values["points"]], color=BLUE, marker="o")
+        axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own memory: {values['own']} slots")
+        axes.set(xlabel="memory slots read at most", ylabel=label)
+        _tick_at(axes, numbers)
+    _legend(figure, panels[0])
+    _save(figure, path)
+
+
+def draw_length(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw F1 and speed over the length of sentences."""
+    figure, (scores, speed) = _panels(2, title)
+    bins = values["bins"]
+    places = range(len(bins))
+    names = [f"{entry['words']}\n({entry['sentences']:,})" for entry in bins]
+    scores.plot(places, [entry["f1"] for entry in bins], color=BLUE, marker="o")
+    scores.set(ylabel=f"{values['score']} in percent")
+    speed.plot(places, [entry["words_per_second"] for entry in bins], color=BLUE, marker="o")
+    speed.set(ylabel=f"words per second ({values['device']})", ylim=(0, None))
+    for axes in (scores, speed):
+        axes.set(xlabel="words of the sentence (sentences)")
+        axes.set_xticks(places, names, fontsize="small")
+    _save(figure, path)
+
+
+def draw_uncertainty(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw how uncertain the right and the wrong drafts are."""
+    figure, (axes,) = _panels(1, title)
+    edges = values["edges"]
+    for key, color, filled in (("right", BLUE, True), ("wrong", ORANGE, False)):
+        total, mean = sum(values[key]), values[f"mean_{key}"]
+        if not total:
+            continue
+        shares = [100.0 * count / total for count in values[key]]
+        label = f"{key}: {total:,} words, mean {mean:.3f} nats"
+        axes.stairs(shares, edges, fill=filled, color=color, alpha=0.4 if filled else 1.0, linewidth=2, label=label)
+        axes.axvline(mean, color=color, linestyle="--")
+    axes.set(xlabel="uncertainty of the draft in nats", ylabel="share of these words in percent", yscale="log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    _legend(figure, axes)
+    _save(figure, path)
+
+
+def draw_attention(
+    weights: Sequence[Sequence[float]],
+    path: Path,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    heads: int,
+    title: str,
+) -> None:
+    """Draw where each word of a sentence looks.
+
+    Args:
+        weights: one row a word, one column for each thing looked at, 0..1; the mean of so many heads.
+    """
+    widest = max(map(len, rows))
+    inches = (2.0 + 0.08 * widest + _CELL_INCHES * len(columns), 2.2 + _CELL_INCHES * len(rows))
+    figure = Figure(figsize=(max(6.5, inches[0]), max(2.6, inches[1])), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize="medium")
+    axes = figure.subplots()
+    image = axes.imshow(weights, cmap="Blues", vmin=0.0, aspect="auto")
+    # Words are no formulas, whatever dollar signs they hold.
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize="small", parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, fontsize="small", parse_math=False)
+    figure.colorbar(image, ax=axes, label="weight" if heads == 1 else f"weight, mean of {heads} heads", shrink=0.8)
+    _save(figure, path)
+
+
+def _panels(number: int, title: str) -> tuple[Figure, Sequence[Axes]]:
+    # Without pyplot: it keeps global state and looks for a display.
+    figure = Figure(figsize=(1.6 + 4.2 * number, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize="medium")
+    panels = figure.subplots(1, number, squeeze=False)[0]
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+    return figure, panels
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Write the names of one panel's lines below the panels, where they hide nothing."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+
+
+def _tick_at(axes: Axes, numbers: Sequence[int]) -> None:
+    axes.xaxis.set_major_locator(FixedLocator(numbers))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([str(number) for number in numbers])
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, dpi=110, metadata=_PLAIN[path.suffix.removeprefix(".")])
