@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from models.config import Config
 from models.data import Batch, BatchEncoder, DigitRule, Sentence, Vocabulary, check_trees
 from models.decoders.base import LabelDistribution, entropy
-from models.labels import convert_labels, decode_spans, encode_spans
+from models.labels import Scheme, decode_spans, to_gold
 from models.layers.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
 from models.layers.tuned_encoder import TunedEncoder
 from models.outputs import AttentionMap, AttentionWeights, Prediction
@@ -30,8 +30,9 @@ Precision = Literal["fp32", "bf16"]
 class TaggerConfig(Config):
     """What every tagger's configuration holds."""
 
-    scheme: Literal["BIO", "BIOES"] = "BIOES"
-    """The label scheme inside the tagger; what comes out is BIO2."""
+    scheme: Scheme = "BIOES"
+    """The label scheme inside the tagger. `BIO` and `BIOES` are for entities, which come out in BIO2; `TOKENS` is for
+    labels of single words, such as parts of speech or supertags."""
     lowercase: bool = False
     """Whether the word table knows words lower-cased."""
     digits: DigitRule = "each"
@@ -119,7 +120,7 @@ class TokenTable:
             column[rows] = values.flatten().cpu()[cells]
 
     def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
-        """Turn rows into text: strict spans, labels in BIO2."""
+        """Turn rows into text: strict spans, labels in BIO2; or plain labels of the words."""
         names = vocabulary.labels
         columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined)
         draft, label, probability, margin, uncertainty, refined = (column.tolist() for column in columns)
@@ -130,17 +131,17 @@ class TokenTable:
             for sentence in document:
                 rows = slice(first, first + len(sentence.words))
                 first = rows.stop
-                spans = decode_spans([names[number] for number in label[rows]], vocabulary.scheme)
+                final = [names[number] for number in label[rows]]
                 drafted = [names[number] for number in draft[rows]]
                 predictions.append(
                     Prediction(
-                        labels=encode_spans(spans, len(sentence.words), "BIO"),
-                        draft_labels=convert_labels(drafted, source=vocabulary.scheme, target="BIO"),
+                        labels=to_gold(final, vocabulary.scheme),
+                        draft_labels=to_gold(drafted, vocabulary.scheme),
                         probabilities=tuple(probability[rows]),
                         margins=tuple(margin[rows]),
                         uncertainty=tuple(uncertainty[rows]),
                         refined=tuple(refined[rows]),
-                        spans=spans,
+                        spans=decode_spans(final, vocabulary.scheme),
                     )
                 )
             results.append(predictions)
@@ -193,7 +194,7 @@ class Tagger(nn.Module, ABC):
 
     @property
     def entity_types(self) -> tuple[str, ...]:
-        """The entity types the tagger knows."""
+        """The entity types the tagger knows; none for a tagger of token labels."""
         return self.vocabulary.entity_types
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from models.labels import Scheme, convert_labels, label_set, split_label
+from models.labels import Scheme, from_gold, label_set, split_label
 
 PADDING = 0
 UNKNOWN = 1
@@ -33,7 +33,7 @@ class Sentence:
     """One sentence; every field has one entry a word.
 
     Attributes:
-        labels: gold labels in BIO2.
+        labels: gold labels, in BIO2 or plain labels of the words.
         tags, heads, relations: part of speech, 1-based head (0 is the root) and relation to it.
     """
 
@@ -125,7 +125,10 @@ class Vocabulary:
     relations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.labels != label_set(self.entity_types, self.scheme):
+        if self.scheme == "TOKENS":
+            if not self.labels or self.labels != label_set(self.labels, self.scheme):
+                raise ValueError(f"Vocabulary.labels: expected one label or more, sorted, got {self.labels}")
+        elif self.labels != label_set(self.entity_types, self.scheme):
             raise ValueError(f"Vocabulary.labels: expected O and all of each type in {self.scheme}, got {self.labels}")
 
     @classmethod
@@ -156,7 +159,8 @@ class Vocabulary:
                 characters.update(_spelling(word, digits=digits))
             tags.update(sentence.tags or ())
             relations.update(sentence.relations or ())
-            kinds.update(kind for label in sentence.labels or () if (kind := split_label(label)[1]))
+            labels = sentence.labels or ()
+            kinds.update(labels if scheme == "TOKENS" else _kinds(labels))
         pretrained = dict.fromkeys(_word_form(word, lowercase=lowercase, digits=digits) for word in pretrained_words)
         frequent = [word for word in _by_frequency(words) if words[word] > 1 or word in pretrained]
         rare = [word for word in _by_frequency(words) if words[word] == 1 and word not in pretrained]
@@ -175,8 +179,8 @@ class Vocabulary:
 
     @property
     def entity_types(self) -> tuple[str, ...]:
-        """The entity types, sorted."""
-        return tuple(sorted({kind for label in self.labels if (kind := split_label(label)[1])}))
+        """The entity types, sorted; none under ``TOKENS``."""
+        return () if self.scheme == "TOKENS" else tuple(sorted(_kinds(self.labels)))
 
     def word_form(self, word: str) -> str:
         """Give the form under which a word is looked up."""
@@ -214,6 +218,10 @@ class Vocabulary:
             tags=tuple(values.get("tags", ())),
             relations=tuple(values.get("relations", ())),
         )
+
+
+def _kinds(labels: Iterable[str]) -> set[str]:
+    return {kind for label in labels if (kind := split_label(label)[1])}
 
 
 def _word_form(word: str, *, lowercase: bool, digits: DigitRule) -> str:
@@ -344,7 +352,7 @@ class BatchEncoder:
             return None
         labels = torch.full(shape, IGNORED_LABEL, dtype=torch.int64)
         for row, sentence in enumerate(sentences):
-            own = convert_labels(sentence.labels or (), source="BIO", target=self._vocabulary.scheme)
+            own = from_gold(sentence.labels or (), self._vocabulary.scheme)
             for column, label in enumerate(own):
                 if label not in self._label_numbers:
                     raise ValueError(

@@ -73,14 +73,14 @@ class Prediction:
     """The labels of one sentence, one entry a word.
 
     Attributes:
-        labels: final labels in BIO2, always well formed.
-        draft_labels: stage one's labels in BIO2; the final ones for a tagger of one stage.
+        labels: final labels in BIO2, always well formed; plain labels where the tagger's scheme is ``TOKENS``.
+        draft_labels: stage one's labels, written likewise; the final ones for a tagger of one stage.
         probabilities: probability that the deciding stage gave to its own label, 0..1.
         margins: probability of the best label less that of the second best, 0..1; for a tagger of two stages
             the smaller of both stages' where both were read, so that a small margin marks every near tie.
         uncertainty: entropy of stage one in nats; for a tagger of one stage that of its marginals.
         refined: true where stage two gave the label.
-        spans: the entities, half-open word indices.
+        spans: the entities, half-open word indices; none under ``TOKENS``.
     """
 
     labels: tuple[str, ...]

@@ -12,7 +12,7 @@ from workflows.config import names_model
 from workflows.console import Answer, counted, table
 from workflows.progress import RunProgress
 from workflows.summary import component, describe_run, total_counts
-from workflows.taggers import find_tagger
+from workflows.taggers import find_entity_tagger
 
 
 def run(config: AnnotateConfig) -> Answer:
@@ -21,7 +21,7 @@ def run(config: AnnotateConfig) -> Answer:
     Raises:
         ConcordError: as ``pipeline.annotate.annotate`` does; what is committed stays.
     """
-    tagger = find_tagger(config.tagger.model, named=names_model(config))
+    tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
     with RunProgress() as progress:
         report = annotate(config, tagger=tagger, progress=progress)
     folder = RunFolder(report.output)
@@ -41,7 +41,7 @@ def preview(config: AnnotateConfig) -> Answer:
     Raises:
         ConcordError: as a run would, before its first shard.
     """
-    tagger = find_tagger(config.tagger.model, named=names_model(config))
+    tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
     report = dry_run(config, tagger=tagger)
     executor = config.executor
     identity = ComponentIdentity(name=tagger.name, version=tagger.version, digest=tagger.digest)

@@ -104,6 +104,9 @@ def train(
     Parameters, scores of every epoch, curves and the bundle go to MLflow.
 
     Keys of the profile are set by model.KEY and fit.KEY.
+
+    Any tagger also learns labels of single words, such as parts of speech: --set model.scheme=TOKENS, and for CoNLL-U
+    --set data.label_column=upos (or xpos, or a key of MISC).
     """
     from workflows import train as workflow
     from workflows.config import read_train_job
@@ -116,6 +119,7 @@ def train(
 @click.argument("model")
 @click.option("--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll.")
 @click.option("--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one.")
+@click.option("--label-column", metavar="NAME", help="CoNLL-U: upos, xpos or a key of MISC.  [default: NER]")
 @click.option("--train", multiple=True, type=EXISTING_FILE, help="A training corpus: says which names are unseen.")
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), help="Weight samples.  [default: the tagger's own]")
@@ -125,6 +129,7 @@ def evaluate(
     *,
     data: tuple[Path, ...],
     labels: str,
+    label_column: str | None,
     train: tuple[Path, ...],
     device: str,
     samples: int | None,
@@ -133,8 +138,9 @@ def evaluate(
     """Score a tagger on gold corpora.
 
     Strict spans by type, by length, and by whether --train held the name; drafts against final labels; recurring
-    names; uncertainty; speed.
+    names; uncertainty; speed. For a tagger of token labels: accuracy, whole and by label.
     """
+    from pipeline.readers.gold_lines import GoldFormat
     from workflows import evaluate as workflow
     from workflows.taggers import find_tagger
 
@@ -142,6 +148,7 @@ def evaluate(
         folder=find_tagger(model).folder,
         data=[str(path) for path in data],
         labels=_label_map(labels),
+        form=GoldFormat(label_column=label_column),
         train=[str(path) for path in train],
         device=device,
         samples=samples,

@@ -16,10 +16,15 @@ from pydantic import Field
 
 from models.config import Config, ConfigError
 from pipeline.config import AnnotateConfig
+from pipeline.readers.gold_lines import GoldFormat
 
 
-class DataConfig(Config):
-    """The gold corpora of a training: ``.conllu`` or ``.conll`` files, each also as ``.gz`` or ``.zst``."""
+class DataConfig(GoldFormat):
+    """The gold corpora of a training: ``.conllu`` or ``.conll`` files, each also as ``.gz`` or ``.zst``.
+
+    A tagger learns entities unless its scheme is ``TOKENS``; then it learns labels of single words, such as the parts
+    of speech that ``label_column`` names.
+    """
 
     train: list[str]
     """Read one after the other."""
@@ -28,7 +33,8 @@ class DataConfig(Config):
     test: str | None = None
     """Scored once, by the chosen model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
-    """Entity type of the corpora -> type to learn; null makes it no entity. Types not named stay."""
+    """Entity type of the corpora -> type to learn; null makes it no entity. Types not named stay. Token labels
+    are renamed likewise."""
     vectors: str | None = None
     """Pretrained word vectors, a text file of GloVe, word2vec or fastText; none are needed."""
 

@@ -17,13 +17,14 @@ def draw_curves(epochs: Sequence[EpochResult], path: Path, *, title: str) -> Non
     FigureCanvasAgg(figure)
     figure.suptitle(title)
     losses, scores = figure.subplots(1, 2)
+    measure = epochs[0].measure
     numbers = [epoch.epoch for epoch in epochs]
     losses.plot(numbers, [epoch.loss for epoch in epochs], marker=".")
     losses.set(xlabel="epoch", ylabel="training loss")
-    scores.plot(numbers, [epoch.dev_f1 for epoch in epochs], marker=".", label="dev F1")
-    if any(epoch.draft_f1 != epoch.dev_f1 for epoch in epochs):
-        scores.plot(numbers, [epoch.draft_f1 for epoch in epochs], marker=".", linestyle="--", label="stage one")
-    scores.set(xlabel="epoch", ylabel="F1 in percent")
+    scores.plot(numbers, [epoch.dev_score for epoch in epochs], marker=".", label=f"dev {measure}")
+    if any(epoch.draft_score != epoch.dev_score for epoch in epochs):
+        scores.plot(numbers, [epoch.draft_score for epoch in epochs], marker=".", linestyle="--", label="stage one")
+    scores.set(xlabel="epoch", ylabel=f"{measure} in percent")
     scores.legend(loc="lower right")
     for axes in (losses, scores):
         axes.grid(alpha=0.3)

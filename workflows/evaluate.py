@@ -1,4 +1,7 @@
-"""Scores of a tagger on a gold corpus: strict spans, whole and in parts; drafts, consistency, uncertainty, speed."""
+"""Scores of a tagger on a gold corpus: strict spans, whole and in parts; drafts, consistency, uncertainty, speed.
+
+A tagger of token labels has its accuracy instead, whole and by label.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -25,12 +28,22 @@ from models.training.breakdown import (
     scores_by_sentence_length,
     uncertainty_by_outcome,
 )
-from models.training.metrics import Scores, SpanScores, seqeval_f1, span_scores
+from models.training.metrics import Scores, SpanScores, seqeval_f1, span_scores, token_scores
 from pipeline.errors import InputError, ModelError
+from pipeline.readers.gold_lines import GoldFormat
 from workflows.console import Answer, note, table
-from workflows.corpora import Documents, entity_types, gold_labels, read_corpora, without_labels
+from workflows.corpora import (
+    Documents,
+    entity_types,
+    gold_format,
+    gold_labels,
+    read_corpora,
+    token_labels,
+    without_labels,
+)
 
 WARM_UP_DOCUMENTS = 3
+SHOWN_LABELS = 60
 NO_DRAFT = {"f1": 0.0}
 NOVELTY_NAMES = {
     "seen": "seen",
@@ -47,7 +60,8 @@ class EvaluateJob:
 
     Attributes:
         folder: of the bundle.
-        labels: entity type of the corpus -> type of the tagger, None for no entity.
+        labels: entity type or token label of the corpus -> that of the tagger, None for no entity.
+        form: where the corpora have their labels.
         train: corpora that the tagger was trained on, by which names are seen or unseen; their types are mapped too.
         samples, threshold: as in TaggerRunConfig.
     """
@@ -55,6 +69,7 @@ class EvaluateJob:
     folder: Path
     data: Sequence[str]
     labels: Mapping[str, str | None] = field(default_factory=dict)
+    form: GoldFormat = field(default_factory=GoldFormat)
     train: Sequence[str] = ()
     device: str = "cpu"
     samples: int | None = None
@@ -66,6 +81,7 @@ def run(job: EvaluateJob) -> Answer:
     """Score a tagger.
 
     Raises:
+        ConfigError: when the corpora have no labels for this tagger.
         ModelError: when it does not load.
         InputError: when a corpus cannot be read, or the gold corpora hold no word.
     """
@@ -76,7 +92,7 @@ def run(job: EvaluateJob) -> Answer:
         "data": list(job.data),
         "train": list(job.train),
         "threshold": tagger.threshold if job.threshold is None else job.threshold,
-        **score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels), job),
+        **score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form), job),
     }
     return Answer(values=values, text=_describe(values))
 
@@ -93,15 +109,24 @@ def load(folder: Path, *, device: str) -> Tagger:
         raise ModelError(str(error)) from error
 
 
-def read_gold_for(tagger: Tagger, paths: Sequence[str], *, labels: Mapping[str, str | None]) -> Documents:
+def read_gold_for(
+    tagger: Tagger, paths: Sequence[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None
+) -> Documents:
     """Read gold corpora and warn of what the tagger cannot get right in them.
 
     Raises:
+        ConfigError: when the corpora have no labels for this tagger.
         InputError: when one cannot be read, or there is no word in them.
     """
-    documents = read_corpora(paths, labels=labels)
+    scheme = tagger.vocabulary.scheme
+    documents = read_corpora(paths, labels=labels, form=gold_format(form or GoldFormat(), scheme))
     if not any(sentence.words for document in documents for sentence in document):
         raise InputError(f"{', '.join(paths)}: expected a gold corpus with one sentence or more, got none")
+    if scheme == "TOKENS":
+        strange = token_labels(documents) - set(tagger.vocabulary.labels)
+        if strange:
+            note(f"Warning: the tagger does not know {', '.join(sorted(strange))} of the corpus; these count as wrong.")
+        return documents
     kinds = entity_types(documents)
     if not kinds:
         note("Warning: the corpus holds no entity, so every F1 is 0.")
@@ -130,13 +155,46 @@ def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: E
     predicted = predict(plain)
     seconds = time.perf_counter() - started
     words = sum(len(sentence.words) for document in documents for sentence in document)
-    gold = gold_labels(documents)
-    final = [prediction.labels for document in predicted for prediction in document]
-    draft = [prediction.draft_labels for document in predicted for prediction in document]
+    sentences = sum(map(len, documents))
+    score = _score_token_labels if tagger.vocabulary.scheme == "TOKENS" else _score_entities
     return {
         "documents": len(documents),
-        "sentences": len(gold),
+        "sentences": sentences,
         "words": words,
+        **score(documents, predicted, job),
+        "refined_words": sum(sum(prediction.refined) for document in predicted for prediction in document),
+        "seconds": seconds,
+        "words_per_second": words / seconds,
+        "sentences_per_second": sentences / seconds,
+    }
+
+
+def _score_token_labels(
+    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Prediction]], job: EvaluateJob
+) -> dict[str, Any]:
+    gold, final, draft = gold_labels(documents), *_label_sequences(predicted)
+    found = token_scores(gold, final)
+    return {
+        "accuracy": found.accuracy,
+        "draft_accuracy": token_scores(gold, draft).accuracy,
+        "label_scores": _score_values(found.by_label),
+        "uncertainty": _uncertainty(gold, draft, predicted),
+    }
+
+
+def _label_sequences(
+    predicted: Sequence[Sequence[Prediction]],
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Give the final and the drafted labels of every sentence."""
+    sentences = [prediction for document in predicted for prediction in document]
+    return [sentence.labels for sentence in sentences], [sentence.draft_labels for sentence in sentences]
+
+
+def _score_entities(
+    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Prediction]], job: EvaluateJob
+) -> dict[str, Any]:
+    gold, final, draft = gold_labels(documents), *_label_sequences(predicted)
+    return {
         "scores": _span_values(span_scores(gold, final)),
         "draft_scores": _span_values(span_scores(gold, draft)),
         "seqeval_f1": seqeval_f1(gold, final),
@@ -144,15 +202,11 @@ def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: E
         "by_sentence_length": _score_values(scores_by_sentence_length(gold, final)),
         "by_novelty": _novelty(documents, final, job) if job.train else None,
         "by_position": _score_values(scores_by_position(gold, final)),
-        "refined_words": sum(sum(prediction.refined) for document in predicted for prediction in document),
         "consistency": _consistency(documents, predicted, draft=False),
         "draft_consistency": _consistency(documents, predicted, draft=True),
         "recurring_names": _values(recurring_scores(documents, final)),
         "draft_recurring_names": _values(recurring_scores(documents, draft)),
         "uncertainty": _uncertainty(gold, draft, predicted),
-        "seconds": seconds,
-        "words_per_second": words / seconds,
-        "sentences_per_second": len(gold) / seconds,
     }
 
 
@@ -171,7 +225,7 @@ def _values(scores: Scores) -> dict[str, Any]:
 def _novelty(
     documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[str]], job: EvaluateJob
 ) -> dict[str, Any]:
-    train = read_corpora(job.train, labels=job.labels)
+    train = read_corpora(job.train, labels=job.labels, form=job.form)
     known = known_names(sentence for document in train for sentence in document)
     sentences = [sentence for document in documents for sentence in document]
     scores = scores_by_novelty(sentences, predicted, known)
@@ -209,11 +263,6 @@ def _consistency(
 
 
 def _describe(values: Mapping[str, Any]) -> str:
-    scores, drafts = values["scores"], values["draft_scores"]
-    rows = [
-        (kind, found["precision"], found["recall"], found["f1"], found["gold"], drafts.get(kind, NO_DRAFT)["f1"])
-        for kind, found in scores.items()
-    ]
     size = f"{values['documents']:,} documents, {values['sentences']:,} sentences, {values['words']:,} words"
     speed = f"{values['words_per_second']:,.0f} words/s, {values['sentences_per_second']:,.0f} sentences/s"
     return "\n".join(
@@ -221,16 +270,41 @@ def _describe(values: Mapping[str, Any]) -> str:
             f"{values['tagger']} {values['digest'][:12]} on {', '.join(values['data'])}",
             f"{size}; {speed}",
             "",
-            table(rows, header=("type", "precision", "recall", "F1", "gold", "draft F1")),
-            "",
-            *_describe_parts(values),
-            f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
-            f"stage two gave the label of {values['refined_words']:,} words",
-            _describe_consistency(values["consistency"], values["draft_consistency"]),
-            *_describe_recurring(values["recurring_names"], values["draft_recurring_names"]),
+            *(_describe_token_labels(values) if "accuracy" in values else _describe_entities(values)),
             _describe_uncertainty(values["uncertainty"]),
         ]
     )
+
+
+def _describe_token_labels(values: Mapping[str, Any]) -> list[str]:
+    frequent = sorted(values["label_scores"].items(), key=lambda item: (-item[1]["gold"], item[0]))
+    rows = [(label, found["recall"], found["precision"], found["gold"]) for label, found in frequent[:SHOWN_LABELS]]
+    rest = [f"and {len(frequent) - SHOWN_LABELS:,} more labels: --json"] if len(frequent) > SHOWN_LABELS else []
+    return [
+        f"accuracy {values['accuracy']:.2f} % (drafts: {values['draft_accuracy']:.2f} %)",
+        "",
+        table(rows, header=("label", "accuracy", "precision", "gold")),
+        *rest,
+        "",
+        f"stage two gave the label of {values['refined_words']:,} words",
+    ]
+
+
+def _describe_entities(values: Mapping[str, Any]) -> list[str]:
+    scores, drafts = values["scores"], values["draft_scores"]
+    rows = [
+        (kind, found["precision"], found["recall"], found["f1"], found["gold"], drafts.get(kind, NO_DRAFT)["f1"])
+        for kind, found in scores.items()
+    ]
+    return [
+        table(rows, header=("type", "precision", "recall", "F1", "gold", "draft F1")),
+        "",
+        *_describe_parts(values),
+        f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
+        f"stage two gave the label of {values['refined_words']:,} words",
+        _describe_consistency(values["consistency"], values["draft_consistency"]),
+        *_describe_recurring(values["recurring_names"], values["draft_recurring_names"]),
+    ]
 
 
 def _describe_parts(values: Mapping[str, Any]) -> list[str]:

@@ -51,6 +51,21 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
     return _find_embedded(model, named=named)
 
 
+def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
+    """Settle the tagger of an annotation, as ``find_tagger`` does.
+
+    Raises:
+        ModelError: also for a tagger of token labels.
+    """
+    tagger = find_tagger(model, named=named)
+    if _read_saved(tagger.folder).get("vocabulary", {}).get("scheme") == "TOKENS":
+        raise ModelError(
+            f"{model}: a tagger of token labels, which can be evaluated but does not annotate, since the "
+            "tables hold entities; choose a tagger of entities"
+        )
+    return tagger
+
+
 def embedded_names() -> tuple[str, ...]:
     """Give the names of the taggers that come with the house, sorted."""
     return tuple(sorted(path.parent.name for path in EMBEDDED.glob(f"*/{CONFIG_NAME}")))

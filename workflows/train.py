@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from models.base import Tagger
+from models.base import Tagger, TaggerConfig
 from models.checkpoint import load_tagger, tagger_digest
 from models.config import ConfigError
 from models.data import Vocabulary
+from models.labels import Scheme
 from models.layers.embedding import WordRepresentation, WordVectors, read_word_vectors
 from models.layers.encoder import EncoderMissingError
 from models.registry import tagger_class
@@ -27,7 +28,7 @@ from pipeline.errors import ModelError
 from workflows import evaluate
 from workflows.config import TrainJob
 from workflows.console import Answer, indented, note, table
-from workflows.corpora import Documents, entity_types, read_corpora
+from workflows.corpora import Documents, entity_types, gold_format, read_corpora, token_labels
 from workflows.curves import draw_curves
 from workflows.tracking import MlflowRun, ModelVersion, RunStatus, TrackingError, TrainingRun, open_run
 
@@ -74,8 +75,9 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     """
     config = FitConfig.from_mapping(job.fit, where="fit")
     folder = options.folder or default_folder(job)
-    corpora = _read(job)
-    tagger = _build(job, corpora, config)
+    model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
+    corpora = _read(job, model.scheme)
+    tagger = _build(job, model, corpora, config)
     _claim(folder, job, resume=options.resume)
     tracked = _open(job, tagger, folder) if options.tracked else None
     status: RunStatus = "FAILED"
@@ -109,13 +111,22 @@ def default_folder(job: TrainJob) -> Path:
     return Path("runs") / f"{job.tagger}-{job.profile}-{job.digest[:8]}"
 
 
-def _read(job: TrainJob) -> _Corpora:
+def _read(job: TrainJob, scheme: Scheme) -> _Corpora:
     data = job.data
+    form = gold_format(data, scheme)
     corpora = _Corpora(
-        train=read_corpora(data.train, labels=data.labels),
-        dev=read_corpora([data.dev], labels=data.labels),
-        test=read_corpora([data.test], labels=data.labels) if data.test is not None else None,
+        train=read_corpora(data.train, labels=data.labels, form=form),
+        dev=read_corpora([data.dev], labels=data.labels, form=form),
+        test=read_corpora([data.test], labels=data.labels, form=form) if data.test is not None else None,
     )
+    if scheme == "TOKENS":
+        unseen = token_labels(corpora.dev) - token_labels(corpora.train)
+        if unseen:
+            note(
+                f"Warning: {data.dev} holds {', '.join(sorted(unseen))}, the training corpora do not; "
+                "these labels count as wrong."
+            )
+        return corpora
     strange = entity_types(corpora.dev) - entity_types(corpora.train)
     if strange:
         raise ConfigError(
@@ -125,9 +136,7 @@ def _read(job: TrainJob) -> _Corpora:
     return corpora
 
 
-def _build(job: TrainJob, corpora: _Corpora, config: FitConfig) -> Tagger:
-    found = tagger_class(job.tagger)
-    model = found.config_class.from_mapping(job.model, where="model")
+def _build(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config: FitConfig) -> Tagger:
     vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
     vocabulary = Vocabulary.from_sentences(
         (sentence for document in corpora.train for sentence in document),
@@ -138,7 +147,7 @@ def _build(job: TrainJob, corpora: _Corpora, config: FitConfig) -> Tagger:
     )
     torch.manual_seed(config.seed)
     try:
-        tagger = found(model, vocabulary)
+        tagger = tagger_class(job.tagger)(model, vocabulary)
     except EncoderMissingError as error:
         raise ModelError(str(error)) from error
     if vectors is not None:
@@ -197,13 +206,19 @@ def _data_tags(job: TrainJob) -> dict[str, str]:
 
 def _tell(epoch: EpochResult, config: FitConfig, tracked: TrainingRun | None) -> None:
     note(
-        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev F1 {epoch.dev_f1:.2f} "
-        f"(P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; draft {epoch.draft_f1:.2f}), "
+        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev {epoch.measure} {epoch.dev_score:.2f} "
+        f"({_precision_and_recall(epoch)}draft {epoch.draft_score:.2f}), "
         f"{epoch.seconds + epoch.dev_seconds:.0f} s"
     )
     if tracked is not None:
         numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
         _try("log the epoch", lambda: tracked.log_metrics(numbers, step=epoch.epoch))
+
+
+def _precision_and_recall(epoch: EpochResult) -> str:
+    if epoch.dev_precision is None or epoch.dev_recall is None:
+        return ""
+    return f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
 
 
 def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path) -> dict[str, Any]:
@@ -220,7 +235,11 @@ def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path)
     }
     if corpora.test is not None and job.data.test is not None:
         scored = evaluate.EvaluateJob(
-            folder=result.bundle, data=[job.data.test], labels=job.data.labels, train=job.data.train
+            folder=result.bundle,
+            data=[job.data.test],
+            labels=job.data.labels,
+            form=job.data,
+            train=job.data.train,
         )
         values["test"] = evaluate.score_tagger(load_tagger(result.bundle), corpora.test, scored)
     (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -234,8 +253,11 @@ def _register(
     if tracked is None:
         return None
     if "test" in values:
-        test = values["test"]["scores"]["all"]
-        numbers = {f"test_{key}": test[key] for key in ("f1", "precision", "recall")}
+        test = values["test"]
+        if "accuracy" in test:
+            numbers = {"test_accuracy": test["accuracy"]}
+        else:
+            numbers = {f"test_{key}": test["scores"]["all"][key] for key in ("f1", "precision", "recall")}
         _try("log the test scores", lambda: tracked.log_metrics(numbers, step=values["best"]["epoch"]))
     for name in (CURVES_NAME, JOB_NAME, RESULT_NAME):
         _try(f"keep {name}", partial(tracked.log_file, folder / name))
@@ -265,17 +287,26 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _describe(values: Mapping[str, Any], result: FitResult) -> str:
     best = result.best
-    rows: list[Sequence[object]] = [("dev", best.dev_precision, best.dev_recall, best.dev_f1, best.draft_f1)]
-    if "test" in values:
-        test, draft = values["test"]["scores"]["all"], values["test"]["draft_scores"]["all"]
-        rows.append(("test", test["precision"], test["recall"], test["f1"], draft["f1"]))
     threshold = "" if best.threshold is None else f", threshold {best.threshold:.2f} nats"
     lines = [
         f"{values['tagger']} ({values['profile']}): best of {values['epochs']} epochs is {best.epoch}{threshold}",
-        indented(table(rows, header=("", "precision", "recall", "F1", "draft F1"))),
+        indented(_describe_scores(best, values.get("test"))),
         f"bundle      {values['bundle']}",
         f"registered  {values.get('registered', 'no')}",
     ]
-    return "\n".join(
-        [*lines, f"try it      concord annotate examples/news --output out/try --model {values['bundle']}"]
-    )
+    if best.dev_f1 is not None:
+        lines.append(f"try it      concord annotate examples/news --output out/try --model {values['bundle']}")
+    return "\n".join(lines)
+
+
+def _describe_scores(best: EpochResult, test: Mapping[str, Any] | None) -> str:
+    if best.dev_f1 is None:
+        accuracies: list[Sequence[object]] = [("dev", best.dev_accuracy, best.draft_accuracy)]
+        if test is not None:
+            accuracies.append(("test", test["accuracy"], test["draft_accuracy"]))
+        return table(accuracies, header=("", "accuracy", "draft accuracy"))
+    rows: list[Sequence[object]] = [("dev", best.dev_precision, best.dev_recall, best.dev_f1, best.draft_f1)]
+    if test is not None:
+        found, draft = test["scores"]["all"], test["draft_scores"]["all"]
+        rows.append(("test", found["precision"], found["recall"], found["f1"], draft["f1"]))
+    return table(rows, header=("", "precision", "recall", "F1", "draft F1"))

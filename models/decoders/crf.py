@@ -9,8 +9,11 @@ from typing_extensions import override
 from models.data import IGNORED_LABEL
 from models.decoders.base import LabelDistribution
 from models.decoders.crf_scan import backward_scores, forward_scores, log_partition, sequence_scores, viterbi
-from models.labels import Scheme, is_legal_transition
+from models.labels import Scheme, is_legal_transition, legal_transitions
 
+# Cells (sentences times labels times labels) that a step of the search for the mode holds at most: 8 MB, for which the
+# heap has room; larger pieces cost a page fault for every 4 KB, which outweighs the search.
+_MOST_CELLS = 1 << 21
 # Well below any score that training reaches, and small enough that sums of it stay finite in fp32.
 _FORBIDDEN = -1e4
 
@@ -56,10 +59,9 @@ class Crf(LinearChain):
         """
         super().__init__(len(labels))
         self._legal_mode = legal_mode
-        pairs = [[not is_legal_transition(left, right, scheme) for right in labels] for left in labels]
         starts = [not is_legal_transition(None, right, scheme) for right in labels]
         ends = [not is_legal_transition(left, None, scheme) for left in labels]
-        self.register_buffer("illegal", torch.tensor(pairs), persistent=False)
+        self.register_buffer("illegal", ~torch.tensor(legal_transitions(labels, scheme)), persistent=False)
         self.register_buffer("illegal_start", torch.tensor(starts), persistent=False)
         self.register_buffer("illegal_end", torch.tensor(ends), persistent=False)
 
@@ -96,7 +98,9 @@ class CrfDistribution(LabelDistribution):
 
     @override
     def mode(self) -> Tensor:
-        return viterbi(self._emissions, *self._crf.mode_scores(), self._mask)
+        scores, group = self._crf.mode_scores(), max(1, _MOST_CELLS // self._emissions.shape[2] ** 2)
+        groups = zip(self._emissions.split(group), self._mask.split(group), strict=True)
+        return torch.cat([viterbi(emissions, *scores, mask) for emissions, mask in groups])
 
     @override
     def marginals(self) -> Tensor:

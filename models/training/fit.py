@@ -20,7 +20,8 @@ from models.base import Tagger
 from models.checkpoint import save_tagger
 from models.config import Config, ConfigError
 from models.data import Batch, Sentence
-from models.training.metrics import SpanScores, span_scores
+from models.labels import Scheme
+from models.training.metrics import span_scores, token_scores
 from models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 from models.training.threshold import REFINE_ALL, best_threshold, label_sequences, sweep_threshold
 from models.two_stage import TwoStageTagger
@@ -47,7 +48,7 @@ class FitConfig(Config):
     clip_norm: float | None = Field(default=5.0, gt=0)
     """Largest norm of the gradient over all parameters together."""
     patience: int | None = Field(default=None, ge=1)
-    """Epochs without a better dev F1 after which training ends; None trains all epochs."""
+    """Epochs without a better dev score after which training ends; None trains all epochs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,20 +58,39 @@ class EpochResult:
     Attributes:
         epoch: 1-based.
         loss: mean over batches.
+        dev_f1, dev_precision, dev_recall: strict spans; None for a tagger of token labels.
         draft_f1: stage one alone; equal to dev_f1 for a tagger of one stage.
+        dev_accuracy, draft_accuracy: of token labels; None for a tagger of entities.
         threshold: best on the dev set, in nats; None for a tagger of one stage.
     """
 
     epoch: int
     loss: float
-    dev_f1: float
-    dev_precision: float
-    dev_recall: float
-    draft_f1: float
+    dev_f1: float | None = None
+    dev_precision: float | None = None
+    dev_recall: float | None = None
+    draft_f1: float | None = None
+    dev_accuracy: float | None = None
+    draft_accuracy: float | None = None
     threshold: float | None
     seconds: float
     dev_seconds: float
     learning_rates: Mapping[str, float]
+
+    @property
+    def measure(self) -> str:
+        """What the scores are: ``F1``, or the ``accuracy`` of token labels."""
+        return "accuracy" if self.dev_f1 is None else "F1"
+
+    @property
+    def dev_score(self) -> float:
+        """The score that chooses the best epoch."""
+        return self.dev_f1 if self.dev_f1 is not None else self.dev_accuracy or 0.0
+
+    @property
+    def draft_score(self) -> float:
+        """The same score of stage one alone."""
+        return self.draft_f1 if self.draft_f1 is not None else self.draft_accuracy or 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,31 +137,31 @@ def fit(
         started = time.monotonic()
         loss = trainer.run_epoch(epoch, progress=progress)
         trained = time.monotonic()
-        scores, draft, threshold = _score(tagger, dev)
+        scores, threshold = _score(tagger, dev)
         result = EpochResult(
             epoch=epoch + 1,
             loss=loss,
-            dev_f1=scores.overall.f1,
-            dev_precision=scores.overall.precision,
-            dev_recall=scores.overall.recall,
-            draft_f1=draft.overall.f1,
+            **scores,
             threshold=threshold,
             seconds=trained - started,
             dev_seconds=time.monotonic() - trained,
             learning_rates=trainer.learning_rates(),
         )
-        if not history or result.dev_f1 > max(entry.dev_f1 for entry in history):
+        if not history or result.dev_score > max(entry.dev_score for entry in history):
             save_tagger(tagger, folder / BUNDLE_NAME)
         history.append(result)
         trainer.save(folder / STATE_NAME, history)
         if on_epoch is not None:
             on_epoch(result)
-    best = max(history, key=lambda entry: entry.dev_f1)
+    best = max(history, key=lambda entry: entry.dev_score)
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
 
 
-def _score(tagger: Tagger, dev: Documents) -> tuple[SpanScores, SpanScores, float | None]:
-    """Score final labels and drafts; a tagger of two stages takes the best threshold for its own."""
+def _score(tagger: Tagger, dev: Documents) -> tuple[dict[str, float], float | None]:
+    """Score final labels and drafts, by their names in EpochResult, and give the threshold.
+
+    A tagger of two stages takes the best threshold for its own.
+    """
     gold = [sentence.labels or () for document in dev for sentence in document]
     tagger.eval()
     table = tagger.tabulate(dev, threshold=REFINE_ALL)
@@ -150,15 +170,28 @@ def _score(tagger: Tagger, dev: Documents) -> tuple[SpanScores, SpanScores, floa
         threshold = best_threshold(sweep_threshold(table, dev, tagger.vocabulary)).threshold
         tagger.set_threshold(threshold)
         labels = torch.where(table.uncertainty > threshold, table.label, table.draft)
-    final = span_scores(gold, label_sequences(labels, dev, tagger.vocabulary))
-    draft = span_scores(gold, label_sequences(table.draft, dev, tagger.vocabulary))
-    return final, draft, threshold
+    predicted = label_sequences(labels, dev, tagger.vocabulary)
+    drafted = label_sequences(table.draft, dev, tagger.vocabulary)
+    if tagger.vocabulary.scheme == "TOKENS":
+        accuracies = {
+            "dev_accuracy": token_scores(gold, predicted).accuracy,
+            "draft_accuracy": token_scores(gold, drafted).accuracy,
+        }
+        return accuracies, threshold
+    final = span_scores(gold, predicted).overall
+    scores = {
+        "dev_f1": final.f1,
+        "dev_precision": final.precision,
+        "dev_recall": final.recall,
+        "draft_f1": span_scores(gold, drafted).overall.f1,
+    }
+    return scores, threshold
 
 
 def _out_of_patience(history: Sequence[EpochResult], patience: int | None) -> bool:
     if patience is None or len(history) <= patience:
         return False
-    best = max(range(len(history)), key=lambda number: history[number].dev_f1)
+    best = max(range(len(history)), key=lambda number: history[number].dev_score)
     return len(history) - 1 - best >= patience
 
 
@@ -168,9 +201,9 @@ class _Trainer:
     def __init__(self, tagger: Tagger, train: Documents, config: FitConfig) -> None:
         self._tagger = tagger
         self._config = config
-        longest = tagger.config.window_words
+        longest, scheme = tagger.config.window_words, tagger.vocabulary.scheme
         self.documents = [
-            [part for sentence in document for part in _split_long(sentence, longest)] for document in train
+            [part for sentence in document for part in _split_long(sentence, longest, scheme)] for document in train
         ]
         encoder = tagger.tuned_encoder
         self._optimizers = build_optimizers(
@@ -305,14 +338,14 @@ def _chunks(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _split_long(sentence: Sentence, longest: int) -> list[Sentence]:
+def _split_long(sentence: Sentence, longest: int, scheme: Scheme) -> list[Sentence]:
     """Cut an over-long training sentence into pieces; an entity across a cut becomes two."""
     if len(sentence.words) <= longest:
         return [sentence]
     pieces = []
     for start in range(0, len(sentence.words), longest):
         piece = sentence.part(start, start + longest)
-        if piece.labels and piece.labels[0].startswith("I-"):
+        if scheme != "TOKENS" and piece.labels and piece.labels[0].startswith("I-"):
             piece = replace(piece, labels=(f"B-{piece.labels[0][2:]}", *piece.labels[1:]))
         pieces.append(piece)
     return pieces

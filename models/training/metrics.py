@@ -1,7 +1,7 @@
-"""Scores: strict span F1, and seqeval's strict F1 beside it."""
+"""Scores: strict span F1 and seqeval's strict F1 beside it for entities, accuracy for token labels."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from models.labels import Span, decode_spans
@@ -12,7 +12,7 @@ Grouping = Callable[[int, Span], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """Precision, recall and F1 in percent, with their counts."""
+    """Precision, recall and F1 in percent, with their counts, of spans or of words."""
 
     gold: int = 0
     predicted: int = 0
@@ -51,6 +51,20 @@ class SpanScores:
     by_type: dict[str, Scores] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenScores:
+    """Scores of token labels over all words and for each label; the recall of a label is its accuracy."""
+
+    words: int
+    correct: int
+    by_label: dict[str, Scores] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        """Percent of the words whose label is right; 0 where there is none."""
+        return 100.0 * self.correct / self.words if self.words else 0.0
+
+
 def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> SpanScores:
     """Score BIO2 label sequences by exact spans and types.
 
@@ -75,17 +89,26 @@ def grouped_scores(
         ValueError: when the two have not the same number of sentences or words.
     """
     wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
-    for number, (wanted_labels, found_labels) in enumerate(zip(gold, predicted, strict=True)):
-        if len(wanted_labels) != len(found_labels):
-            raise ValueError(f"sentence {number}: expected {len(wanted_labels)} labels, got {len(found_labels)}")
+    for number, (wanted_labels, found_labels) in enumerate(_paired(gold, predicted)):
         wanted_spans, found_spans = set(decode_spans(wanted_labels, "BIO")), set(decode_spans(found_labels, "BIO"))
         wanted.update(group(number, span) for span in wanted_spans)
         found.update(group(number, span) for span in found_spans)
         right.update(group(number, span) for span in wanted_spans & found_spans)
-    return {
-        name: Scores(gold=wanted[name], predicted=found[name], correct=right[name])
-        for name in sorted(wanted.keys() | found.keys())
-    }
+    return _scores(wanted, found, right)
+
+
+def token_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> TokenScores:
+    """Score token labels word by word.
+
+    Raises:
+        ValueError: when the two have not the same number of sentences or words.
+    """
+    wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
+    for wanted_labels, found_labels in _paired(gold, predicted):
+        wanted.update(wanted_labels)
+        found.update(found_labels)
+        right.update(one for one, other in zip(wanted_labels, found_labels, strict=True) if one == other)
+    return TokenScores(words=wanted.total(), correct=right.total(), by_label=_scores(wanted, found, right))
 
 
 def seqeval_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
@@ -101,3 +124,19 @@ def seqeval_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
         zero_division=0,
     )
     return 100.0 * float(value)
+
+
+def _paired(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    for number, (wanted, found) in enumerate(zip(gold, predicted, strict=True)):
+        if len(wanted) != len(found):
+            raise ValueError(f"sentence {number}: expected {len(wanted)} labels, got {len(found)}")
+        yield wanted, found
+
+
+def _scores(gold: Counter[str], predicted: Counter[str], correct: Counter[str]) -> dict[str, Scores]:
+    return {
+        name: Scores(gold=gold[name], predicted=predicted[name], correct=correct[name])
+        for name in sorted(gold.keys() | predicted.keys())
+    }

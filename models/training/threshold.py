@@ -1,14 +1,14 @@
 """The sweep of the uncertainty threshold on a dev set (Ye et al., 2021, figure 6)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from models.base import TokenTable
 from models.data import Sentence, Vocabulary
-from models.labels import convert_labels
+from models.labels import to_gold
 from models.training.metrics import span_scores
 
 STEP = 0.05
@@ -17,10 +17,10 @@ REFINE_ALL = -1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThresholdScore:
-    """Strict span F1 in percent at a threshold in nats."""
+    """Strict span F1, or the accuracy of token labels, in percent at a threshold in nats."""
 
     threshold: float
-    f1: float
+    score: float
 
 
 def threshold_grid(labels: int) -> tuple[float, ...]:
@@ -41,29 +41,51 @@ def sweep_threshold(
         table: from ``tabulate(documents, threshold=REFINE_ALL)``.
         documents: with gold labels.
     """
-    gold = [sentence.labels or () for document in documents for sentence in document]
+    score = _accuracy(documents, vocabulary) if vocabulary.scheme == "TOKENS" else _span_f1(documents, vocabulary)
     curve = []
     for threshold in threshold_grid(len(vocabulary.labels)):
         labels = torch.where(table.uncertainty > threshold, table.label, table.draft)
-        predicted = label_sequences(labels, documents, vocabulary)
-        curve.append(ThresholdScore(threshold=threshold, f1=span_scores(gold, predicted).overall.f1))
+        curve.append(ThresholdScore(threshold=threshold, score=score(labels)))
     return curve
 
 
 def best_threshold(curve: Sequence[ThresholdScore]) -> ThresholdScore:
     """Give the best entry; of equals the one with the largest threshold, which refines least."""
-    return max(curve, key=lambda entry: (entry.f1, entry.threshold))
+    return max(curve, key=lambda entry: (entry.score, entry.threshold))
 
 
 def label_sequences(
     labels: torch.Tensor, documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary
 ) -> list[tuple[str, ...]]:
-    """Turn a column of a token table into BIO2 label sequences, one a sentence."""
+    """Turn a column of a token table into label sequences, one a sentence, written as gold labels are."""
     names, numbers, first = vocabulary.labels, labels.tolist(), 0
     sequences = []
     for document in documents:
         for sentence in document:
             own = [names[number] for number in numbers[first : first + len(sentence.words)]]
             first += len(sentence.words)
-            sequences.append(convert_labels(own, source=vocabulary.scheme, target="BIO"))
+            sequences.append(to_gold(own, vocabulary.scheme))
     return sequences
+
+
+def _span_f1(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:
+    gold = [sentence.labels or () for document in documents for sentence in document]
+
+    def score(labels: torch.Tensor) -> float:
+        return span_scores(gold, label_sequences(labels, documents, vocabulary)).overall.f1
+
+    return score
+
+
+def _accuracy(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:
+    # By numbers: the grid grows with the number of labels, and text would take seconds for a thousand.
+    numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+    gold = torch.tensor(
+        [numbers.get(label, -1) for document in documents for sentence in document for label in sentence.labels or ()],
+        dtype=torch.int64,
+    )
+
+    def score(labels: torch.Tensor) -> float:
+        return 100.0 * float((labels == gold).sum()) / max(1, len(gold))
+
+    return score

@@ -1,4 +1,4 @@
-"""Gold corpora in columns: the word first, its BIO2 label last, a blank line between sentences.
+"""Gold corpora in columns: the word first, its label last, a blank line between sentences.
 
 ``-DOCSTART-`` as a word starts a document; a sentence that stands in no document is a document by itself.
 """
@@ -7,18 +7,18 @@ from pathlib import Path
 
 from models.data import Sentence
 from pipeline.errors import InputError
-from pipeline.readers.gold_lines import check_labels, numbered_lines
+from pipeline.readers.gold_lines import GoldFormat, check_labels, numbered_lines
 
 DOCUMENT_START = "-DOCSTART-"
 
 
-def read_gold(path: Path) -> list[list[Sentence]]:
+def read_gold(path: Path, form: GoldFormat) -> list[list[Sentence]]:
     """Read the documents of a corpus, each a list of sentences with labels.
 
     Columns are parted by tabs where the line has one, else by blanks.
 
     Raises:
-        InputError: with file and line, when the file is not of this form or a label is no BIO2.
+        InputError: with file and line, when the file is not of this form or a label is not of the scheme.
     """
     documents: list[list[Sentence]] = []
     in_document = False
@@ -29,7 +29,7 @@ def read_gold(path: Path) -> list[list[Sentence]]:
     def close_sentence() -> None:
         if not words:
             return
-        check_labels(labels, numbers, path)
+        check_labels(labels, numbers, path, form)
         sentence = Sentence(words=tuple(words), labels=tuple(labels))
         if in_document:
             documents[-1].append(sentence)

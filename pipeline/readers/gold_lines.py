@@ -1,12 +1,23 @@
-"""What the readers of gold corpora share: numbered lines of a file, and labels checked in their place."""
+"""What the readers of gold corpora share: options, numbered lines of a file, and labels checked in their place."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
+from models.config import Config
 from models.labels import is_legal_transition, split_label
 from pipeline.errors import InputError
+
+
+class GoldFormat(Config):
+    """Where the labels of a gold corpus stand and what they are."""
+
+    label_column: str | None = None
+    """CoNLL-U: `upos`, `xpos`, or the key in MISC, `NER` if none. CoNLL: the last column, always."""
+    label_scheme: Literal["BIO2", "TOKENS"] = "BIO2"
+    """`BIO2` for entities, `TOKENS` for labels of single words."""
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -29,8 +40,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             raise InputError(f"{path}:{number}: expected UTF-8, got byte 0x{byte:02x} at column {column}") from error
 
 
-def check_labels(labels: Sequence[str], numbers: Sequence[int], path: Path) -> None:
-    """Check that the labels of one sentence are well-formed BIO2.
+def check_labels(labels: Sequence[str], numbers: Sequence[int], path: Path, form: GoldFormat) -> None:
+    """Check that the labels of one sentence are well-formed BIO2; any will do for token labels.
 
     Args:
         numbers: the line of each label.
@@ -38,6 +49,8 @@ def check_labels(labels: Sequence[str], numbers: Sequence[int], path: Path) -> N
     Raises:
         InputError: naming the first line whose label cannot stand there.
     """
+    if form.label_scheme == "TOKENS":
+        return
     previous: str | None = None
     for label, number in zip(labels, numbers, strict=True):
         try:

@@ -142,3 +142,27 @@ def test_legal_mode_leaves_marginals_and_partition_alone() -> None:
 def _is_well_formed(path: tuple[int, ...], labels: tuple[str, ...], scheme: Scheme) -> bool:
     names = tuple(labels[number] for number in path)
     return encode_spans(decode_spans(names, scheme), len(names), scheme) == names
+
+
+def test_many_labels_give_what_the_plain_sums_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = tuple(f"N{number:03}" for number in range(150))
+    crf, lengths = random_crf(labels, "TOKENS", seed=4), torch.tensor([5, 1, 3])
+    emissions = (3 * torch.randn(3, 5, 150, dtype=torch.float64)).requires_grad_()
+    mask = torch.arange(5) < lengths[:, None]
+
+    def results() -> list[torch.Tensor]:
+        distribution = crf(emissions, mask)
+        gradient = torch.autograd.grad(distribution.log_partition().sum(), [emissions, crf.transitions])
+        return [distribution.log_partition(), distribution.marginals(), *gradient]
+
+    by_products = results()
+    monkeypatch.setattr("models.decoders.crf_scan._FEW_LABELS", 150)
+    for one, other in zip(by_products, results(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_a_batch_cut_into_groups_has_the_mode_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    crf, emissions = random_crf(label_set(["X"], "BIO")), random_emissions(3)
+    expected = crf(emissions, MASK).mode()
+    monkeypatch.setattr("models.decoders.crf._MOST_CELLS", 2 * 3**2)
+    assert torch.equal(crf(emissions, MASK).mode(), expected)

@@ -59,6 +59,23 @@ def test_vocabulary_takes_types_that_the_sentences_lack(sentence: Tagged) -> Non
     assert vocabulary.entity_types == ("LOC", "PER")
 
 
+def test_a_vocabulary_of_token_labels_holds_those_of_the_sentences() -> None:
+    sentences = [Sentence(words=("a", "b"), labels=("VB", "O")), Sentence(words=("c",), labels=("B-NN",))]
+    vocabulary = Vocabulary.from_sentences(sentences, scheme="TOKENS")
+    assert vocabulary.labels == ("B-NN", "O", "VB")
+    assert vocabulary.entity_types == ()
+    assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
+    labels = BatchEncoder(vocabulary).encode_batch(sentences).labels
+    assert labels is not None
+    assert labels.tolist() == [[2, 1], [0, IGNORED_LABEL]]
+
+
+@pytest.mark.parametrize("labels", [(), ("b", "a"), ("a", "a")])
+def test_a_vocabulary_refuses_token_labels_that_are_none_or_out_of_order(labels: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="expected one label or more, sorted"):
+        Vocabulary(words=(), characters=(), labels=labels, scheme="TOKENS")
+
+
 def test_vocabulary_survives_plain_values(vocabulary: Vocabulary) -> None:
     assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
 

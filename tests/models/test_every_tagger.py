@@ -251,6 +251,35 @@ def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...],
     assert math.isfinite(float(loss.detach()))
 
 
+def test_token_labels_come_out_as_they_are(small: Build) -> None:
+    # A prefix means nothing here: "I-" may follow anything and "B-" names no entity.
+    sentence = with_tree(Sentence(words=("Ada", "King", "slept", "."), labels=("I-NNP", "B-", "VBD", "O")))
+    vocabulary = Vocabulary.from_sentences([sentence], scheme="TOKENS")
+    tagger = small(vocabulary=vocabulary, scheme="TOKENS")
+    assert tagger.entity_types == ()
+    table = tagger.tabulate([[sentence]], threshold=REFINE_ALL)
+    ((prediction,),) = table.predictions(vocabulary)
+    assert prediction.labels == tuple(vocabulary.labels[number] for number in table.label.tolist())
+    assert prediction.draft_labels == tuple(vocabulary.labels[number] for number in table.draft.tolist())
+    assert prediction.spans == ()
+    loss = tagger.train().loss(encode(tagger, [[sentence]]))
+    loss.backward()
+    assert math.isfinite(float(loss.detach()))
+
+
+def test_a_thousand_token_labels_are_few_enough(small: Build, random_documents: Callable[..., Documents]) -> None:
+    labels = tuple(f"N{number}" for number in range(1000))
+    everything = with_tree(Sentence(words=("a",) * 1000, labels=labels))
+    tagger = small(vocabulary=Vocabulary.from_sentences([everything], scheme="TOKENS"), scheme="TOKENS")
+    sentence = with_tree(Sentence(words=("a", "b", "c"), labels=labels[:3]))
+    tagger.train().loss(encode(tagger, [[sentence]])).backward()
+    documents = [[with_tree(Sentence(words=("a",)))] * 60, *random_documents(1, documents=1)]
+    for document, predictions in zip(documents, tagger.eval().predict_documents(documents), strict=True):
+        for found, prediction in zip(document, predictions, strict=True):
+            assert len(prediction.labels) == len(found.words)
+            assert set(prediction.labels) <= set(labels)
+
+
 def test_bf16_gives_whole_predictions_close_to_those_of_fp32(
     tagger: Tagger, random_documents: Callable[..., Documents]
 ) -> None:

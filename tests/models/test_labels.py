@@ -1,7 +1,7 @@
 """Labels: schemes, the strict span decoder, legal transitions."""
 
 from itertools import pairwise, product
-from typing import Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,17 +9,21 @@ from hypothesis import strategies as st
 from seqeval.scheme import IOB2, IOBES, Entities
 
 from models.labels import (
+    Scheme,
     Span,
+    SpanScheme,
     convert_labels,
     decode_spans,
     encode_spans,
+    from_gold,
     is_legal_transition,
     label_set,
+    legal_transitions,
     split_label,
+    to_gold,
 )
 
-Scheme = Literal["BIO", "BIOES"]
-SCHEMES: tuple[Scheme, ...] = ("BIO", "BIOES")
+SCHEMES: tuple[SpanScheme, ...] = ("BIO", "BIOES")
 SEQEVAL = {"BIO": IOB2, "BIOES": IOBES}
 KINDS = ("LOC", "PER")
 
@@ -68,6 +72,34 @@ def test_legal_transitions_allow_exactly_the_well_formed_sequences(scheme: Schem
         steps = pairwise((None, *labels, None))
         well_formed = encode_spans(decode_spans(labels, scheme), length, scheme) == labels
         assert all(is_legal_transition(left, right, scheme) for left, right in steps) == well_formed, labels
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "TOKENS"])
+def test_the_table_of_transitions_is_that_of_the_pairs(scheme: Scheme) -> None:
+    labels = label_set(["NN", "VB", "X-Y"], scheme)
+    pairs = [[is_legal_transition(left, right, scheme) for right in labels] for left in labels]
+    assert legal_transitions(labels, scheme) == pairs
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "TOKENS"])
+def test_the_table_of_transitions_takes_few_calls(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def count(*arguments: Any) -> bool:
+        calls.append(arguments)
+        return True
+
+    monkeypatch.setattr("models.labels.is_legal_transition", count)
+    labels = label_set(map(str, range(250)), scheme)
+    assert len(legal_transitions(labels, scheme)) == len(labels)
+    assert len(calls) <= 6 * len(labels) + 1
+
+
+def test_token_labels_have_no_spans_and_stay_as_they_are() -> None:
+    labels = ("B-NP", "I-VP", "", "O")
+    assert decode_spans(labels, "TOKENS") == ()
+    assert from_gold(labels, "TOKENS") == to_gold(labels, "TOKENS") == labels
+    assert label_set(["VB", "NN", "NN"], "TOKENS") == ("NN", "VB")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.metrics import Scores, seqeval_f1, span_scores
+from models.training.metrics import Scores, seqeval_f1, span_scores, token_scores
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 sentences = st.lists(
@@ -44,3 +44,16 @@ def test_a_missing_label_is_an_error() -> None:
 def test_strict_f1_is_seqevals(pairs: list[tuple[list[str], list[str]]]) -> None:
     gold, found = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     assert span_scores(gold, found).overall.f1 == pytest.approx(seqeval_f1(gold, found))
+
+
+def test_accuracy_counts_words_and_labels() -> None:
+    scores = token_scores([("NN", "VB"), ("NN",)], [("NN", "NN"), ("NN",)])
+    assert (scores.words, scores.correct) == (3, 2)
+    assert scores.accuracy == pytest.approx(200 / 3)
+    assert scores.by_label == {
+        "NN": Scores(gold=2, predicted=3, correct=2),
+        "VB": Scores(gold=1, predicted=0, correct=0),
+    }
+    assert token_scores([], []).accuracy == 0.0
+    with pytest.raises(ValueError, match="sentence 0: expected 2 labels, got 1"):
+        token_scores([("NN", "VB")], [("NN",)])

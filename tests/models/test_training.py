@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from models.config import ConfigError
 from models.data import Sentence, Vocabulary
 from models.registry import build_tagger
 from models.training.fit import EpochResult, FitConfig, fit
-from models.training.metrics import span_scores
+from models.training.metrics import span_scores, token_scores
 from models.training.optim import OptimizerConfig, build_optimizers, learning_rate
 from models.training.threshold import (
     REFINE_ALL,
@@ -192,7 +193,48 @@ def test_the_sweep_gives_what_each_threshold_gives_by_itself(tmp_path: Path) -> 
     curve = sweep_threshold(tagger.eval().tabulate(dev, threshold=REFINE_ALL), dev, tagger.vocabulary)
     for entry in curve[:: len(curve) // 6]:
         table = tagger.tabulate(dev, threshold=entry.threshold)
-        assert span_scores(gold, sequences(table.label, dev, tagger)).overall.f1 == pytest.approx(entry.f1)
+        assert span_scores(gold, sequences(table.label, dev, tagger)).overall.f1 == pytest.approx(entry.score)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_tagger_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Path) -> None:
+    train, dev = (
+        [
+            [Sentence(words=each.words, labels=tuple(map(str.lower, each.words))) for each in document]
+            for document in some
+        ]
+        for some in (corpus(12), corpus(8))
+    )
+    torch.manual_seed(3)
+    vocabulary = Vocabulary.from_sentences([each for document in train for each in document], scheme="TOKENS")
+    tagger = build_tagger(name, MODELS[name] | {"scheme": "TOKENS"}, vocabulary)
+    result = fit(tagger, train, dev, fit_config(tagger), tmp_path)
+    best = load_tagger(result.bundle)
+    assert best.vocabulary == vocabulary
+    assert result.best.dev_score == result.best.dev_accuracy == max(epoch.dev_accuracy or 0 for epoch in result.epochs)
+    assert result.best.dev_f1 is None
+    gold = [each.labels or () for document in dev for each in document]
+    predictions = [prediction for document in best.predict_documents(dev) for prediction in document]
+    found = token_scores(gold, [prediction.labels for prediction in predictions]).accuracy
+    assert found == pytest.approx(result.best.dev_accuracy)
+    drafted = token_scores(gold, [prediction.draft_labels for prediction in predictions]).accuracy
+    assert drafted == pytest.approx(result.best.draft_accuracy)
+    if isinstance(best, TwoStageTagger):
+        curve = sweep_threshold(best.tabulate(dev, threshold=REFINE_ALL), dev, vocabulary)
+        assert best_threshold(curve).score == pytest.approx(found, abs=1e-4)
+        assert best_threshold(curve).threshold == best.threshold
+
+
+@pytest.mark.parametrize(("scheme", "expected"), [("TOKENS", "I-X"), ("BIO", "B-X")])
+def test_a_cut_begins_an_entity_anew_and_leaves_token_labels_alone(scheme: Any, expected: str, tmp_path: Path) -> None:
+    long = Sentence(words=("Maria",) * 20, labels=("B-X", *["I-X"] * 19))
+    config = MODELS["bilstm_crf"] | {"window_words": 16, "window_overlap": 4, "scheme": scheme}
+    tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences([long], scheme=scheme))
+    batches = []
+    tagger.loss = lambda batch, loss=tagger.loss: batches.append(batch) or loss(batch)  # type: ignore[method-assign]
+    fit(tagger, [[long]], [[long]], fit_config(tagger, epochs=1), tmp_path)
+    pieces = [sentence for batch in batches for sentence in batch.sentences if len(sentence.words) == 4]
+    assert [piece.labels for piece in pieces] == [(expected, "I-X", "I-X", "I-X")]
 
 
 def sequences(labels: torch.Tensor, dev: Sequence[Sequence[Sentence]], tagger: Tagger) -> list[tuple[str, ...]]:
@@ -201,5 +243,5 @@ def sequences(labels: torch.Tensor, dev: Sequence[Sequence[Sentence]], tagger: T
 
 
 def test_of_equal_thresholds_the_one_that_refines_least_is_best() -> None:
-    curve = [ThresholdScore(threshold=value, f1=score) for value, score in ((-1.0, 5.0), (0.2, 9.0), (0.4, 9.0))]
+    curve = [ThresholdScore(threshold=value, score=score) for value, score in ((-1.0, 5.0), (0.2, 9.0), (0.4, 9.0))]
     assert best_threshold(curve).threshold == 0.4

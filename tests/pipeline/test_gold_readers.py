@@ -9,6 +9,7 @@ import pytest
 from models.data import Sentence
 from pipeline.errors import InputError
 from pipeline.readers.gold import read_gold
+from pipeline.readers.gold_lines import GoldFormat
 
 CONLLU = """\
 # newdoc id = first
@@ -26,6 +27,15 @@ CONLLU = """\
 # sent_id = 3
 1\tAda\tAda\t_\t_\t_\t_\t_\t_\tNER=B-PER
 2\tKing\tKing\t_\t_\t_\t_\t_\t_\tNER=I-PER
+"""
+
+TOKEN_LABELS = """\
+1\tZu\tzu\tADP\tAPPR\t_\t3\tcase\t_\tSense=in|SpaceAfter=No
+2\tdem\tder\tDET\tART\t_\t3\tdet\t_\tSense=the
+3\tRhein\tRhein\tPROPN\tNE\t_\t0\troot\t_\tSense=river
+
+# sent_id = 2
+1\tJa\tja\tINTJ\tITJ\t_\t0\troot\t_\tSense=yes
 """
 
 CONLL = "-DOCSTART-\tone\n\nAda\tB-PER\nKing\tI-PER\n\nyes\tO\n\n-DOCSTART-\ttwo\n\nno\tO\n"
@@ -63,6 +73,39 @@ def test_conll_gives_documents(tmp_path: Path) -> None:
 def test_conll_reads_four_columns_parted_by_blanks(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\nAda NNP B-NP B-PER\n. . O O\n"
     assert read_gold(write(tmp_path / "a.conll", text)) == [[Sentence(words=("Ada", "."), labels=("B-PER", "O"))]]
+
+
+@pytest.mark.parametrize(
+    ("column", "labels"),
+    [
+        ("upos", [("ADP", "DET", "PROPN"), ("INTJ",)]),
+        ("xpos", [("APPR", "ART", "NE"), ("ITJ",)]),
+        ("Sense", [("in", "the", "river"), ("yes",)]),
+    ],
+)
+def test_conllu_gives_token_labels_from_any_column(tmp_path: Path, column: str, labels: list[tuple[str, ...]]) -> None:
+    path = write(tmp_path / "a.conllu", TOKEN_LABELS)
+    documents = read_gold(path, GoldFormat(label_column=column, label_scheme="TOKENS"))
+    assert [sentence.labels for document in documents for sentence in document] == labels
+
+
+def test_conllu_gives_entities_from_any_key_of_misc(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", CONLLU.replace("NER=", "Entity="))
+    documents = read_gold(path, GoldFormat(label_column="Entity"))
+    assert documents[1][0].labels == ("B-PER", "I-PER")
+    assert read_gold(path)[1][0].labels == ("O", "O")
+
+
+def test_conll_gives_token_labels_as_they_are(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "She\tPRP\nran\tI-VBD\n")
+    assert read_gold(path, GoldFormat(label_scheme="TOKENS"))[0][0].labels == ("PRP", "I-VBD")
+
+
+@pytest.mark.parametrize("column", ["xpos", "Sense"])
+def test_a_word_without_a_token_label_is_named(tmp_path: Path, column: str) -> None:
+    text = TOKEN_LABELS.replace("ITJ", "_").replace("Sense=yes", "_")
+    with pytest.raises(InputError, match=rf"a\.conllu:6: expected a label of the word \({column}\), got none"):
+        read_gold(write(tmp_path / "a.conllu", text), GoldFormat(label_column=column, label_scheme="TOKENS"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from models.checkpoint import load_tagger
+from models.config import ConfigError
 from pipeline.errors import InputError, ModelError
+from pipeline.readers.gold_lines import GoldFormat
 from workflows import evaluate
 from workflows.cli import main
 from workflows.evaluate import EvaluateJob
@@ -81,6 +83,11 @@ def test_types_that_the_tagger_does_not_know_count_as_missed(
     assert "every DAY of the corpus counts as missed" in capsys.readouterr().err
     values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus], labels={"DAY": None})).values
     assert values["scores"]["all"]["gold"] == 0
+
+
+def test_token_labels_for_a_tagger_of_entities_are_refused(tiny_bundle: Path) -> None:
+    with pytest.raises(ConfigError, match="xpos holds token labels"):
+        evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], form=GoldFormat(label_column="xpos")))
 
 
 def test_a_folder_that_is_no_bundle_is_a_model_error(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Training: bundle on disk first, every epoch in the store, a version that annotate and evaluate can name."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from models.checkpoint import load_tagger, tagger_digest
 from models.config import ConfigError
 from models.data import Sentence
 from pipeline.errors import ModelError
+from pipeline.readers.gold_lines import GoldFormat
 from workflows import train
 from workflows.cli import main
 from workflows.config import read_train_job
@@ -168,6 +170,54 @@ def test_a_dropped_type_is_not_learned(train_file: Path, tmp_path: Path) -> None
     assert load_tagger(tmp_path / "run" / "bundle").entity_types == ("LOC", "PER")
 
 
+def test_a_tagger_of_parts_of_speech_is_trained_scored_and_refused_for_annotating(
+    store: Path, train_file: Path
+) -> None:
+    tokens = ("--set", "model.scheme=TOKENS", "--set", "data.label_column=upos")
+    result = concord("train", train_file, *tokens, "--output", store / "pos")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"epoch 2/2: loss \d+\.\d+, dev accuracy \d+\.\d\d \(draft", result.stderr)
+    assert "accuracy  draft accuracy" in result.stdout
+    assert "try it" not in result.stdout
+    values = json.loads((store / "pos/result.json").read_text())
+    client = MlflowClient(tracking_uri())
+    metrics = client.get_run(json.loads((store / "pos/run.json").read_text())["run_id"]).data.metrics
+    assert metrics["dev_accuracy"] == pytest.approx(values["best"]["dev_accuracy"])
+    assert metrics["test_accuracy"] == pytest.approx(values["test"]["accuracy"])
+    assert not {"dev_f1", "test_f1"} & set(metrics)
+    tagger = load_tagger(store / "pos/bundle")
+    assert {"NOUN", "VERB", "DET"} <= set(tagger.vocabulary.labels)
+
+    dev = train_file.read_text().partition("dev: ")[2].split()[0]
+    arguments = ("evaluate", "models:/tiny/1", "--data", dev, "--label-column", "upos")
+    scored = json.loads(concord(*arguments, "--json").stdout)
+    assert scored["accuracy"] == pytest.approx(values["best"]["dev_accuracy"])
+    words = sum(found["gold"] for found in scored["label_scores"].values())
+    correct = sum(found["correct"] for found in scored["label_scores"].values())
+    assert (words, 100 * correct / words) == (scored["words"], pytest.approx(scored["accuracy"]))
+    assert re.search(r"^NOUN +\d+\.\d\d", concord(*arguments).stdout, re.MULTILINE)
+
+    refused = concord("annotate", dev, "--output", store / "out", "--model", store / "pos/bundle")
+    assert (refused.exit_code, "does not annotate" in refused.stderr) == (2, True)
+    assert not (store / "out").exists()
+
+
+def test_parts_of_speech_for_a_tagger_of_entities_are_refused(train_file: Path, tmp_path: Path) -> None:
+    job = read_train_job(train_file, overrides=["data.label_column=upos"])
+    with pytest.raises(ConfigError, match=r"upos holds token labels.*--set model\.scheme=TOKENS"):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_token_labels_that_training_lacks_cost_a_warning(
+    train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["model.scheme=TOKENS", "data.label_column=upos", "data.test=null", "fit.epochs=1"]
+    dev = write_corpus("Oh\tINTERJECTION\n\nit\tPRON\n")
+    job = read_train_job(train_file, overrides=[*overrides, f"data.dev={dev}"])
+    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    assert "holds INTERJECTION, the training corpora do not" in capsys.readouterr().err
+
+
 def test_types_of_dev_that_training_lacks_are_named(
     train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
 ) -> None:
@@ -204,6 +254,14 @@ def test_labels_are_mapped_and_dropped(write_corpus: Callable[[str], Path]) -> N
     expected = Sentence(words=("Ada", "King", "in", "York", "Monday"), labels=("B-PER", "I-PER", "O", "B-LOC", "O"))
     assert documents == [[expected], [expected]]
     assert entity_types(documents) == {"PER", "LOC"}
+
+
+def test_token_labels_are_renamed_and_none_can_be_dropped(write_corpus: Callable[[str], Path]) -> None:
+    path, form = str(write_corpus("She\tPRP\nran\tVBD\n")), GoldFormat(label_scheme="TOKENS")
+    ((sentence,),) = read_corpora([path], labels={"VBD": "VERB"}, form=form)
+    assert sentence.labels == ("PRP", "VERB")
+    with pytest.raises(ConfigError, match=r"labels\.VBD: expected a label"):
+        read_corpora([path], labels={"VBD": None}, form=form)
 
 
 def test_flatten_gives_dotted_keys() -> None:
