@@ -27,7 +27,7 @@ from models.training.breakdown import (
 from models.training.metrics import span_scores
 from models.training.threshold import REFINE_ALL, sweep_threshold
 from models.two_stage import TwoStageTagger
-from pipeline.errors import InputError
+from pipeline.errors import InputError, ModelError
 from workflows import drawings
 from workflows.console import Answer, note, table
 from workflows.corpora import Documents, gold_labels, without_labels
@@ -73,10 +73,12 @@ def run(job: FiguresJob) -> Answer:
     """Draw every figure that makes sense for the tagger.
 
     Raises:
-        ModelError: when the tagger does not load.
+        ModelError: when the tagger does not load, or is one of token labels.
         InputError: when a corpus cannot be read, holds no word, or has no sentence of a number asked for.
     """
     tagger = load(job.folder, device=job.device)
+    if tagger.vocabulary.scheme == "TOKENS":
+        raise ModelError(f"{job.folder}: a tagger of token labels; the figures are about entities")
     material = _Material(job, tagger, read_gold_for(tagger, job.data, labels=job.labels))
     last = len(material.gold)
     strange = [number for number in job.sentences if not 1 <= number <= last]
@@ -196,12 +198,12 @@ def _measure_threshold(material: _Material) -> Values:
     tagger = material.tagger
     table = tagger.tabulate(material.plain, batch_words=material.job.batch_words, threshold=REFINE_ALL)
     curve = sweep_threshold(table, material.documents, tagger.vocabulary)
-    draft = curve[-1].f1
+    draft = curve[-1].score
     points = [
         {
             "threshold": entry.threshold,
-            "f1": entry.f1,
-            "f1_change": entry.f1 - draft,
+            "f1": entry.score,
+            "f1_change": entry.score - draft,
             "refined_share": float((table.uncertainty > entry.threshold).float().mean()),
         }
         for entry in curve

@@ -10,10 +10,10 @@ import torch
 from click.testing import CliRunner
 
 from models.checkpoint import load_tagger, save_tagger
-from models.data import Vocabulary
+from models.data import Sentence, Vocabulary
 from models.registry import build_tagger
 from models.training.threshold import REFINE_ALL
-from pipeline.errors import InputError
+from pipeline.errors import InputError, ModelError
 from pipeline.readers.gold import read_gold
 from workflows import drawings, evaluate, figures
 from workflows.cli import main
@@ -170,3 +170,11 @@ def _draw_with_attention(data: Path, tmp_path: Path, *, sentences: list[int] | N
     save_tagger(tagger, tmp_path / "tagger")
     job = FiguresJob(folder=tmp_path / "tagger", data=[str(data)], output=tmp_path, sentences=sentences or [])
     return dict(figures.run(job).values)
+
+
+def test_a_tagger_of_token_labels_has_no_figures(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.from_sentences([Sentence(words=("a",), labels=("DET",))], scheme="TOKENS")
+    config = {"scheme": "TOKENS", "representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8}}
+    save_tagger(build_tagger("bilstm_softmax", config, vocabulary), tmp_path)
+    with pytest.raises(ModelError, match="a tagger of token labels"):
+        figures.run(FiguresJob(folder=tmp_path, data=[str(GOLD)], output=tmp_path / "figures"))
