@@ -74,6 +74,17 @@ _PAIRS_PER_WORD = 100
 _ADDRESS_MARK = re.compile(r"@|http|www\.|\.(?:gov|org|edu|net|co)")
 
 
+class WordAnalysis(NamedTuple):
+    """What tagger, lemmatizer and parser say of a word; ``head`` is 1-based, 0 for a root."""
+
+    upos: str | None
+    xpos: str | None
+    feats: str | None
+    lemma: str | None
+    head: int
+    deprel: str
+
+
 class DependencyParser(Protocol):
     """Whatever turns documents into sentences with words, tags and trees."""
 
@@ -163,6 +174,20 @@ class StanzaParser:
             for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
         ]
 
+    def parse_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[WordAnalysis, ...]]:
+        """Tag and parse sentences that are words already, each as if it were alone.
+
+        A sentence above the cap is parsed in the same pieces as one of raw text; each piece has its own root.
+        """
+        cut = [
+            cut_sentence([make_token("", 0, 0, [word]) for word in words], cap=self._sentence_cap)
+            for words in sentences
+        ]
+        forms = [[word.form for token in piece for word in token.words] for pieces in cut for piece in pieces]
+        with _one_thread(), torch.inference_mode():
+            analyses = iter(self._way.analyse(forms))
+        return [tuple(_joined([next(analyses) for _ in pieces])) for pieces in cut]
+
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
@@ -177,17 +202,6 @@ def _one_thread() -> Iterator[None]:
 class _Piece(NamedTuple):
     tokens: Sequence[Token]
     continues: bool
-
-
-class _Analysis(NamedTuple):
-    """What tagger, lemmatizer and parser say of a word."""
-
-    upos: str | None
-    xpos: str | None
-    feats: str | None
-    lemma: str | None
-    head: int
-    deprel: str
 
 
 class _Window(NamedTuple):
@@ -208,7 +222,16 @@ def _forms(piece: _Piece) -> list[str]:
     return [word.form for token in piece.tokens for word in token.words]
 
 
-def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Sequence[_Analysis]]) -> ParsedDocument:
+def _joined(pieces: Sequence[Sequence[WordAnalysis]]) -> Iterator[WordAnalysis]:
+    """Put the pieces of a sentence one behind the other."""
+    before = 0
+    for piece in pieces:
+        for word in piece:
+            yield word._replace(head=word.head and word.head + before)
+        before += len(piece)
+
+
+def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Sequence[WordAnalysis]]) -> ParsedDocument:
     """Join a document's pieces with their analyses, which come next out of the iterator."""
     sentences = []
     for piece in pieces:
@@ -268,7 +291,7 @@ class _PlainStanza:
             for sentence in document.sentences
         ]
 
-    def analyse(self, sentences: Sequence[Sequence[str]]) -> list[list[_Analysis]]:
+    def analyse(self, sentences: Sequence[Sequence[str]]) -> list[list[WordAnalysis]]:
         """Tag, lemmatize and parse sentences, given as words."""
         if not sentences:
             return []
@@ -277,7 +300,7 @@ class _PlainStanza:
             document = self._nlp.processors[name].process(document)
         return [
             [
-                _Analysis(word.upos, word.xpos, word.feats, _lemma(word.lemma, form), word.head, word.deprel)
+                WordAnalysis(word.upos, word.xpos, word.feats, _lemma(word.lemma, form), word.head, word.deprel)
                 for word, form in zip(analysed.words, sentence, strict=True)
             ]
             for analysed, sentence in zip(document.sentences, sentences, strict=True)
@@ -393,8 +416,8 @@ class _FastStanza(_PlainStanza):
         return {text: [word.text for word in token.words] for text, token in zip(texts, tokens, strict=True)}
 
     @override
-    def analyse(self, sentences: Sequence[Sequence[str]]) -> list[list[_Analysis]]:
-        analyses: list[list[_Analysis]] = [[] for _ in sentences]
+    def analyse(self, sentences: Sequence[Sequence[str]]) -> list[list[WordAnalysis]]:
+        analyses: list[list[WordAnalysis]] = [[] for _ in sentences]
         for batch in _length_sorted(sentences, batch_words=self._batch_words):
             forms = [[form[:_SHOWN] for form in sentences[index]] for index in batch]
             tags = self._tag(forms)
@@ -402,7 +425,7 @@ class _FastStanza(_PlainStanza):
             arcs = self._attach(forms, tags, lemmas)
             for row, index in enumerate(batch):
                 analyses[index] = [
-                    _Analysis(_known(upos), _known(xpos), _known(feats), _lemma(lemma, form), head, deprel)
+                    WordAnalysis(_known(upos), _known(xpos), _known(feats), _lemma(lemma, form), head, deprel)
                     for form, (upos, xpos, feats), lemma, (head, deprel) in zip(
                         sentences[index], tags[row], lemmas[row], arcs[row], strict=True
                     )

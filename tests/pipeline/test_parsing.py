@@ -237,6 +237,29 @@ def test_sentence_cap_is_the_configuration_s(plain: StanzaParser):
     assert joined == [word.word for word in whole.words]
 
 
+def test_words_get_the_trees_that_they_get_in_raw_text(parser: StanzaParser):
+    sentences = [sentence for text in PROSE for sentence in parse_text(parser, text).sentences]
+    found = parser.parse_words([[word.word for word in sentence.words] for sentence in sentences])
+    for sentence, words in zip(sentences, found, strict=True):
+        assert [
+            (word.upos, word.xpos, word.feats, word.lemma, word.head, word.deprel) for word in sentence.words
+        ] == list(words)
+    assert parser.parse_words([]) == []
+
+
+def test_a_long_sentence_of_words_is_parsed_in_the_pieces_of_raw_text():
+    small = StanzaParser(ParserConfig(sentence_cap=10))
+    pieces = parse_text(small, PROSE[3]).sentences
+    assert len(pieces) > 4
+    (found,) = small.parse_words([[word.word for piece in pieces for word in piece.words]])
+    expected, before = [], 0
+    for piece in pieces:
+        expected += [word.head + before if word.head else 0 for word in piece.words]
+        before += len(piece.words)
+    assert [word.head for word in found] == expected
+    assert expected.count(0) == len(pieces)
+
+
 def test_long_paragraph_is_tokenized_in_windows_without_a_seam(parser: StanzaParser):
     sentence = "Anna Smith lives in Paris with two cats, and she couldn't be happier. "
     document = parse_text(parser, sentence * 400)
