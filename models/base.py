@@ -25,6 +25,7 @@ from models.layers.tuned_encoder import TunedEncoder
 from models.outputs import AttentionMap, AttentionWeights, Prediction
 
 Precision = Literal["fp32", "bf16"]
+UNKNOWN_TREES = "unknown"
 
 
 class TaggerConfig(Config):
@@ -166,6 +167,8 @@ class Tagger(nn.Module, ABC):
         name: the tagger's name, which is that of its module.
         learns_from_documents: whether training batches must hold whole documents.
         needs_trees: whether every sentence must have tags, heads and relations.
+        trees: where the trees came from that the tagger learned from: the signature of a parser, ``gold`` or
+            ``unknown``; None for a tagger that needs none.
     """
 
     name: ClassVar[str]
@@ -183,6 +186,7 @@ class Tagger(nn.Module, ABC):
         self.config = config
         self.vocabulary = vocabulary
         self.batch_encoder = BatchEncoder(vocabulary)
+        self.trees: str | None = UNKNOWN_TREES if self.needs_trees else None
         self.device = torch.device("cpu")
         self.tuned_encoder: TunedEncoder | None = None
         self.encoder_width: int | None = None

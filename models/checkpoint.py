@@ -48,6 +48,7 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
         "tagger": tagger.name,
         "config": config,
         "vocabulary": tagger.vocabulary.to_mapping(),
+        "trees": tagger.trees,
     }
     (folder / CONFIG_NAME).write_text(json.dumps(saved, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
     own = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_ENCODER_PREFIX)}
@@ -71,6 +72,7 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
         raise ModelLoadError(f"{folder / CONFIG_NAME}: expected the key {error}, got none") from error
     except (ValueError, TypeError) as error:  # ConfigError and EncoderMissingError are ValueErrors
         raise ModelLoadError(f"{folder / CONFIG_NAME}: {error}") from error
+    tagger.trees = saved.get("trees", tagger.trees)
     try:
         weights = {name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()}
         tuned = {name: value for name, value in tagger.state_dict().items() if name.startswith(_ENCODER_PREFIX)}

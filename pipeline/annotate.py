@@ -17,7 +17,7 @@ import yaml
 from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig
 from pipeline.durable import file_sha256, store_faults, write_over
-from pipeline.errors import StoreError
+from pipeline.errors import ModelError, StoreError
 from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
@@ -26,6 +26,7 @@ from pipeline.parsing import parser_identity
 from pipeline.planning import Plan, make_plan
 from pipeline.records import Shard, ShardReport
 from pipeline.report import write_report
+from pipeline.schema import component_signature
 from pipeline.signatures import ComponentIdentity
 from pipeline.stages import Timings, build_worker
 
@@ -41,12 +42,14 @@ class ResolvedTagger:
         version: of the registry, if it comes from there.
         digest: SHA-256 in hex over its files (models.checkpoint.tagger_digest).
         folder: where the bundle lies; every worker must be able to read it there.
+        trees: where the trees came from that it learned from (models.base.Tagger.trees).
     """
 
     name: str
     version: str | None
     digest: str
     folder: Path
+    trees: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,14 +169,27 @@ def _absolute(config: AnnotateConfig) -> AnnotateConfig:
 def _plan(
     config: AnnotateConfig, folder: RunFolder, *, tagger: ResolvedTagger, parser: ComponentIdentity | None
 ) -> Plan:
+    parser = parser or parser_identity(config.parser)
+    if not config.tagger.accept_parser:
+        _check_trees(tagger, component_signature(parser))
     return make_plan(
         config,
-        parser=parser or parser_identity(config.parser),
+        parser=parser,
         tagger=ComponentIdentity(name=tagger.name, version=tagger.version, digest=tagger.digest),
         tagger_folder=tagger.folder.absolute(),
         threads=_threads(config, folder),
         hash_file=partial(_hash_files, config) if config.executor.kind == "ray" else None,
     )
+
+
+def _check_trees(tagger: ResolvedTagger, parser: str) -> None:
+    """Refuse a tagger that learned from other trees than it would be given."""
+    if tagger.trees not in (None, parser):
+        raise ModelError(
+            f"tagger.model: {tagger.name} learned from trees of {tagger.trees!r}, this run's are of {parser!r}; its "
+            "labels would suffer. Choose the same parser under 'parser', or give the training corpora this parser's "
+            "trees (concord parse) and train anew; --set tagger.accept_parser=true goes on all the same"
+        )
 
 
 def _threads(config: AnnotateConfig, folder: RunFolder) -> int:

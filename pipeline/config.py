@@ -58,6 +58,8 @@ class TaggerRunConfig(Config):
     """Monte-Carlo weight samples M; the tagger's own number if none."""
     threshold: float | None = None
     """Nats of uncertainty above which stage two decides; the tagger's own if none."""
+    accept_parser: bool = False
+    """Let a tagger that reads trees work with another parser than the one whose trees it learned from."""
 
 
 class ExecutorConfig(Config):

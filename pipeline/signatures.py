@@ -34,12 +34,13 @@ def deciding_config(config: AnnotateConfig) -> dict[str, Any]:
     """Give the part of a configuration that can change a byte of the output.
 
     Left out are the output's own place, the executor (its threads stand in the plan), what only decides the
-    exit code or the report, and where parser and tagger lie: their digests stand for them.
+    exit code or the report, where parser and tagger lie (their digests stand for them), and whether they may differ
+    in whose trees they know.
     """
     values = config.model_dump(mode="json", exclude={"output", "executor", "max_dead_letters", "report"})
     del values["planning"]["hash_with_ray_bytes"]
     del values["parser"]["directory"]
-    del values["tagger"]["model"]
+    del values["tagger"]["model"], values["tagger"]["accept_parser"]
     return values
 
 

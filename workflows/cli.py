@@ -81,6 +81,23 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     return workflow.preview(config) if dry_run else workflow.run(config)
 
 
+@verb(example="concord parse examples/train/train.conllu --output runs/train.parsed.conllu.zst")
+@click.argument("corpus", type=EXISTING_FILE)
+@click.option("--output", "-o", required=True, help="The corpus with trees: .conllu, .conllu.gz or .conllu.zst.")
+@set_option
+def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
+    """Give a gold corpus the parser's trees.
+
+    A tagger that reads trees should learn from those of the parser that it will work with.
+
+    Words and labels of the corpus stay as they are. A corpus that has these trees already is left alone.
+    """
+    from workflows import parse as workflow
+    from workflows.config import read_parse_job
+
+    return workflow.run(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
+
+
 @verb(example="concord train conf/train/bilstm_crf.yaml --set fit.epochs=3")
 @click.argument("job", metavar="CONF.yaml", type=EXISTING_FILE)
 @click.option("--profile", default="small", show_default=True, help="Which profile of the file.")

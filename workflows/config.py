@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field
 
 from models.config import Config, ConfigError
-from pipeline.config import AnnotateConfig
+from pipeline.config import AnnotateConfig, ParserConfig
 from pipeline.readers.gold_lines import GoldFormat
 
 
@@ -80,6 +80,16 @@ class TrainJob(Config):
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
+class ParseConfig(Config):
+    """One gold corpus to parse."""
+
+    input: str
+    """A corpus: ``.conllu`` or ``.conll``, also with ``.gz`` or ``.zst``."""
+    output: str
+    """The corpus with trees: ``.conllu``, also with ``.gz`` or ``.zst``."""
+    parser: ParserConfig = ParserConfig()
+
+
 def read_annotate_job(
     path: Path | None, *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> AnnotateConfig:
@@ -97,14 +107,28 @@ def read_annotate_job(
         set_value(job, key, value)
     apply_overrides(job, overrides)
     config = AnnotateConfig.from_mapping(job, where=str(path) if path else "")
-    places: dict[str, Any] = {"input": absolute(config.input), "output": absolute(config.output)}
-    if config.parser.directory is not None:
-        directory = absolute(config.parser.directory)
-        places["parser"] = config.parser.model_copy(update={"directory": directory})
+    places: dict[str, Any] = {
+        "input": absolute(config.input),
+        "output": absolute(config.output),
+        "parser": _with_absolute_directory(config.parser),
+    }
     if names_model(config):
         model = absolute_model(config.tagger.model)
         places["tagger"] = config.tagger.model_copy(update={"model": model})
     return config.model_copy(update=places)
+
+
+def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) -> ParseConfig:
+    """Give the job of parsing a gold corpus; overrides win over values.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    job = dict(values)
+    apply_overrides(job, overrides)
+    config = ParseConfig.from_mapping(job)
+    places = {"input": absolute(config.input), "output": absolute(config.output)}
+    return config.model_copy(update={**places, "parser": _with_absolute_directory(config.parser)})
 
 
 def names_model(config: AnnotateConfig) -> bool:
@@ -206,6 +230,12 @@ def absolute_model(name: str) -> str:
     """Give a model's folder as absolute; an embedded name or ``models:/...`` stays as it is."""
     folder = Path(name).expanduser()
     return absolute(name) if not name.startswith("models:/") and folder.is_dir() else name
+
+
+def _with_absolute_directory(parser: ParserConfig) -> ParserConfig:
+    if parser.directory is None:
+        return parser
+    return parser.model_copy(update={"directory": absolute(parser.directory)})
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library

@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from models.config import ConfigError
-from models.data import Sentence
+from models.data import Sentence, TreeError, check_trees
 from models.labels import Scheme, Span, decode_spans, encode_spans
-from pipeline.readers.conllu import TAG_COLUMNS
+from models.layers.tree_lstm import grow_forest
+from pipeline.errors import InputError
+from pipeline.readers.conllu import PARSER_KEY, TAG_COLUMNS, read_header
 from pipeline.readers.gold import read_gold
 from pipeline.readers.gold_lines import GoldFormat
 
 Documents = list[list[Sentence]]
+GOLD_TREES = "gold"
 
 
 def gold_format(wanted: GoldFormat, scheme: Scheme) -> GoldFormat:
@@ -31,24 +34,35 @@ def gold_format(wanted: GoldFormat, scheme: Scheme) -> GoldFormat:
 
 
 def read_corpora(
-    paths: Iterable[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None
+    paths: Iterable[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None, trees: bool = False
 ) -> Documents:
     """Read gold corpora one after the other.
 
     Args:
         labels: entity type or token label of the corpora -> wanted one, None for no entity; what is not named stays.
+        trees: whether every sentence must have a tree.
 
     Raises:
         ConfigError: when a token label is to become none.
-        InputError: with file and line, when one cannot be read.
+        InputError: with file and line, when one cannot be read; with file and sentence, when a tree is missing.
     """
     form = form or GoldFormat()
-    documents = [document for path in paths for document in read_gold(Path(path), form)]
+    documents: Documents = []
+    for path in paths:
+        found = read_gold(Path(path), form)
+        if trees:
+            _check_trees(found, path)
+        documents += found
     if not labels:
         return documents
     if form.label_scheme == "TOKENS":
         return [[_renamed(sentence, labels) for sentence in document] for document in documents]
     return [[_relabelled(sentence, labels) for sentence in document] for document in documents]
+
+
+def tree_source(path: str) -> str:
+    """Give the signature of the parser that a corpus' trees are of; ``gold`` where they are no parser's."""
+    return read_header(Path(path)).get(PARSER_KEY, GOLD_TREES)
 
 
 def token_labels(documents: Sequence[Sequence[Sentence]]) -> set[str]:
@@ -69,6 +83,15 @@ def gold_labels(documents: Sequence[Sequence[Sentence]]) -> list[tuple[str, ...]
 def without_labels(documents: Sequence[Sequence[Sentence]]) -> Documents:
     """Take the gold labels away, so that a tagger can be given types it does not know."""
     return [[replace(sentence, labels=None) for sentence in document] for document in documents]
+
+
+def _check_trees(documents: Documents, path: str) -> None:
+    for document in documents:
+        try:
+            check_trees(document)
+            grow_forest(document)
+        except TreeError as error:
+            raise InputError(f"{path}: {error}") from error
 
 
 def _relabelled(sentence: Sentence, labels: Mapping[str, str | None]) -> Sentence:

@@ -39,6 +39,7 @@ from workflows.corpora import (
     gold_labels,
     read_corpora,
     token_labels,
+    tree_source,
     without_labels,
 )
 
@@ -116,10 +117,11 @@ def read_gold_for(
 
     Raises:
         ConfigError: when the corpora have no labels for this tagger.
-        InputError: when one cannot be read, or there is no word in them.
+        InputError: when one cannot be read, there is no word in them, or no tree for a tagger that needs trees.
     """
     scheme = tagger.vocabulary.scheme
-    documents = read_corpora(paths, labels=labels, form=gold_format(form or GoldFormat(), scheme))
+    form = gold_format(form or GoldFormat(), scheme)
+    documents = read_corpora(paths, labels=labels, form=form, trees=tagger.needs_trees)
     if not any(sentence.words for document in documents for sentence in document):
         raise InputError(f"{', '.join(paths)}: expected a gold corpus with one sentence or more, got none")
     if scheme == "TOKENS":
@@ -136,6 +138,10 @@ def read_gold_for(
             f"Warning: the tagger knows {', '.join(tagger.entity_types)}; every {', '.join(sorted(unknown))} "
             "of the corpus counts as missed. --labels GPE=LOC,MISC= maps or drops types."
         )
+    for path in paths if tagger.needs_trees else ():
+        source = tree_source(path)
+        if source != tagger.trees:
+            note(f"Warning: the tagger learned from trees of {tagger.trees!r}, {path} has those of {source!r}.")
     return documents
 
 

@@ -115,6 +115,8 @@ def _resolved(folder: Path, *, name: str, version: str | None = None) -> Resolve
     if missing is not None:
         raise ModelError(f"{name} reads the {missing.what}, which is not installed: {missing.advice}")
     try:
-        return ResolvedTagger(name=name, version=version, digest=tagger_digest(folder), folder=folder)
+        digest = tagger_digest(folder)
     except ModelLoadError as error:
         raise ModelError(str(error)) from error
+    trees = _read_saved(folder).get("trees")
+    return ResolvedTagger(name=name, version=version, digest=digest, folder=folder, trees=trees)

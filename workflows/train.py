@@ -28,7 +28,7 @@ from pipeline.errors import ModelError
 from workflows import evaluate
 from workflows.config import TrainJob
 from workflows.console import Answer, indented, note, table
-from workflows.corpora import Documents, entity_types, gold_format, read_corpora, token_labels
+from workflows.corpora import Documents, entity_types, gold_format, read_corpora, token_labels, tree_source
 from workflows.curves import draw_curves
 from workflows.tracking import MlflowRun, ModelVersion, RunStatus, TrackingError, TrainingRun, open_run
 
@@ -112,12 +112,12 @@ def default_folder(job: TrainJob) -> Path:
 
 
 def _read(job: TrainJob, scheme: Scheme) -> _Corpora:
-    data = job.data
+    data, trees = job.data, tagger_class(job.tagger).needs_trees
     form = gold_format(data, scheme)
     corpora = _Corpora(
-        train=read_corpora(data.train, labels=data.labels, form=form),
-        dev=read_corpora([data.dev], labels=data.labels, form=form),
-        test=read_corpora([data.test], labels=data.labels, form=form) if data.test is not None else None,
+        train=read_corpora(data.train, labels=data.labels, form=form, trees=trees),
+        dev=read_corpora([data.dev], labels=data.labels, form=form, trees=trees),
+        test=read_corpora([data.test], labels=data.labels, form=form, trees=trees) if data.test is not None else None,
     )
     if scheme == "TOKENS":
         unseen = token_labels(corpora.dev) - token_labels(corpora.train)
@@ -150,9 +150,20 @@ def _build(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config: FitCon
         tagger = tagger_class(job.tagger)(model, vocabulary)
     except EncoderMissingError as error:
         raise ModelError(str(error)) from error
+    if tagger.needs_trees:
+        tagger.trees = _tree_source(job)
     if vectors is not None:
         _load_vectors(tagger, vocabulary, vectors)
     return tagger
+
+
+def _tree_source(job: TrainJob) -> str:
+    """Give the one place that the trees of all corpora come from."""
+    sources = {path: tree_source(path) for path in _paths(job)}
+    if len(set(sources.values())) > 1:
+        listed = "; ".join(f"{path}: {source}" for path, source in sources.items())
+        raise ConfigError(f"data: expected trees of one parser in all corpora (concord parse), got {listed}")
+    return sources[job.data.dev]
 
 
 def _load_vectors(tagger: Tagger, vocabulary: Vocabulary, vectors: WordVectors) -> None:
@@ -194,14 +205,17 @@ def _open(job: TrainJob, tagger: Tagger, folder: Path) -> MlflowRun:
 
 
 def _data_tags(job: TrainJob) -> dict[str, str]:
-    paths = [*job.data.train, job.data.dev, *([job.data.test] if job.data.test is not None else [])]
     digests = {}
-    for path in paths:
+    for path in _paths(job):
         with Path(path).open("rb") as stream:
             digests[f"sha256 {Path(path).parent.name}/{Path(path).name}"] = hashlib.file_digest(
                 stream, "sha256"
             ).hexdigest()
     return digests
+
+
+def _paths(job: TrainJob) -> list[str]:
+    return [*job.data.train, job.data.dev, *([job.data.test] if job.data.test is not None else [])]
 
 
 def _tell(epoch: EpochResult, config: FitConfig, tracked: TrainingRun | None) -> None:

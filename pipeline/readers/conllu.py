@@ -16,6 +16,9 @@ from pipeline.readers.gold_lines import GoldFormat, check_labels, numbered_lines
 COLUMNS = 10
 EMPTY = "_"
 TAG_COLUMNS = ("upos", "xpos")
+# Comments at the head of a file whose trees are a parser's: its signature, and the sha256 of the file parsed.
+PARSER_KEY = "concord.parser"
+SOURCE_KEY = "concord.source"
 
 
 @dataclass(slots=True)
@@ -51,6 +54,21 @@ def read_gold(path: Path, form: GoldFormat) -> list[list[Sentence]]:
         elif sentence is not None:
             documents.append([sentence])
     return [document for document in documents if document]
+
+
+def read_header(path: Path) -> dict[str, str]:
+    """Give what the first comments of a corpus say of its trees, by key; empty where they are no parser's.
+
+    Raises:
+        InputError: when the file cannot be read.
+    """
+    header = {}
+    for _, line in numbered_lines(path):
+        key, _, value = line.removeprefix("#").partition("=")
+        if not line.startswith("#") or key.strip() not in (PARSER_KEY, SOURCE_KEY):
+            break
+        header[key.strip()] = value.strip()
+    return header
 
 
 def _sentences(path: Path, form: GoldFormat) -> Iterator[tuple[bool, _Rows]]:

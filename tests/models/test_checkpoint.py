@@ -35,10 +35,20 @@ def change_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
     (folder / CONFIG_NAME).write_text(json.dumps(values))
 
 
+def test_a_saved_tagger_knows_whose_trees_it_learned_from(build: Build, tmp_path: Path) -> None:
+    tagger = build("dependency_aware")
+    assert tagger.trees == "unknown"
+    tagger.trees = "a_parser@1234"
+    save_tagger(tagger, tmp_path)
+    assert load_tagger(tmp_path).trees == "a_parser@1234"
+    change_config(tmp_path, lambda values: values.pop("trees"))
+    assert load_tagger(tmp_path).trees == "unknown"
+
+
 def test_saved_folder_holds_two_files_and_no_class_path(saved: Path) -> None:
     assert sorted(path.name for path in saved.iterdir()) == [CONFIG_NAME, WEIGHTS_NAME]
     values = json.loads((saved / CONFIG_NAME).read_text())
-    assert sorted(values) == ["config", "format_version", "tagger", "vocabulary"]
+    assert sorted(values) == ["config", "format_version", "tagger", "trees", "vocabulary"]
     assert values["tagger"] == "doc_uanet"
     assert b"models." not in (saved / CONFIG_NAME).read_bytes()
 

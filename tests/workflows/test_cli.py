@@ -19,7 +19,19 @@ from workflows.cli import main
 from workflows.console import Answer, counted, explained_errors, give, table
 
 CHECKOUT = Path(__file__).parents[2]
-VERBS = ("annotate", "train", "evaluate", "figures", "submit", "status", "verify", "report", "schema", "doctor")
+VERBS = (
+    "annotate",
+    "parse",
+    "train",
+    "evaluate",
+    "figures",
+    "submit",
+    "status",
+    "verify",
+    "report",
+    "schema",
+    "doctor",
+)
 
 RECORDS = [
     {"id": "a", "text": "Ada King met Charles Babbage in London. King wrote a program."},

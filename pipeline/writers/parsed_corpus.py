@@ -1,0 +1,72 @@
+"""A gold corpus with the trees of a parser, as CoNLL-U that ``pipeline.readers.conllu`` reads.
+
+The first comments say which parser the trees are of and which file they were made from, so that the work is not done
+twice and a tagger can be told whose trees it learns from.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from models.data import Sentence
+from models.labels import OUTSIDE
+from pipeline.durable import stage, store_faults, swap_in
+from pipeline.parsing import WordAnalysis
+from pipeline.readers.conllu import EMPTY, PARSER_KEY, SOURCE_KEY
+
+SUFFIXES = (".conllu", ".conllu.gz", ".conllu.zst")
+
+
+def write_parsed_corpus(
+    path: Path,
+    documents: Sequence[Sequence[Sentence]],
+    analyses: Sequence[Sequence[WordAnalysis]],
+    *,
+    parser: str,
+    source: str,
+) -> None:
+    """Write a corpus in one step, over whatever bears its name; ``.gz`` and ``.zst`` are packed by name.
+
+    Args:
+        analyses: of every sentence, through all documents.
+        parser: its signature.
+        source: sha256, in hex, of the file that the documents were read from.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    lines = [f"# {PARSER_KEY} = {parser}", f"# {SOURCE_KEY} = {source}", *_lines(documents, iter(analyses))]
+    content = "".join(f"{line}\n" for line in lines).encode()
+
+    def fill(stream: BinaryIO) -> None:
+        stream.write(_packed(content, path))
+
+    with store_faults(path):
+        swap_in(stage(path.parent, fill), path)
+
+
+def _lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[WordAnalysis]]) -> Iterator[str]:
+    for document in documents:
+        yield "# newdoc"
+        for sentence in document:
+            labels = sentence.labels or (OUTSIDE,) * len(sentence.words)
+            rows = zip(sentence.words, labels, next(analyses), strict=True)
+            for number, (word, label, found) in enumerate(rows, start=1):
+                columns = (
+                    *(str(number), word, found.lemma, found.upos or "X", found.xpos, found.feats),
+                    *(str(found.head), found.deprel, None, f"NER={label}" if label != OUTSIDE else None),
+                )
+                yield "\t".join(EMPTY if value is None else value for value in columns)
+            yield ""
+
+
+def _packed(content: bytes, path: Path) -> bytes:
+    if path.suffix == ".conllu":
+        return content
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "gzip" if path.suffix == ".gz" else "zstd") as stream:
+        stream.write(content)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed

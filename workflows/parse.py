@@ -1,0 +1,72 @@
+"""Trees for a gold corpus, from the parser that annotates later; what was done already is not done again."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from models.config import ConfigError
+from pipeline.durable import file_sha256
+from pipeline.errors import InputError
+from pipeline.parsing import StanzaParser, WordAnalysis, parser_identity
+from pipeline.readers.conllu import PARSER_KEY, SOURCE_KEY, read_header
+from pipeline.readers.gold import read_gold
+from pipeline.schema import component_signature
+from pipeline.writers.parsed_corpus import SUFFIXES, write_parsed_corpus
+from workflows.config import ParseConfig
+from workflows.console import Answer, counted, near
+
+_SENTENCES_A_CALL = 1_000
+
+
+def run(config: ParseConfig) -> Answer:
+    """Parse a gold corpus, its sentences and words left as they are.
+
+    Comments, sentence ids and multi-word tokens of the corpus are not kept; words, labels and documents are.
+
+    Raises:
+        ConfigError: when the output's name is none of CoNLL-U, or is the input's.
+        InputError: when the corpus cannot be read or holds no word.
+        ModelError: when the parser cannot be loaded.
+        StoreError: when there is no space.
+    """
+    source, output = Path(config.input), Path(config.output)
+    if not output.name.endswith(SUFFIXES):
+        raise ConfigError(f"output: expected a name that ends in {', '.join(SUFFIXES)}, got {output.name!r}")
+    if output == source:
+        raise ConfigError("output: expected another file than the input, got the same")
+    documents = read_gold(source)
+    sentences = [sentence.words for document in documents for sentence in document]
+    if not sentences:
+        raise InputError(f"{source}: expected a gold corpus with one sentence or more, got none")
+    parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
+    values: dict[str, Any] = {
+        "output": str(output),
+        "parser": parser,
+        "documents": len(documents),
+        "sentences": len(sentences),
+        "words": sum(map(len, sentences)),
+    }
+    if output.exists() and read_header(output) == {PARSER_KEY: parser, SOURCE_KEY: digest}:
+        text = f"{near(output)} holds these trees already; nothing was done"
+        return Answer(values=values | {"parsed": False}, text=text)
+    stanza = StanzaParser(config.parser)
+    started = time.monotonic()
+    write_parsed_corpus(output, documents, _parse(stanza, sentences), parser=parser, source=digest)
+    speed = values["words"] / (time.monotonic() - started)
+    return Answer(
+        values=values | {"parsed": True, "words_per_second": speed},
+        text=f"{near(output)}: trees for {counted(len(sentences), 'sentence')} with {values['words']:,} words "
+        f"by {parser.partition('@')[0]}, {speed:,.0f} words/s",
+    )
+
+
+def _parse(parser: StanzaParser, sentences: list[tuple[str, ...]]) -> list[tuple[WordAnalysis, ...]]:
+    analyses: list[tuple[WordAnalysis, ...]] = []
+    with tqdm(total=len(sentences), unit="sentence", disable=not sys.stderr.isatty(), leave=False) as bar:
+        for start in range(0, len(sentences), _SENTENCES_A_CALL):
+            analyses += parser.parse_words(sentences[start : start + _SENTENCES_A_CALL])
+            bar.update(len(analyses) - bar.n)
+    return analyses
