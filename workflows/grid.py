@@ -29,6 +29,7 @@ from models.config import Config
 from models.data import Sentence
 from models.labels import Span, decode_spans
 from models.layers.encoder import EncoderConfig, load_encoder
+from models.training.fit import STATE_NAME
 from workflows import evaluate, train
 from workflows.config import TrainJob, read_train_job, read_yaml
 from workflows.console import note
@@ -177,9 +178,10 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str
     """Train one system, going on where an interrupted training stopped, and score its best epoch on dev and test."""
     job = job_of(run, grid, data)
     options = train.TrainOptions(folder=folder / run.name, resume=True, tracked=False)
+    resumed = (folder / run.name / STATE_NAME).exists()
     before = _cpu_seconds()
     answer = train.run(job, options)
-    trained = _cpu_seconds() - before
+    used = None if resumed else _cpu_seconds() - before
     values = answer.values
     tagger = load_tagger(Path(values["bundle"]))
     record: dict[str, Any] = {
@@ -193,7 +195,7 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str
         "epochs": values["epochs"],
         "best": values["best"],
         "train_seconds": values["seconds"],
-        "cpu_seconds_of_last_process": trained,
+        "cpu_seconds": used,
         "units": {},
     }
     for split in SPLITS:
