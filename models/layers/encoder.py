@@ -125,7 +125,7 @@ class FrozenEncoder:
         """
         with safe_open(path, framework="pt") as stored:
             metadata = stored.metadata()
-            if metadata["encoder"] != self._config.model_dump_json():
+            if EncoderConfig.from_mapping(json.loads(metadata["encoder"]), where=str(path)) != self._config:
                 raise EncoderMissingError(f"{path}: expected features of {self._config}, got {metadata['encoder']}")
             words = [tuple(key) for key in json.loads(metadata["words"])]
             parts = stored.get_tensor("features").split([len(key) for key in words])
