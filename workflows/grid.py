@@ -202,13 +202,16 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str
         path = Path(job.data.dev).with_name(Path(job.data.dev).name.replace("dev.", f"{split}.", 1))
         if not path.exists():
             continue
-        documents = read_corpora([str(path)], labels=job.data.labels)
-        scored = evaluate.EvaluateJob(folder=Path(values["bundle"]), data=[str(path)])
+        documents = evaluate.read_gold_for(tagger, [str(path)], labels=job.data.labels, form=job.data)
+        scored = evaluate.EvaluateJob(
+            folder=Path(values["bundle"]), data=[str(path)], train=job.data.train, labels=job.data.labels, form=job.data
+        )
         record[split] = evaluate.score_tagger(tagger, documents, scored)
         predicted = tagger.predict_documents(without_labels(documents))
+        count = token_counts if tagger.vocabulary.scheme == "TOKENS" else unit_counts
         record["units"][split] = {
-            "final": unit_counts(documents, [[found.labels for found in document] for document in predicted]),
-            "draft": unit_counts(documents, [[found.draft_labels for found in document] for document in predicted]),
+            "final": count(documents, [[found.labels for found in document] for document in predicted]),
+            "draft": count(documents, [[found.draft_labels for found in document] for document in predicted]),
         }
     return dict(rounded(record))
 
@@ -255,6 +258,19 @@ def unit_counts(documents: Documents, predicted: Sequence[Sequence[Sequence[str]
         for measure, (wanted, given) in chosen.items():
             counts[measure].append([len(wanted), len(given), len(set(wanted) & set(given))])
     return counts
+
+
+def token_counts(documents: Documents, predicted: Sequence[Sequence[Sequence[str]]]) -> dict[str, list[list[int]]]:
+    """Count words twice and right labels of each document, so that the F1 of the counts is the accuracy."""
+    triples = []
+    for document, labels in zip(documents, predicted, strict=True):
+        pairs = [
+            (wanted, given)
+            for sentence, own in zip(document, labels, strict=True)
+            for wanted, given in zip(sentence.labels or (), own, strict=True)
+        ]
+        triples.append([len(pairs), len(pairs), sum(wanted == given for wanted, given in pairs)])
+    return {"all": triples}
 
 
 def _named_spans(

@@ -25,8 +25,8 @@ def render_page(grid: GridConfig, records: Sequence[Record]) -> str:
         "[conf/grid.yaml](../conf/grid.yaml); not written by hand. Strict span F1 in percent (accuracy for token "
         "labels), mean ± standard deviation over the seeds. The best epoch and the threshold are chosen on dev; test "
         "is scored once a run and chooses nothing. Within a table all systems have the same data, representation and "
-        "number of epochs; training takes one thread, dev scores after each epoch counted in. ▼ marks a figure below that of a CRF over words, affixes and shapes: such a system is "
-        "undertrained or broken and supports no claim.",
+        "number of epochs; training takes one thread, dev scores after each epoch counted in. ▼ marks a figure below "
+        "that of a CRF over words, affixes and shapes: such a system is undertrained or broken and supports no claim.",
         "The papers' own figures stand in columns of their own and cannot be compared with ours by the point: their "
         "corpora are other ones, they trained for a hundred epochs or more, and their word vectors (GloVe, ELMo) "
         "cannot be had here.",
@@ -65,10 +65,10 @@ def _cells(grid: GridConfig, table: TableConfig, row: RowConfig, records: Sequen
         return [name, "", "0", NOT_RUN, *[""] * 5]
     floor = grid.corpora[row.corpus or table.corpus].floor or (None, None)
 
-    def score(split: str, key: str, least: float | None = None) -> str:
+    def score(split: str, stage: str, least: float | None = None) -> str:
         if any(split not in record for record in found):
             return ""
-        values = [record[split][key]["all"]["f1"] for record in found]
+        values = [headline(record, split, stage) for record in found]
         below = least is not None and statistics.mean(values) < least
         return mean_and_spread(values) + (" ▼" if below else "")
 
@@ -76,20 +76,25 @@ def _cells(grid: GridConfig, table: TableConfig, row: RowConfig, records: Sequen
     agreeing = [
         record["test"]["consistency"]["share"]
         for record in found
-        if "test" in record and record["test"]["consistency"]["share"] is not None
+        if record.get("test", {}).get("consistency", {}).get("share") is not None
     ]
     minutes = [seconds / 60 for record in found if (seconds := record["cpu_seconds"]) is not None]
     return [
         name,
         f"{found[0]['parameters'] / 1e6:.2f} M",
         str(len(found)),
-        score("dev", "scores", floor[0]),
-        score("dev", "draft_scores") if two_stages else "",
-        score("test", "scores", floor[1]),
-        score("test", "draft_scores") if two_stages else "",
+        score("dev", "final", floor[0]),
+        score("dev", "draft") if two_stages else "",
+        score("test", "final", floor[1]),
+        score("test", "draft") if two_stages else "",
         f"{statistics.mean(agreeing):.1f} %" if agreeing and len(agreeing) == len(found) else "",
         f"{statistics.mean(minutes):.1f}" if minutes else "",
     ]
+
+
+def headline(record: Record, split: str, stage: str) -> float:
+    """Give the F1, or for token labels the accuracy, of a run's final labels or of its drafts."""
+    return float(f1(np.array(record["units"][split][stage]["all"]).sum(axis=0)))
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -136,7 +141,7 @@ def _claim_row(claim: ClaimConfig, grid: GridConfig, records: Sequence[Record]) 
 
 def _below_floor(grid: GridConfig, table: TableConfig, row: RowConfig, found: Sequence[Record]) -> bool:
     floor = grid.corpora[row.corpus or table.corpus].floor
-    return floor is not None and statistics.mean(record["dev"]["scores"]["all"]["f1"] for record in found) < floor[0]
+    return floor is not None and statistics.mean(headline(record, "dev", "final") for record in found) < floor[0]
 
 
 def compare(better: Sequence[Record], worse: Sequence[Record], *, measure: str) -> Difference:
