@@ -6,14 +6,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from models.data import IGNORED_LABEL
 from models.decoders.base import LabelDistribution
-from models.decoders.crf_scan import backward_scores, forward_scores, log_partition, sequence_scores, viterbi
+from models.decoders.crf_scan import viterbi
+from models.decoders.crf_sums import log_likelihood, log_partition, marginals
 from models.labels import Scheme, is_legal_transition, legal_transitions
 
-# Cells (sentences times labels times labels) that a step of the search for the mode holds at most: 8 MB, for which the
-# heap has room; larger pieces cost a page fault for every 4 KB, which outweighs the search.
-_MOST_CELLS = 1 << 21
 # Well below any score that training reaches, and small enough that sums of it stay finite in fp32.
 _FORBIDDEN = -1e4
 
@@ -92,24 +89,14 @@ class CrfDistribution(LabelDistribution):
 
     @override
     def log_prob(self, labels: Tensor) -> Tensor:
-        crf, known = self._crf, labels.masked_fill(labels == IGNORED_LABEL, 0)
-        score = sequence_scores(self._emissions, crf.transitions, crf.start, crf.end, self._mask, known)
-        return score - self.log_partition()
+        crf, known = self._crf, (labels * self._mask).clamp(min=0)
+        return log_likelihood(self._emissions, crf.transitions, crf.start, crf.end, self._mask, known)
 
     @override
     def mode(self) -> Tensor:
-        scores, group = self._crf.mode_scores(), max(1, _MOST_CELLS // self._emissions.shape[2] ** 2)
-        groups = zip(self._emissions.split(group), self._mask.split(group), strict=True)
-        return torch.cat([viterbi(emissions, *scores, mask) for emissions, mask in groups])
+        return viterbi(self._emissions, *self._crf.mode_scores(), self._mask)
 
     @override
     def marginals(self) -> Tensor:
-        # Sums over long sentences reach the hundreds, where fp32 is exact to 3e-5 only: in it probabilities would
-        # exceed 1 and entropies fall below 0.
-        crf, emissions = self._crf, self._emissions.double()
-        transitions, start, end = crf.transitions.double(), crf.start.double(), crf.end.double()
-        before = forward_scores(emissions, transitions, start, self._mask)
-        after = backward_scores(emissions, transitions, end, self._mask)
-        total = (before[:, -1] + end).logsumexp(dim=1)
-        marginals = (before + after - total[:, None, None]).exp() * self._mask[:, :, None]
-        return marginals.to(self._emissions.dtype)
+        crf = self._crf
+        return marginals(self._emissions, crf.transitions, crf.start, crf.end, self._mask)

@@ -1,12 +1,17 @@
 """The CRF against plain enumeration of all label sequences."""
 
+from collections.abc import Callable
 from itertools import pairwise, product
 
 import pytest
 import torch
 from torch import Tensor
 
-from models.decoders.crf import Crf, CrfDistribution
+from models.decoders import crf_log
+from models.decoders.crf import Crf, CrfDistribution, LinearChain
+from models.decoders.crf_factors import Factors, Messages, Packing
+from models.decoders.crf_scan import scan_messages
+from models.decoders.crf_tree import tree_messages
 from models.labels import Scheme, decode_spans, encode_spans, label_set
 
 LENGTHS = torch.tensor([1, 2, 4, 5])
@@ -31,11 +36,12 @@ def random_emissions(labels: int, *, seed: int = 1) -> Tensor:
 
 def scored_paths(crf: Crf, emissions: Tensor) -> dict[tuple[int, ...], float]:
     """Score every label sequence of one sentence, emissions of shape (T, L), one term at a time."""
+    start, end, transitions = crf.start.detach(), crf.end.detach(), crf.transitions.detach()
     scores = {}
     for path in product(range(emissions.shape[1]), repeat=emissions.shape[0]):
-        score = float(crf.start[path[0]]) + float(crf.end[path[-1]])
+        score = float(start[path[0]]) + float(end[path[-1]])
         score += sum(float(emissions[step, label]) for step, label in enumerate(path))
-        score += sum(float(crf.transitions[left, right]) for left, right in pairwise(path))
+        score += sum(float(transitions[left, right]) for left, right in pairwise(path))
         scores[path] = score
     return scores
 
@@ -139,30 +145,119 @@ def test_legal_mode_leaves_marginals_and_partition_alone() -> None:
     assert torch.equal(free(emissions, MASK).log_partition(), legal(emissions, MASK).log_partition())
 
 
+@pytest.mark.parametrize("multiply", [scan_messages, tree_messages])
+@torch.inference_mode()
+def test_scan_and_tree_sum_over_all_that_stands_before_and_after(
+    multiply: Callable[[Factors], Messages], labels: tuple[str, ...]
+) -> None:
+    crf, emissions = random_crf(labels), random_emissions(len(labels))
+    factors = Factors.of(emissions, crf.transitions, crf.start, crf.end, Packing.of(MASK))
+    assert factors is not None
+    found, packing = multiply(factors), factors.packing
+    joint = packing.pad(found.before * found.after)
+    assert torch.equal(found.after[packing.followed], found.onwards @ factors.transitions.T)
+    for row, scores in enumerate(sentences(crf, emissions)):
+        length = int(LENGTHS[row])
+        total = torch.tensor(list(scores.values()), dtype=torch.float64).logsumexp(0)
+        assert abs(float(found.log_partition[row] - total)) < 1e-12
+        expected = torch.zeros(5, len(labels), dtype=torch.float64)
+        for path, score in scores.items():
+            expected[range(length), path] += float((score - total).exp())
+        shares = joint[row, :length] / joint[row, :length].sum(dim=1, keepdim=True)
+        assert float((shares - expected[:length]).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("multiply", [scan_messages, tree_messages])
+@torch.inference_mode()
+def test_long_sentences_with_scores_far_apart_stay_in_range(multiply: Callable[[Factors], Messages]) -> None:
+    chain, mask = LinearChain(4).double(), torch.arange(300)[None, :] < torch.tensor([[300], [1], [299], [64]])
+    generator = torch.Generator().manual_seed(1)
+    emissions = 90 * torch.rand(4, 300, 4, dtype=torch.float64, generator=generator)
+    scores = (emissions, 50 * chain.transitions.copy_(torch.eye(4)), chain.start, chain.end)
+    factors = Factors.of(*scores, Packing.of(mask))
+    assert factors is not None
+    assert factors.interval < 3
+    found = multiply(factors)
+    joint = found.before * found.after
+    marginals = factors.packing.pad(joint / joint.sum(dim=1, keepdim=True))
+    assert torch.allclose(found.log_partition, crf_log.log_partition(*scores, mask), atol=0, rtol=1e-13)
+    assert torch.allclose(marginals, crf_log.marginals(*scores, mask), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("forbidden", [-1e4, -2e2])
+def test_scores_too_far_apart_for_factors_are_summed_all_the_same(forbidden: float) -> None:
+    labels = label_set(["X"], "BIO")
+    crf, emissions = random_crf(labels), random_emissions(3).requires_grad_()
+    with torch.no_grad():
+        crf.transitions[0, 2] = crf.start[2] = forbidden
+        emissions[3, 2] = torch.tensor([0.0, -5e3, 5e3])
+    distribution: CrfDistribution = crf(emissions, MASK)
+    marginals = distribution.marginals().detach()
+    for row, scores in enumerate(sentences(crf, emissions.detach())):
+        length = int(LENGTHS[row])
+        total = torch.tensor(list(scores.values()), dtype=torch.float64).logsumexp(0)
+        assert float(distribution.log_partition()[row].detach()) == pytest.approx(float(total), rel=1e-13, abs=1e-12)
+        expected = torch.zeros(5, 3, dtype=torch.float64)
+        for path, score in scores.items():
+            expected[range(length), path] += float((score - total).exp())
+        assert float((marginals[row] - expected).abs().max()) < 1e-10
+    distribution.log_prob(torch.zeros(MASK.shape, dtype=torch.int64)).sum().backward()
+    assert emissions.grad is not None
+    assert bool(emissions.grad.isfinite().all())
+    assert torch.equal(emissions.grad[~MASK], torch.zeros_like(emissions.grad[~MASK]))
+
+
+@pytest.mark.parametrize("spread", [1.0, 400.0])
+def test_explicit_gradient_of_the_likelihood_is_that_of_finite_differences(spread: float) -> None:
+    chain, emissions = LinearChain(3).double(), random_emissions(3).requires_grad_()
+    gold = torch.randint(3, MASK.shape, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        chain.transitions.normal_(generator=torch.Generator().manual_seed(3))
+        chain.start[1] = spread
+    weights = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+
+    def likelihood(emissions: Tensor, *scores: Tensor) -> Tensor:
+        del scores  # the chain's own, which gradcheck moves in place
+        distribution: CrfDistribution = chain(emissions, MASK)
+        return distribution.log_prob(gold) * weights
+
+    assert torch.autograd.gradcheck(likelihood, (emissions, *chain.parameters()), atol=1e-6, rtol=1e-6)
+
+
+@torch.inference_mode()
+def test_mode_of_many_labels_is_the_best_sequence() -> None:
+    torch.manual_seed(4)
+    chain, emissions = LinearChain(600), torch.randn(4, 5, 600)
+    chain.transitions.normal_()
+    mode = chain(emissions, MASK).mode()
+    for row, length in enumerate(LENGTHS.tolist()):
+        score, came_from = emissions[row, 0], []
+        for step in range(1, length):
+            score, arrived = (score[:, None] + chain.transitions + emissions[row, step]).max(dim=0)
+            came_from.append(arrived)
+        best = [int(score.argmax())]
+        for arrived in reversed(came_from):
+            best.insert(0, int(arrived[best[0]]))
+        assert mode[row].tolist() == best + [0] * (5 - length)
+
+
 def _is_well_formed(path: tuple[int, ...], labels: tuple[str, ...], scheme: Scheme) -> bool:
     names = tuple(labels[number] for number in path)
     return encode_spans(decode_spans(names, scheme), len(names), scheme) == names
 
 
-def test_many_labels_give_what_the_plain_sums_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_labels_give_what_the_plain_sums_give() -> None:
     labels = tuple(f"N{number:03}" for number in range(150))
     crf, lengths = random_crf(labels, "TOKENS", seed=4), torch.tensor([5, 1, 3])
     emissions = (3 * torch.randn(3, 5, 150, dtype=torch.float64)).requires_grad_()
     mask = torch.arange(5) < lengths[:, None]
-
-    def results() -> list[torch.Tensor]:
-        distribution = crf(emissions, mask)
-        gradient = torch.autograd.grad(distribution.log_partition().sum(), [emissions, crf.transitions])
-        return [distribution.log_partition(), distribution.marginals(), *gradient]
-
-    by_products = results()
-    monkeypatch.setattr("models.decoders.crf_scan._FEW_LABELS", 150)
-    for one, other in zip(by_products, results(), strict=True):
+    scores = (emissions, crf.transitions, crf.start, crf.end)
+    distribution: CrfDistribution = crf(emissions, mask)
+    by_products = distribution.log_partition()
+    plain = crf_log.log_partition(*scores, mask)
+    assert torch.allclose(by_products, plain, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(distribution.marginals(), crf_log.marginals(*scores, mask), rtol=1e-10, atol=1e-12)
+    for one, other in zip(
+        torch.autograd.grad(by_products.sum(), scores), torch.autograd.grad(plain.sum(), scores), strict=True
+    ):
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
-
-
-def test_a_batch_cut_into_groups_has_the_mode_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    crf, emissions = random_crf(label_set(["X"], "BIO")), random_emissions(3)
-    expected = crf(emissions, MASK).mode()
-    monkeypatch.setattr("models.decoders.crf._MOST_CELLS", 2 * 3**2)
-    assert torch.equal(crf(emissions, MASK).mode(), expected)

@@ -153,6 +153,7 @@ def test_gradient_of_the_marginals_is_that_of_finite_differences() -> None:
 
     emissions = random_emissions(3).requires_grad_()
     assert torch.autograd.gradcheck(marginals, (emissions, *scores), eps=1e-6, atol=1e-7, rtol=0)
+    assert torch.autograd.gradgradcheck(marginals, (emissions, *scores), eps=1e-6, atol=1e-7, rtol=0)
 
 
 def test_weights_of_a_word_depend_on_the_scores_of_other_words_of_its_sentence() -> None:

@@ -1,0 +1,154 @@
+"""Times our CRF against pytorch-crf, in turns: the likelihood with its gradient, and the best label sequence.
+
+Our scan is timed against our tree, too, which a CPU never takes.
+
+Command: PYTHONPATH=.:/tmp/pytorch_crf python tests/benchmarks/bench_crf.py, after
+pip install --no-deps --target /tmp/pytorch_crf pytorch-crf==0.7.2
+
+One thread, random scores. Times are of the processor, not of the clock, since others may use the machine. A ratio is
+the time of pytorch-crf over ours in the same turn: above 1 ours is faster. The order changes from turn to turn, and the
+median over turns is what counts. Beside it stands the ratio of the least times, which others disturb least.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+
+import torch
+from environment import environment, spread
+from torchcrf import CRF
+
+from models.decoders.crf import Crf
+from models.decoders.crf_factors import Factors, Packing
+from models.decoders.crf_scan import scan_messages
+from models.decoders.crf_tree import tree_messages
+from models.labels import label_set
+
+LENGTHS = {"10": (10, 10), "40": (40, 40), "100": (100, 100), "10-100": (10, 100)}
+WARM_UPS = 2
+
+
+class Pair:
+    """Our CRF and pytorch-crf with the same scores, on the same batch."""
+
+    def __init__(self, labels: int, lengths: tuple[int, int], sentences: int) -> None:
+        """Draw scores and a batch."""
+        torch.manual_seed(0)
+        self.ours = Crf(label_set([f"T{number}" for number in range(labels)], "BIO")[:labels], "BIO", legal_mode=False)
+        self.theirs = CRF(labels, batch_first=True)
+        with torch.no_grad():
+            self.ours.transitions.copy_(self.theirs.transitions.normal_())
+            self.ours.start.copy_(self.theirs.start_transitions)
+            self.ours.end.copy_(self.theirs.end_transitions)
+        words = torch.linspace(*lengths, sentences).round().long()[torch.randperm(sentences)]
+        self.mask = torch.arange(lengths[1])[None, :] < words[:, None]
+        self.gold = torch.randint(labels, self.mask.shape)
+        self.emissions = torch.randn(*self.mask.shape, labels).mul_(3).requires_grad_()
+
+    def our_gradient(self) -> object:
+        """Compute the mean log-likelihood and its gradient."""
+        self.ours(self.emissions, self.mask).log_prob(self.gold).mean().backward()
+        return self._take_gradient(self.ours.transitions)
+
+    def their_gradient(self) -> object:
+        """Do as ``our_gradient``."""
+        self.theirs(self.emissions, self.gold, mask=self.mask, reduction="mean").backward()
+        return self._take_gradient(self.theirs.transitions)
+
+    def our_mode(self) -> object:
+        """Find the best label sequences."""
+        with torch.inference_mode():
+            mode: list[list[int]] = self.ours(self.emissions, self.mask).mode().tolist()
+        return mode
+
+    def their_mode(self) -> object:
+        """Do as ``our_mode``."""
+        with torch.inference_mode():
+            return self.theirs.decode(self.emissions, mask=self.mask)
+
+    def factors(self) -> Factors:
+        """Give what our scan and our tree multiply."""
+        ours = self.ours
+        with torch.no_grad():
+            found = Factors.of(self.emissions, ours.transitions, ours.start, ours.end, Packing.of(self.mask))
+        if found is None:
+            raise ValueError("the scores lie too far apart")
+        return found
+
+    def check(self) -> None:
+        """Raise where the two differ."""
+        for ours, theirs in zip(self.our_gradient(), self.their_gradient(), strict=True):  # type: ignore[call-overload]
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+        lengths = self.mask.sum(dim=1).tolist()
+        ours = [path[:length] for path, length in zip(self.our_mode(), lengths, strict=True)]  # type: ignore[call-overload]
+        if ours != self.their_mode():
+            raise ValueError("the two CRFs find different label sequences")
+
+    def _take_gradient(self, transitions: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        found = self.emissions.grad, transitions.grad
+        self.emissions.grad = transitions.grad = None
+        return found
+
+
+def measure(works: dict[str, Callable[[], object]], *, seconds: float) -> dict[str, object]:
+    """Time two works by turns for so many seconds, and for three turns or more; ratios are second over first."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    first, second = works
+    ends = time.process_time() + seconds
+    while time.process_time() < ends or len(times[first]) < WARM_UPS + 3:
+        for name in (first, second) if len(times[first]) % 2 == 0 else (second, first):
+            started = time.process_time()
+            works[name]()
+            times[name].append(time.process_time() - started)
+    kept = {name: taken[WARM_UPS:] for name, taken in times.items()}
+    ratios = [slow / fast for fast, slow in zip(kept[first], kept[second], strict=True)]
+    quartiles = statistics.quantiles(ratios, n=4)
+    return {
+        **{f"{name}_median_ms": round(1e3 * statistics.median(taken), 3) for name, taken in kept.items()},
+        "turns": len(ratios),
+        "ratio_of_least": round(min(kept[second]) / min(kept[first]), 2),
+        "ratio_median": round(statistics.median(ratios), 2),
+        "ratio_quartiles": [round(quartiles[0], 2), round(quartiles[2], 2)],
+        "ratio": spread(ratios, digits=2),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments_of = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments_of.add_argument("--labels", type=int, nargs="+", default=[9, 17, 50, 73, 400])
+    arguments_of.add_argument("--sentences", type=int, default=32, help="of a batch")
+    arguments_of.add_argument("--seconds", type=float, default=4.0, help="of the processor, for each size and work")
+    arguments = arguments_of.parse_args()
+    torch.set_num_threads(1)
+    found = []
+    for labels in arguments.labels:
+        for name, lengths in LENGTHS.items():
+            pair = Pair(labels, lengths, arguments.sentences)
+            pair.check()
+            works: dict[str, dict[str, Callable[[], object]]] = {
+                "gradient": {"ours": pair.our_gradient, "pytorch_crf": pair.their_gradient},
+                "mode": {"ours": pair.our_mode, "pytorch_crf": pair.their_mode},
+            }
+            if labels < 100:
+                works["messages"] = {
+                    "scan": partial(scan_messages, pair.factors()),
+                    "tree": partial(tree_messages, pair.factors()),
+                }
+            figures = {work: measure(two, seconds=arguments.seconds) for work, two in works.items()}
+            found.append({"labels": labels, "words": name, **figures})
+    report = {
+        **environment("bench_crf.py"),
+        "pytorch_crf": version("pytorch-crf"),
+        "config": {"sentences": arguments.sentences, "threads": 1, "dtype": "float32"},
+        "sizes": found,
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
