@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -178,6 +179,10 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str
     """Train one system, going on where an interrupted training stopped, and score its best epoch on dev and test."""
     job = job_of(run, grid, data)
     options = train.TrainOptions(folder=folder / run.name, resume=True, tracked=False)
+    standing = folder / run.name / train.JOB_NAME
+    if standing.exists() and json.loads(standing.read_text(encoding="utf-8"))["digest"] != job.digest:
+        note(f"{run.name}: begun with another configuration, begins anew")
+        shutil.rmtree(folder / run.name)
     resumed = (folder / run.name / STATE_NAME).exists()
     before = _cpu_seconds()
     answer = train.run(job, options)
@@ -357,6 +362,7 @@ def run(
     torch.set_num_threads(threads)
     grid = read_grid(conf)
     started = time.monotonic()
+    failed: list[str] = []
     for item in runs_of(grid, tables or list(grid.tables)):
         if minutes is not None and time.monotonic() - started > 60 * minutes:
             break
@@ -368,13 +374,22 @@ def run(
                 continue
             note(f"{item.name}: begins")
             read_features(work, item, grid, data)
-            record = perform(item, grid, data=data, folder=work) | surroundings()
+            try:
+                record = perform(item, grid, data=data, folder=work) | surroundings()
+            except Exception:  # noqa: BLE001
+                # One run must not cost the night's others; it stays without a result and the next call tries again.
+                note(f"{item.name}: failed\n{traceback.format_exc()}")
+                failed.append(item.name)
+                continue
             results.mkdir(parents=True, exist_ok=True)
             staged = work / f"{item.name}.json"
             staged.write_text(json.dumps(record) + "\n", encoding="utf-8")
             shutil.move(staged, path)
             shutil.rmtree(work / item.name)
-            note(f"{item.name}: dev {record['dev']['scores']['all']['f1']:.2f}")
+            note(f"{item.name}: done")
+    if failed:
+        note(f"failed: {', '.join(failed)}")
+        sys.exit(1)
 
 
 @main.command()

@@ -13,7 +13,19 @@ import yaml
 from click.testing import CliRunner
 
 from models.data import Sentence
-from workflows.grid import GridConfig, job_of, locked, main, read_grid, runs_of, token_counts, unit_counts
+from workflows import grid as grid_workflow
+from workflows.grid import (
+    GridConfig,
+    Run,
+    job_of,
+    locked,
+    main,
+    perform,
+    read_grid,
+    runs_of,
+    token_counts,
+    unit_counts,
+)
 from workflows.grid_page import compare, render_page
 
 CHECKOUT = Path(__file__).parents[2]
@@ -112,6 +124,40 @@ def test_a_killed_grid_goes_on_to_the_same_result(tmp_path: Path) -> None:
     assert set(kept("killed")) == {"ours.small.bilstm_softmax.1.json", "ours.small.wide.1.json"}
     again = subprocess.run(command("killed"), cwd=CHECKOUT, check=True, capture_output=True, text=True)
     assert again.stderr == ""
+
+
+def test_a_run_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = tmp_path / "grid.yaml"
+    conf.write_text(yaml.safe_dump(GRID))
+    monkeypatch.chdir(CHECKOUT)
+
+    def perform(run: Run, *arguments: Any, **options: Any) -> dict[str, Any]:
+        if run.row.own_key == "wide":
+            raise OSError("the disk is on fire")
+        (tmp_path / "work" / run.name).mkdir(parents=True)
+        return record(run.row.own_key, run.seed, [5])
+
+    monkeypatch.setattr(grid_workflow, "perform", perform)
+    arguments = ["run", "--grid", str(conf), "--data", "examples", "--work", str(tmp_path / "work"),
+                 "--results", str(tmp_path / "results"), "--table", "main"]  # fmt: skip
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1
+    assert "the disk is on fire" in done.stderr
+    assert "failed: ours.small.wide.1, ours.small.wide.2" in done.stderr
+    assert {path.name for path in (tmp_path / "results").iterdir()} == {
+        "ours.small.bilstm_softmax.1.json", "ours.small.bilstm_softmax.2.json"
+    }  # fmt: skip
+
+
+def test_a_training_begun_with_another_configuration_begins_anew(grid: GridConfig, tmp_path: Path) -> None:
+    run = runs_of(grid, ["main"])[0]
+    half_done = tmp_path / run.name
+    half_done.mkdir()
+    (half_done / "job.json").write_text(json.dumps({"digest": "another"}))
+    (half_done / "state.safetensors").write_bytes(b"of another training")
+    found = perform(run, grid, data=CHECKOUT / "examples", folder=tmp_path)
+    assert found["epochs"] == 3
+    assert found["cpu_seconds"] > 0
 
 
 def test_a_run_that_another_process_works_on_is_left_to_it(tmp_path: Path) -> None:
