@@ -114,6 +114,8 @@ class GridConfig(Config):
     corpora: Mapping[str, CorpusConfig]
     tables: Mapping[str, TableConfig]
     claims: tuple[ClaimConfig, ...] = ()
+    missing: Mapping[str, str] = Field(default_factory=dict)
+    """Corpora of the papers that are not here -> why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,6 +35,9 @@ def render_page(grid: GridConfig, records: Sequence[Record]) -> str:
         parts += [f"## {table.title}", *([table.note] if table.note else []), _table(table, grid, records)]
     if grid.claims:
         parts += ["## The papers' claims, on this data", _claims_note(), _claims(grid, records)]
+    if grid.missing:
+        rows = [[corpus, reason] for corpus, reason in grid.missing.items()]
+        parts += ["## Corpora of the papers that are not here", _markdown(["corpus", "why"], rows)]
     return "\n\n".join(parts) + "\n"
 
 
