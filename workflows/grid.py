@@ -31,8 +31,8 @@ from models.data import Sentence
 from models.labels import Span, decode_spans
 from models.layers.encoder import EncoderConfig, load_encoder
 from models.training.fit import STATE_NAME
-from workflows import evaluate, train
-from workflows.config import TrainJob, read_train_job, read_yaml
+from workflows import evaluate, parse, train
+from workflows.config import ParseConfig, TrainJob, read_train_job, read_yaml
 from workflows.console import note
 from workflows.corpora import Documents, read_corpora, without_labels
 
@@ -164,9 +164,7 @@ def job_of(run: Run, grid: GridConfig, data: Path) -> TrainJob:
         ConfigError: when the tagger has no such profile, or a key is not known.
     """
     corpus = grid.corpora[run.corpus]
-    folder = data / corpus.folder
-    files = {split: next(iter(sorted(folder.glob(f"{split}.conll*"))), folder / f"{split}.conllu") for split in
-             ("train", *SPLITS)}  # fmt: skip
+    files = {split: _split_file(data / corpus.folder, split) for split in ("train", "dev")}
     overrides = [
         f"data.train=[{json.dumps(str(files['train']))}]",
         f"data.dev={json.dumps(str(files['dev']))}",
@@ -175,6 +173,26 @@ def job_of(run: Run, grid: GridConfig, data: Path) -> TrainJob:
         *run.row.set,
     ]
     return read_train_job(TRAIN_FOLDER / f"{run.row.tagger}.yaml", profile=run.profile, overrides=overrides)
+
+
+def _split_file(folder: Path, split: str) -> Path:
+    return next(iter(sorted(folder.glob(f"{split}.conll*"))), folder / f"{split}.conllu")
+
+
+def corpus_folder(key: str, grid: GridConfig, data: Path, work: Path) -> Path:
+    """Give the folder that holds the folders of corpora, after ``concord parse`` has made those with parsed trees."""
+    corpus = grid.corpora[key]
+    if corpus.trees != "parser":
+        return data
+    made = work / "parsed"
+    for split in ("train", *SPLITS):
+        source = _split_file(data / corpus.folder, split)
+        if source.exists():
+            target = made / corpus.folder / f"{split}.conllu.zst"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with locked(target.with_suffix(".lock"), wait=True):
+                parse.run(ParseConfig(input=str(source), output=str(target)))
+    return made
 
 
 def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str, Any]:
@@ -230,7 +248,7 @@ def read_features(work: Path, run: Run, grid: GridConfig, data: Path) -> None:
     if values is None or values.get("tuned"):
         return
     encoder = load_encoder(EncoderConfig.from_mapping(values), "cpu")
-    path = work / f"{run.corpus}.features"
+    path = work / f"{grid.corpora[run.corpus].folder}.features"
     if path.exists():
         encoder.read_kept(path)
         return
@@ -305,12 +323,12 @@ def _cpu_seconds() -> float:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[bool]:
+def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold a lock while a block runs; False where another process holds it. A killed process holds none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
         else:
@@ -375,9 +393,10 @@ def run(
             if not mine or path.exists():
                 continue
             note(f"{item.name}: begins")
-            read_features(work, item, grid, data)
             try:
-                record = perform(item, grid, data=data, folder=work) | surroundings()
+                place = corpus_folder(item.corpus, grid, data, work)
+                read_features(work, item, grid, place)
+                record = perform(item, grid, data=place, folder=work) | surroundings()
             except Exception:  # noqa: BLE001
                 # One run must not cost the night's others; it stays without a result and the next call tries again.
                 note(f"{item.name}: failed\n{traceback.format_exc()}")
