@@ -179,6 +179,7 @@ def evaluate(
 @click.option("--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll.")
 @click.option("--output", "-o", required=True, type=FOLDER, help="Folder of the pictures and of figures.json.")
 @click.option("--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one.")
+@click.option("--label-column", metavar="NAME", help="CoNLL-U: upos, xpos or a key of MISC.  [default: NER]")
 @click.option(
     "--sentence",
     "sentences",
@@ -186,7 +187,7 @@ def evaluate(
     type=click.IntRange(min=1),
     help="Number of a sentence in the corpus whose attention is drawn.  [default: the most uncertain two]",
 )
-@click.option("--form", type=click.Choice(["png", "svg"]), default="png", show_default=True)
+@click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 def figures(
     model: str,
@@ -194,8 +195,9 @@ def figures(
     data: tuple[Path, ...],
     output: Path,
     labels: str,
+    label_column: str | None,
     sentences: tuple[int, ...],
-    form: Literal["png", "svg"],
+    picture: Literal["png", "svg"],
     device: str,
 ) -> Answer:
     """Draw the papers' figures of a tagger.
@@ -203,6 +205,7 @@ def figures(
     F1 against threshold, weight samples and memory; F1 and speed against sentence length; uncertainty of right and
     wrong drafts; attention. What makes no sense for the tagger is left out and named.
     """
+    from pipeline.readers.gold_lines import GoldFormat
     from workflows import figures as workflow
     from workflows.taggers import find_tagger
 
@@ -211,8 +214,9 @@ def figures(
         data=[str(path) for path in data],
         output=output,
         labels=_label_map(labels),
+        form=GoldFormat(label_column=label_column),
         sentences=sentences,
-        form=form,
+        picture=picture,
         device=device,
     )
     return workflow.run(job)

@@ -56,12 +56,12 @@ def draw_samples(values: Mapping[str, Any], path: Path, *, title: str) -> None:
 
 
 def draw_memory(values: Mapping[str, Any], path: Path, *, title: str) -> None:
-    """Draw F1 and the share of recurring names that are right over the slots of the document memory."""
+    """Draw F1 and the share of recurring names, or words, that are right over the slots of the document memory."""
     figure, panels = _panels(2, title)
     numbers = [point["slots"] for point in values["points"]]
     for axes, key, label in (
         (panels[0], "f1", f"{values['score']} in percent"),
-        (panels[1], "recurring_names", "recurring names right in percent"),
+        (panels[1], "recurring", f"recurring {'names' if values['score'] == 'F1' else 'words'} right in percent"),
     ):
         axes.plot(numbers, [point[key] for point in values["points"]], color=BLUE, marker="o")
         axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own memory: {values['own']} slots")

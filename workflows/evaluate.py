@@ -15,10 +15,8 @@ from models.consistency import collection_consistency
 from models.data import Sentence
 from models.outputs import Prediction
 from models.training.breakdown import (
-    MENTION_LENGTHS,
     OTHER_TYPE,
     SAME_TYPE,
-    SENTENCE_LENGTHS,
     UNSEEN,
     known_names,
     recurring_scores,
@@ -28,10 +26,19 @@ from models.training.breakdown import (
     scores_by_sentence_length,
     uncertainty_by_outcome,
 )
-from models.training.metrics import Scores, SpanScores, seqeval_f1, span_scores, token_scores
+from models.training.metrics import (
+    Reading,
+    Scores,
+    SpanScores,
+    entity_spans,
+    seqeval_f1,
+    span_scores,
+    token_scores,
+    word_spans,
+)
 from pipeline.errors import InputError, ModelError
 from pipeline.readers.gold_lines import GoldFormat
-from workflows.console import Answer, note, table
+from workflows.console import Answer, counted, note, table
 from workflows.corpora import (
     Documents,
     entity_types,
@@ -46,13 +53,16 @@ from workflows.corpora import (
 WARM_UP_DOCUMENTS = 3
 SHOWN_LABELS = 60
 NO_DRAFT = {"f1": 0.0}
-NOVELTY_NAMES = {
-    "seen": "seen",
-    SAME_TYPE: "  with this type",
-    OTHER_TYPE: "  with other types only",
+PART_NAMES = {
+    SAME_TYPE: "  with this label",
+    OTHER_TYPE: "  with other labels only",
     UNSEEN: "unseen",
+    "O": "outside",
+    "S": "single",
+    "B": "first",
+    "I": "inside",
+    "E": "last",
 }
-POSITION_NAMES = {"O": "outside", "S": "single", "B": "first", "I": "inside", "E": "last"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,10 +190,13 @@ def _score_token_labels(
 ) -> dict[str, Any]:
     gold, final, draft = gold_labels(documents), *_label_sequences(predicted)
     found = token_scores(gold, final)
+    lengths = scores_by_sentence_length(gold, final, read=word_spans)
     return {
         "accuracy": found.accuracy,
         "draft_accuracy": token_scores(gold, draft).accuracy,
         "label_scores": _score_values(found.by_label),
+        "by_sentence_length": _score_values(lengths),
+        "by_novelty": _novelty(documents, final, job, read=word_spans) if job.train else None,
         "uncertainty": _uncertainty(gold, draft, predicted),
     }
 
@@ -206,7 +219,7 @@ def _score_entities(
         "seqeval_f1": seqeval_f1(gold, final),
         "by_mention_length": _score_values(scores_by_mention_length(gold, final)),
         "by_sentence_length": _score_values(scores_by_sentence_length(gold, final)),
-        "by_novelty": _novelty(documents, final, job) if job.train else None,
+        "by_novelty": _novelty(documents, final, job, read=entity_spans) if job.train else None,
         "by_position": _score_values(scores_by_position(gold, final)),
         "consistency": _consistency(documents, predicted, draft=False),
         "draft_consistency": _consistency(documents, predicted, draft=True),
@@ -229,12 +242,13 @@ def _values(scores: Scores) -> dict[str, Any]:
 
 
 def _novelty(
-    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[str]], job: EvaluateJob
+    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[str]], job: EvaluateJob, *, read: Reading
 ) -> dict[str, Any]:
-    train = read_corpora(job.train, labels=job.labels, form=job.form)
-    known = known_names(sentence for document in train for sentence in document)
+    form = gold_format(job.form, "TOKENS") if read is word_spans else job.form
+    train = read_corpora(job.train, labels=job.labels, form=form)
+    known = known_names((sentence for document in train for sentence in document), read=read)
     sentences = [sentence for document in documents for sentence in document]
-    scores = scores_by_novelty(sentences, predicted, known)
+    scores = scores_by_novelty(sentences, predicted, known, read=read)
     return _score_values({"seen": scores[SAME_TYPE] + scores[OTHER_TYPE], **scores})
 
 
@@ -269,14 +283,16 @@ def _consistency(
 
 
 def _describe(values: Mapping[str, Any]) -> str:
-    size = f"{values['documents']:,} documents, {values['sentences']:,} sentences, {values['words']:,} words"
-    speed = f"{values['words_per_second']:,.0f} words/s, {values['sentences_per_second']:,.0f} sentences/s"
+    size = ", ".join(counted(values[f"{noun}s"], noun) for noun in ("document", "sentence", "word"))
+    speed = f"{values['words_per_second']:,.0f} words/s, {values['sentences_per_second']:,.1f} sentences/s"
+    refined = f"stage two gave the label of {counted(values['refined_words'], 'word')}"
     return "\n".join(
         [
             f"{values['tagger']} {values['digest'][:12]} on {', '.join(values['data'])}",
             f"{size}; {speed}",
             "",
             *(_describe_token_labels(values) if "accuracy" in values else _describe_entities(values)),
+            *([] if values["threshold"] is None else [refined]),
             _describe_uncertainty(values["uncertainty"]),
         ]
     )
@@ -286,13 +302,15 @@ def _describe_token_labels(values: Mapping[str, Any]) -> list[str]:
     frequent = sorted(values["label_scores"].items(), key=lambda item: (-item[1]["gold"], item[0]))
     rows = [(label, found["recall"], found["precision"], found["gold"]) for label, found in frequent[:SHOWN_LABELS]]
     rest = [f"and {len(frequent) - SHOWN_LABELS:,} more labels: --json"] if len(frequent) > SHOWN_LABELS else []
+    titles = {"by_sentence_length": "words by length of the sentence", "by_novelty": "words by training corpus"}
     return [
         f"accuracy {values['accuracy']:.2f} % (drafts: {values['draft_accuracy']:.2f} %)",
         "",
         table(rows, header=("label", "accuracy", "precision", "gold")),
         *rest,
         "",
-        f"stage two gave the label of {values['refined_words']:,} words",
+        _parts_table(values, titles, {"accuracy": "recall", "gold": "gold"}),
+        "",
     ]
 
 
@@ -302,36 +320,38 @@ def _describe_entities(values: Mapping[str, Any]) -> list[str]:
         (kind, found["precision"], found["recall"], found["f1"], found["gold"], drafts.get(kind, NO_DRAFT)["f1"])
         for kind, found in scores.items()
     ]
+    titles = {
+        "by_mention_length": "names by words",
+        "by_sentence_length": "names by words of the sentence",
+        "by_novelty": "names by training corpus",
+        "by_position": "words by place in the name",
+    }
     return [
         table(rows, header=("type", "precision", "recall", "F1", "gold", "draft F1")),
         "",
-        *_describe_parts(values),
+        _parts_table(values, titles, {"precision": "precision", "recall": "recall", "F1": "f1", "gold": "gold"}),
+        "",
         f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
-        f"stage two gave the label of {values['refined_words']:,} words",
         _describe_consistency(values["consistency"], values["draft_consistency"]),
         *_describe_recurring(values["recurring_names"], values["draft_recurring_names"]),
     ]
 
 
-def _describe_parts(values: Mapping[str, Any]) -> list[str]:
-    """Lay the parts of the score out in one table, so that their columns stand below each other."""
-    parts: list[tuple[str, str, Mapping[str, str]]] = [
-        ("by_mention_length", "names by words", {name: name for name in MENTION_LENGTHS}),
-        ("by_sentence_length", "names by words of the sentence", {name: name for name in SENTENCE_LENGTHS}),
-        ("by_position", "words by place in the name", POSITION_NAMES),
-    ]
-    if values["by_novelty"] is not None:
-        parts.insert(2, ("by_novelty", "names by training corpus", NOVELTY_NAMES))
+def _parts_table(values: Mapping[str, Any], titles: Mapping[str, str], columns: Mapping[str, str]) -> str:
+    """Lay the parts of scores out in one table, so that their columns stand below each other.
+
+    Args:
+        titles: key of the values -> title of its parts.
+        columns: header -> key of a score.
+    """
     rows: list[Sequence[object]] = []
-    for key, title, names in parts:
-        found = [(f"  {name}", values[key][part]) for part, name in names.items()]
-        rows.append((title, "", "", "", ""))
-        rows += [
-            (name, part["precision"], part["recall"], part["f1"], part["gold"])
-            for name, part in found
-            if part["gold"] or part["predicted"]
-        ]
-    return [table(rows, header=("", "precision", "recall", "F1", "gold"), right=range(1, 5)), ""]
+    for key, title in titles.items():
+        parts = {name: part for name, part in (values[key] or {}).items() if part["gold"] or part["predicted"]}
+        if parts:
+            rows.append((title, *[""] * len(columns)))
+        for name, part in parts.items():
+            rows.append((f"  {PART_NAMES.get(name, name)}", *(part[score] for score in columns.values())))
+    return table(rows, header=("", *columns), right=range(1, len(columns) + 1))
 
 
 def _describe_consistency(final: Mapping[str, Any], draft: Mapping[str, Any]) -> str:

@@ -24,10 +24,11 @@ from models.training.breakdown import (
     sentence_length,
     uncertainty_by_outcome,
 )
-from models.training.metrics import span_scores
+from models.training.metrics import Reading, Scores, entity_spans, grouped_scores, word_spans
 from models.training.threshold import REFINE_ALL, sweep_threshold
 from models.two_stage import TwoStageTagger
-from pipeline.errors import InputError, ModelError
+from pipeline.errors import InputError
+from pipeline.readers.gold_lines import GoldFormat
 from workflows import drawings
 from workflows.console import Answer, note, table
 from workflows.corpora import Documents, gold_labels, without_labels
@@ -54,7 +55,7 @@ class FiguresJob:
     Attributes:
         folder: of the bundle.
         output: takes the pictures and the numbers.
-        labels: as in EvaluateJob.
+        labels, form: as in EvaluateJob.
         sentences: 1-based numbers, in the order of the corpus, of sentences whose attention is drawn; the most
             uncertain ones if empty.
     """
@@ -63,8 +64,9 @@ class FiguresJob:
     data: Sequence[str]
     output: Path
     labels: Mapping[str, str | None] = field(default_factory=dict)
+    form: GoldFormat = field(default_factory=GoldFormat)
     sentences: Sequence[int] = ()
-    form: Literal["png", "svg"] = "png"
+    picture: Literal["png", "svg"] = "png"
     device: str = "cpu"
     batch_words: int = 4096
 
@@ -73,13 +75,12 @@ def run(job: FiguresJob) -> Answer:
     """Draw every figure that makes sense for the tagger.
 
     Raises:
-        ModelError: when the tagger does not load, or is one of token labels.
+        ConfigError: when the corpora have no labels for this tagger.
+        ModelError: when the tagger does not load.
         InputError: when a corpus cannot be read, holds no word, or has no sentence of a number asked for.
     """
     tagger = load(job.folder, device=job.device)
-    if tagger.vocabulary.scheme == "TOKENS":
-        raise ModelError(f"{job.folder}: a tagger of token labels; the figures are about entities")
-    material = _Material(job, tagger, read_gold_for(tagger, job.data, labels=job.labels))
+    material = _Material(job, tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form))
     last = len(material.gold)
     strange = [number for number in job.sentences if not 1 <= number <= last]
     if strange:
@@ -95,7 +96,7 @@ def run(job: FiguresJob) -> Answer:
             left_out[figure.name] = reason
             continue
         note(f"{figure.name} ...")
-        path = job.output / f"{figure.name}.{job.form}"
+        path = job.output / f"{figure.name}.{job.picture}"
         values = figure.measure(material)
         figure.draw(values, path, title=title)
         drawn[figure.name] = {"file": path.name, **values}
@@ -138,8 +139,17 @@ class _Material:
         found = tagger.predict_documents(self.plain, batch_words=self.job.batch_words)
         return [prediction for document in found for prediction in document]
 
+    @property
+    def read(self) -> Reading:
+        """How labels are read: as entities, or as those of single words, whose F1 is their accuracy."""
+        return word_spans if self.tagger.vocabulary.scheme == "TOKENS" else entity_spans
+
+    @property
+    def score(self) -> str:
+        return "accuracy" if self.read is word_spans else "F1"
+
     def f1(self, labels: Sequence[Sequence[str]]) -> float:
-        return span_scores(self.gold, labels).overall.f1
+        return sum(grouped_scores(self.gold, labels, lambda *_: "all", read=self.read).values(), Scores()).f1
 
     def timed(self, documents: Documents, *, samples: int | None = None) -> tuple[list[Prediction], float]:
         """Give one a sentence, and words a second; the clock runs until it can be believed."""
@@ -165,7 +175,7 @@ def _measure_samples(material: _Material) -> Values:
                 "words_per_second": speed,
             }
         )
-    return {"score": "F1", "device": material.job.device, "points": points}
+    return {"score": material.score, "device": material.job.device, "points": points}
 
 
 def _measure_length(material: _Material) -> Values:
@@ -180,7 +190,8 @@ def _measure_length(material: _Material) -> Values:
         if documents:
             timed[name] = sum(map(len, documents)), material.timed(documents)[1]
     # Last, since this keeps an encoder's features, after which nothing can be timed.
-    scores = scores_by_sentence_length(material.gold, [prediction.labels for prediction in material.predicted])
+    labels = [prediction.labels for prediction in material.predicted]
+    scores = scores_by_sentence_length(material.gold, labels, read=material.read)
     bins = [
         {
             "words": name,
@@ -191,7 +202,7 @@ def _measure_length(material: _Material) -> Values:
         }
         for name, (sentences, speed) in timed.items()
     ]
-    return {"score": "F1", "device": material.job.device, "bins": bins}
+    return {"score": material.score, "device": material.job.device, "bins": bins}
 
 
 def _measure_threshold(material: _Material) -> Values:
@@ -208,7 +219,7 @@ def _measure_threshold(material: _Material) -> Values:
         }
         for entry in curve
     ]
-    return {"score": "F1", "draft_f1": draft, "own": tagger.threshold, "points": points}
+    return {"score": material.score, "draft_f1": draft, "own": tagger.threshold, "points": points}
 
 
 def _measure_memory(material: _Material) -> Values:
@@ -220,10 +231,10 @@ def _measure_memory(material: _Material) -> Values:
     for slots in SLOTS:
         tagger.set_memory_slots(slots)
         labels = [prediction.labels for prediction in material.predict(tagger)]
-        recurring = recurring_scores(material.documents, labels)
-        points.append({"slots": slots, "f1": material.f1(labels), "recurring_names": recurring.recall})
+        recurring = recurring_scores(material.documents, labels, read=material.read)
+        points.append({"slots": slots, "f1": material.f1(labels), "recurring": recurring.recall})
     own = material.tagger.memory_slots if isinstance(material.tagger, TwoStageTagger) else None
-    return {"score": "F1", "own": own, "points": points}
+    return {"score": material.score, "own": own, "points": points}
 
 
 def _measure_uncertainty(material: _Material) -> Values:
@@ -310,7 +321,7 @@ def _draw_maps(material: _Material, number: int, maps: Mapping[str, AttentionMap
     numbers = {}
     for name, found in maps.items():
         weights, columns = _looked_at(found)
-        path = material.job.output / f"attention-{number}-{'-'.join(name.split())}.{material.job.form}"
+        path = material.job.output / f"attention-{number}-{'-'.join(name.split())}.{material.job.picture}"
         heads = len(found.weights)
         name_and_place = f"attention: {name}; sentence {number:,}"
         drawings.draw_attention(

@@ -1,6 +1,7 @@
 """Where a tagger is right: by the length of names and sentences, by what training knew, by repetition and uncertainty.
 
-Every function takes gold and predicted labels in BIO2, one sequence a sentence, all sentences in reading order.
+Every function takes gold and predicted labels, one sequence a sentence, all sentences in reading order. They are in
+BIO2, or, where a function has a ``read``, token labels with ``read=word_spans``: each word then is a name by itself.
 """
 
 from collections import Counter, defaultdict
@@ -10,8 +11,8 @@ from itertools import pairwise
 
 from models.consistency import name_key
 from models.data import Sentence
-from models.labels import Span, convert_labels, decode_spans, split_label
-from models.training.metrics import Scores, grouped_scores
+from models.labels import Span, convert_labels, split_label
+from models.training.metrics import Reading, Scores, entity_spans, grouped_scores
 
 Labels = Sequence[Sequence[str]]
 Names = Mapping[tuple[str, ...], frozenset[str]]
@@ -33,13 +34,13 @@ def scores_by_mention_length(gold: Labels, predicted: Labels) -> dict[str, Score
     return _in_order(grouped_scores(gold, predicted, group), MENTION_LENGTHS)
 
 
-def scores_by_sentence_length(gold: Labels, predicted: Labels) -> dict[str, Scores]:
+def scores_by_sentence_length(gold: Labels, predicted: Labels, *, read: Reading = entity_spans) -> dict[str, Scores]:
     """Score by the words of the sentence, in the bins ``SENTENCE_LENGTHS``."""
 
     def group(number: int, _: Span) -> str:
         return sentence_length(len(gold[number]))
 
-    return _in_order(grouped_scores(gold, predicted, group), SENTENCE_LENGTHS)
+    return _in_order(grouped_scores(gold, predicted, group, read=read), SENTENCE_LENGTHS)
 
 
 def sentence_length(words: int) -> str:
@@ -47,8 +48,10 @@ def sentence_length(words: int) -> str:
     return SENTENCE_LENGTHS[sum(words > bound for bound in _LENGTH_BOUNDS[1:])]
 
 
-def scores_by_novelty(sentences: Sequence[Sentence], predicted: Labels, known: Names) -> dict[str, Scores]:
-    """Score by whether training held the name as an entity of this type, of other types only, or not at all.
+def scores_by_novelty(
+    sentences: Sequence[Sentence], predicted: Labels, known: Names, *, read: Reading = entity_spans
+) -> dict[str, Scores]:
+    """Score by whether training held the name with this type, with other types only, or not at all.
 
     Args:
         sentences: with gold labels.
@@ -59,19 +62,21 @@ def scores_by_novelty(sentences: Sequence[Sentence], predicted: Labels, known: N
         kinds = known.get(_key(sentences[number], span), frozenset())
         return SAME_TYPE if span.label in kinds else OTHER_TYPE if kinds else UNSEEN
 
-    return _in_order(grouped_scores(_gold(sentences), predicted, group), (SAME_TYPE, OTHER_TYPE, UNSEEN))
+    return _in_order(grouped_scores(_gold(sentences), predicted, group, read=read), (SAME_TYPE, OTHER_TYPE, UNSEEN))
 
 
-def known_names(sentences: Iterable[Sentence]) -> Names:
+def known_names(sentences: Iterable[Sentence], *, read: Reading = entity_spans) -> Names:
     """Collect the names of training sentences with gold labels."""
     kinds: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
     for sentence in sentences:
-        for span in decode_spans(sentence.labels or (), "BIO"):
+        for span in read(sentence.labels or ()):
             kinds[_key(sentence, span)].add(span.label)
     return {name: frozenset(found) for name, found in kinds.items()}
 
 
-def recurring_scores(documents: Sequence[Sequence[Sentence]], predicted: Labels) -> Scores:
+def recurring_scores(
+    documents: Sequence[Sequence[Sentence]], predicted: Labels, *, read: Reading = entity_spans
+) -> Scores:
     """Score the mentions of recurring names; the recall is the share of them that are right.
 
     A name recurs when its words, lower-cased, are a gold mention twice or more in the document, of whatever types.
@@ -83,16 +88,14 @@ def recurring_scores(documents: Sequence[Sequence[Sentence]], predicted: Labels)
     """
     recurring: list[set[tuple[str, ...]]] = []
     for document in documents:
-        counts = Counter(
-            _key(sentence, span) for sentence in document for span in decode_spans(sentence.labels or (), "BIO")
-        )
+        counts = Counter(_key(sentence, span) for sentence in document for span in read(sentence.labels or ()))
         recurring += [{name for name, count in counts.items() if count > 1}] * len(document)
     sentences = [sentence for document in documents for sentence in document]
 
     def group(number: int, span: Span) -> str:
         return "recurring" if _key(sentences[number], span) in recurring[number] else "single"
 
-    return grouped_scores(_gold(sentences), predicted, group).get("recurring", Scores())
+    return grouped_scores(_gold(sentences), predicted, group, read=read).get("recurring", Scores())
 
 
 def scores_by_position(gold: Labels, predicted: Labels) -> dict[str, Scores]:
@@ -141,7 +144,7 @@ class UncertaintyByOutcome:
 def uncertainty_by_outcome(
     gold: Labels, predicted: Labels, uncertainty: Sequence[Sequence[float]]
 ) -> UncertaintyByOutcome:
-    """Part words by whether their BIO2 label was right.
+    """Part words by whether their label was right, in BIO2 or a token label.
 
     Args:
         predicted: labels of the stage that the uncertainty is of.

@@ -1,13 +1,16 @@
 """Scores: strict span F1 and seqeval's strict F1 beside it for entities, accuracy for token labels."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from models.labels import Span, decode_spans
 
 Grouping = Callable[[int, Span], str]
 """Names the group of a span, given the number of its sentence."""
+
+Reading = Callable[[Sequence[str]], Iterable[Span]]
+"""Reads the spans off the labels of a sentence: ``entity_spans`` or ``word_spans``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +78,24 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     return SpanScores(overall=sum(by_type.values(), Scores()), by_type=by_type)
 
 
+def entity_spans(labels: Sequence[str]) -> tuple[Span, ...]:
+    """Read the entities off BIO2 labels."""
+    return decode_spans(labels, "BIO")
+
+
+def word_spans(labels: Sequence[str]) -> tuple[Span, ...]:
+    """Take token labels as spans of one word each, so that the recall of spans is the accuracy of words."""
+    return tuple(Span(place, place + 1, label) for place, label in enumerate(labels))
+
+
 def grouped_scores(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], group: Grouping
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    group: Grouping,
+    *,
+    read: Reading = entity_spans,
 ) -> dict[str, Scores]:
-    """Score BIO2 label sequences by exact spans and types, each group of spans by itself.
+    """Score label sequences by exact spans and types, each group of spans by itself.
 
     A span has one group, whichever side it was read off, so the groups sum to the whole.
 
@@ -89,12 +106,17 @@ def grouped_scores(
         ValueError: when the two have not the same number of sentences or words.
     """
     wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
-    for number, (wanted_labels, found_labels) in enumerate(_paired(gold, predicted)):
-        wanted_spans, found_spans = set(decode_spans(wanted_labels, "BIO")), set(decode_spans(found_labels, "BIO"))
+    for number, (wanted_labels, found_labels) in enumerate(zip(gold, predicted, strict=True)):
+        if len(wanted_labels) != len(found_labels):
+            raise ValueError(f"sentence {number}: expected {len(wanted_labels)} labels, got {len(found_labels)}")
+        wanted_spans, found_spans = set(read(wanted_labels)), set(read(found_labels))
         wanted.update(group(number, span) for span in wanted_spans)
         found.update(group(number, span) for span in found_spans)
         right.update(group(number, span) for span in wanted_spans & found_spans)
-    return _scores(wanted, found, right)
+    return {
+        name: Scores(gold=wanted[name], predicted=found[name], correct=right[name])
+        for name in sorted(wanted.keys() | found.keys())
+    }
 
 
 def token_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> TokenScores:
@@ -103,12 +125,9 @@ def token_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str
     Raises:
         ValueError: when the two have not the same number of sentences or words.
     """
-    wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
-    for wanted_labels, found_labels in _paired(gold, predicted):
-        wanted.update(wanted_labels)
-        found.update(found_labels)
-        right.update(one for one, other in zip(wanted_labels, found_labels, strict=True) if one == other)
-    return TokenScores(words=wanted.total(), correct=right.total(), by_label=_scores(wanted, found, right))
+    by_label = grouped_scores(gold, predicted, lambda _, span: span.label, read=word_spans)
+    total = sum(by_label.values(), Scores())
+    return TokenScores(words=total.gold, correct=total.correct, by_label=by_label)
 
 
 def seqeval_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
@@ -124,19 +143,3 @@ def seqeval_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
         zero_division=0,
     )
     return 100.0 * float(value)
-
-
-def _paired(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
-) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
-    for number, (wanted, found) in enumerate(zip(gold, predicted, strict=True)):
-        if len(wanted) != len(found):
-            raise ValueError(f"sentence {number}: expected {len(wanted)} labels, got {len(found)}")
-        yield wanted, found
-
-
-def _scores(gold: Counter[str], predicted: Counter[str], correct: Counter[str]) -> dict[str, Scores]:
-    return {
-        name: Scores(gold=gold[name], predicted=predicted[name], correct=correct[name])
-        for name in sorted(gold.keys() | predicted.keys())
-    }

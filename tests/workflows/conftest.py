@@ -11,6 +11,7 @@ from models.checkpoint import save_tagger
 from models.data import Vocabulary
 from models.registry import build_tagger
 from pipeline.readers.gold import read_gold
+from pipeline.readers.gold_lines import GoldFormat
 from workflows import tracking
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,6 +42,19 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = {"representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8, "layers": 1}}
     tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences(sentences))
     folder = tmp_path_factory.mktemp("taggers") / "tiny"
+    save_tagger(tagger.eval(), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def token_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of a small BiLSTM-softmax of parts of speech with random weights; it must not be changed."""
+    form = GoldFormat(label_column="upos", label_scheme="TOKENS")
+    sentences = [sentence for document in read_gold(EXAMPLES / "train/train.conllu", form) for sentence in document]
+    torch.manual_seed(1)
+    config = {"scheme": "TOKENS", "representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8}}
+    tagger = build_tagger("bilstm_softmax", config, Vocabulary.from_sentences(sentences, scheme="TOKENS"))
+    folder = tmp_path_factory.mktemp("taggers") / "tokens"
     save_tagger(tagger.eval(), folder)
     return folder
 

@@ -127,3 +127,24 @@ def test_the_command_prints_a_table_by_type(tiny_bundle: Path) -> None:
     assert "every PLACE of the corpus counts as missed" in result.stderr
     wrong = CliRunner().invoke(main, ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--labels", "ORG"])
     assert (wrong.exit_code, "GPE=LOC,MISC=" in wrong.stderr) == (2, True)
+
+
+def test_parts_of_token_labels_sum_to_the_words(token_bundle: Path) -> None:
+    train = [str(GOLD.with_name("train.conllu"))]
+    form = GoldFormat(label_column="upos")
+    values = evaluate.run(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form, train=train)).values
+    for part, left_out in (("by_sentence_length", ""), ("by_novelty", "seen"), ("label_scores", "")):
+        parts = [found for name, found in values[part].items() if name != left_out]
+        assert sum(found["gold"] for found in parts) == sum(found["predicted"] for found in parts) == values["words"]
+        right = sum(found["correct"] for found in parts)
+        assert 100 * right / values["words"] == pytest.approx(values["accuracy"])
+    assert 0 < values["by_novelty"]["unseen"]["gold"] < values["words"]
+
+
+def test_the_command_prints_the_accuracy_of_token_labels(token_bundle: Path) -> None:
+    arguments = ["evaluate", str(token_bundle), "--data", str(GOLD), "--label-column", "upos", "--train", str(GOLD)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    for text in ("accuracy ", "words by training corpus\n  seen ", "uncertainty of drafts: "):
+        assert text in result.stdout
+    assert "stage two" not in result.stdout

@@ -10,11 +10,12 @@ import torch
 from click.testing import CliRunner
 
 from models.checkpoint import load_tagger, save_tagger
-from models.data import Sentence, Vocabulary
+from models.data import Vocabulary
 from models.registry import build_tagger
 from models.training.threshold import REFINE_ALL
-from pipeline.errors import InputError, ModelError
+from pipeline.errors import InputError
 from pipeline.readers.gold import read_gold
+from pipeline.readers.gold_lines import GoldFormat
 from workflows import drawings, evaluate, figures
 from workflows.cli import main
 from workflows.evaluate import EvaluateJob
@@ -76,7 +77,7 @@ def test_the_numbers_are_the_taggers(drawn: dict[str, Any], doc_uanet_bundle: Pa
     assert [point["f1"] for point in found["samples"]["points"] if point["samples"] == 4] == [pytest.approx(f1)]
     memory = {point["slots"]: point for point in found["memory"]["points"]}
     assert memory[found["memory"]["own"]]["f1"] == pytest.approx(f1)
-    assert memory[10]["recurring_names"] == pytest.approx(scores["recurring_names"]["recall"])
+    assert memory[10]["recurring"] == pytest.approx(scores["recurring_names"]["recall"])
     points, own = found["threshold"]["points"], found["threshold"]["own"]
     assert [point["f1"] for point in points if point["threshold"] == pytest.approx(own)] == [pytest.approx(f1)]
     assert found["threshold"]["draft_f1"] == pytest.approx(scores["draft_scores"]["all"]["f1"])
@@ -95,7 +96,7 @@ def test_figures_leave_the_tagger_as_it_is(drawn: dict[str, Any], doc_uanet_bund
 
 
 def test_what_a_tagger_of_one_stage_lacks_is_left_out_and_named(tiny_bundle: Path, tmp_path: Path) -> None:
-    arguments = ["figures", str(tiny_bundle), "--data", str(GOLD), "--output", str(tmp_path), "--form", "svg"]
+    arguments = ["figures", str(tiny_bundle), "--data", str(GOLD), "--output", str(tmp_path), "--picture", "svg"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert {path.name for path in tmp_path.iterdir()} == {"figures.json", "length.svg", "uncertainty.svg"}
@@ -154,7 +155,7 @@ def test_words_of_a_picture_are_no_formulas(tmp_path: Path) -> None:
 
 
 def test_a_picture_has_the_same_bytes_each_time(tmp_path: Path) -> None:
-    values = {"score": "F1", "own": 10, "points": [{"slots": 0, "f1": 1.0, "recurring_names": 2.0}]}
+    values = {"score": "F1", "own": 10, "points": [{"slots": 0, "f1": 1.0, "recurring": 2.0}]}
     for form in PICTURES:
         for folder in ("a", "b"):
             (tmp_path / folder).mkdir(exist_ok=True)
@@ -172,9 +173,13 @@ def _draw_with_attention(data: Path, tmp_path: Path, *, sentences: list[int] | N
     return dict(figures.run(job).values)
 
 
-def test_a_tagger_of_token_labels_has_no_figures(tmp_path: Path) -> None:
-    vocabulary = Vocabulary.from_sentences([Sentence(words=("a",), labels=("DET",))], scheme="TOKENS")
-    config = {"scheme": "TOKENS", "representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8}}
-    save_tagger(build_tagger("bilstm_softmax", config, vocabulary), tmp_path)
-    with pytest.raises(ModelError, match="a tagger of token labels"):
-        figures.run(FiguresJob(folder=tmp_path, data=[str(GOLD)], output=tmp_path / "figures"))
+def test_figures_of_token_labels_are_about_accuracy(token_bundle: Path, tmp_path: Path) -> None:
+    form = GoldFormat(label_column="upos")
+    job = FiguresJob(folder=token_bundle, data=[str(GOLD)], output=tmp_path, form=form)
+    found = figures.run(job).values["figures"]
+    scores = evaluate.run(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form)).values
+    bins = found["length"]["bins"]
+    assert found["length"]["score"] == "accuracy"
+    right = sum(entry["gold"] * entry["f1"] for entry in bins)
+    assert right / scores["words"] == pytest.approx(scores["accuracy"])
+    assert sum(found["uncertainty"]["right"]) == scores["uncertainty"]["right_words"]
