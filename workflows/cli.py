@@ -136,7 +136,7 @@ def train(
 @click.argument("model")
 @click.option("--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll.")
 @click.option("--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one.")
-@click.option("--label-column", metavar="NAME", help="CoNLL-U: upos, xpos or a key of MISC.  [default: NER]")
+@click.option("--label-column", metavar="NAME", help="CoNLL-U: upos, xpos or a key of MISC; CoNLL: its number.")
 @click.option("--train", multiple=True, type=EXISTING_FILE, help="A training corpus: says which names are unseen.")
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), help="Weight samples.  [default: the tagger's own]")
@@ -165,7 +165,7 @@ def evaluate(
         folder=find_tagger(model).folder,
         data=[str(path) for path in data],
         labels=_label_map(labels),
-        form=GoldFormat(label_column=label_column),
+        form=GoldFormat(label_column=_column(label_column)),
         train=[str(path) for path in train],
         device=device,
         samples=samples,
@@ -310,6 +310,10 @@ def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str,
     if "output" not in values and not any(override.startswith("output=") for override in overrides):
         raise click.UsageError("Missing option '--output': where the annotated collection is to go.")
     return read_annotate_job(None, values={"input": source, **values}, overrides=overrides)
+
+
+def _column(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdigit() else text
 
 
 def _label_map(text: str) -> dict[str, str | None]:

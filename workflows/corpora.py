@@ -9,9 +9,9 @@ from models.data import Sentence, TreeError, check_trees
 from models.labels import Scheme, Span, decode_spans, encode_spans
 from models.layers.tree_lstm import grow_forest
 from pipeline.errors import InputError
-from pipeline.readers.conllu import PARSER_KEY, TAG_COLUMNS, read_header
+from pipeline.readers.conllu import PARSER_KEY, read_header
 from pipeline.readers.gold import read_gold
-from pipeline.readers.gold_lines import GoldFormat
+from pipeline.readers.gold_lines import TAG_COLUMNS, GoldFormat
 
 Documents = list[list[Sentence]]
 GOLD_TREES = "gold"

@@ -1,56 +1,53 @@
-"""Gold corpora in columns: the word first, its label last, a blank line between sentences.
+"""Gold corpora in columns, one word a line, a blank line between sentences.
 
 ``-DOCSTART-`` as a word starts a document; a sentence that stands in no document is a document by itself.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from models.data import Sentence
-from pipeline.errors import InputError
-from pipeline.readers.gold_lines import GoldFormat, check_labels, numbered_lines
+from pipeline.readers.gold_lines import EMPTY, Fault, GoldFormat, OnFault, Rows, numbered_lines, split_columns
 
 DOCUMENT_START = "-DOCSTART-"
 
 
-def read_gold(path: Path, form: GoldFormat) -> list[list[Sentence]]:
-    """Read the documents of a corpus, each a list of sentences with labels.
-
-    Columns are parted by tabs where the line has one, else by blanks.
+def read_rows(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[Rows]:
+    """Give the rows of each sentence; columns are parted by tabs where the line has one, else by blanks.
 
     Raises:
-        InputError: with file and line, when the file is not of this form or a label is not of the scheme.
+        InputError: when the file cannot be opened or unpacked.
     """
-    documents: list[list[Sentence]] = []
-    in_document = False
-    words: list[str] = []
-    labels: list[str] = []
-    numbers: list[int] = []
+    rows = Rows()
+    for number, line in numbered_lines(path, on_fault):
+        columns = split_columns(line) if line.strip() else []
+        if columns and DOCUMENT_START not in (columns[0], _column(columns, form.word_column)):
+            _add_row(rows, columns, number, path, form, on_fault)
+            continue
+        if rows.numbers or rows.broken:
+            yield rows
+            rows = Rows()
+        if columns:
+            # What CoNLL-2003 has behind it, -X- -X- O, is no name.
+            rows.document = columns[1] if len(columns) == 2 and columns[1] != "O" else ""
+    if rows.numbers or rows.broken:
+        yield rows
 
-    def close_sentence() -> None:
-        if not words:
-            return
-        check_labels(labels, numbers, path, form)
-        sentence = Sentence(words=tuple(words), labels=tuple(labels))
-        if in_document:
-            documents[-1].append(sentence)
-        else:
-            documents.append([sentence])
-        for column in (words, labels, numbers):
-            column.clear()
 
-    for number, line in numbered_lines(path):
-        columns = line.split("\t") if "\t" in line else line.split()
-        if not columns:
-            close_sentence()
-        elif columns[0] == DOCUMENT_START:
-            close_sentence()
-            in_document = True
-            documents.append([])
-        elif len(columns) < 2 or not columns[0] or not columns[-1]:
-            raise InputError(f"{path}:{number}: expected a word and a label, parted by a tab, got {line!r}")
-        else:
-            words.append(columns[0])
-            labels.append(columns[-1])
-            numbers.append(number)
-    close_sentence()
-    return [document for document in documents if document]
+def _add_row(rows: Rows, columns: list[str], number: int, path: Path, form: GoldFormat, on_fault: OnFault) -> None:
+    word = _column(columns, form.word_column)
+    label = _column(columns, form.label_column) if isinstance(form.label_column, int) else columns[-1]
+    tag = EMPTY if form.tag_column is None else _column(columns, form.tag_column)
+    if len(columns) < 2 or not word or not label or not tag:
+        shown = "\t".join(columns)
+        message = f"expected a word and a label, parted by a tab, got {shown!r}"
+        on_fault(Fault(path=path, line=number, message=message))
+        rows.broken = True
+        return
+    rows.words.append(word)
+    rows.labels.append(label)
+    rows.tags.append(tag)
+    rows.numbers.append(number)
+
+
+def _column(columns: list[str], number: int) -> str | None:
+    return columns[number - 1] if number <= len(columns) else None

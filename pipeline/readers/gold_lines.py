@@ -1,30 +1,100 @@
-"""What the readers of gold corpora share: options, numbered lines of a file, and labels checked in their place."""
+"""What the readers of gold corpora share: options, faults, numbered lines, and the rows of a sentence."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from models.config import Config
-from models.labels import is_legal_transition, split_label
 from pipeline.errors import InputError
+
+EMPTY = "_"
+TAG_COLUMNS = ("upos", "xpos")
+_BLANKS = re.compile("[ \t]+")
+
+FormatName = Literal["conll", "conllu", "conll2012", "semeval2010"]
+LabelScheme = Literal["BIO2", "IOB1", "BIOES", "auto", "TOKENS"]
 
 
 class GoldFormat(Config):
-    """Where the labels of a gold corpus stand and what they are."""
+    """How a gold corpus is written; what is read is BIO2 whatever the file has, or token labels."""
 
-    label_column: str | None = None
-    """CoNLL-U: `upos`, `xpos`, or the key in MISC, `NER` if none. CoNLL: the last column, always."""
-    label_scheme: Literal["BIO2", "TOKENS"] = "BIO2"
-    """`BIO2` for entities, `TOKENS` for labels of single words."""
+    format: FormatName | None = None
+    """`conll`: columns; `conllu`; `conll2012`: OntoNotes; `semeval2010`: its task 1. If null it goes by the file's
+    name: .conll, .conllu or gold_conll, each also with .gz or .zst behind."""
+    word_column: int = 1
+    """Of `conll`, counted from 1."""
+    tag_column: int | None = None
+    """Of `conll`, counted from 1: parts of speech, for the taggers that read them."""
+    label_column: int | str | None = None
+    """Of `conll`, counted from 1: the last if null. Of `conllu`: `upos`, `xpos`, or a key in MISC, `NER` if null. Of
+    the others: the entities if null, or `xpos`."""
+    label_scheme: LabelScheme = "BIO2"
+    """`BIO2`, `IOB1` and `BIOES` are for entities, `auto` tells them apart; `TOKENS`: labels of single words."""
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Give each line without its end, with its 1-based number; ``.gz`` and ``.zst`` are unpacked by name.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """Something wrong in a corpus.
+
+    Attributes:
+        line: 1-based.
+        repaired: what was made of it, where that is sure; None where a person must look.
+    """
+
+    path: Path
+    line: int
+    message: str
+    repaired: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+OnFault: TypeAlias = Callable[[Fault], None]
+
+
+def refuse(fault: Fault) -> None:
+    """Make a fault an error.
 
     Raises:
-        InputError: when the file cannot be opened or unpacked, or a line is no UTF-8.
+        InputError: always.
+    """
+    raise InputError(str(fault))
+
+
+@dataclass(slots=True)
+class Rows:
+    """The words of one sentence as they stand in the file, column by column.
+
+    Attributes:
+        document: name of the document that begins here, empty if it has none; None where none begins.
+        labels: empty where a word has none.
+        tags, heads, relations: ``_`` where a word has none; empty lists where the file has no such column.
+        numbers: the line of each word.
+        broken: whether a row is missing because of a fault.
+    """
+
+    document: str | None = None
+    words: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
+    relations: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    broken: bool = False
+
+
+def numbered_lines(path: Path, on_fault: OnFault = refuse) -> Iterator[tuple[int, str]]:
+    """Give each line without its end, with its 1-based number; ``.gz`` and ``.zst`` are unpacked by name.
+
+    Lines end with LF, CR LF or CR, and with no other character that Unicode calls a line separator.
+
+    Raises:
+        InputError: when the file cannot be opened or unpacked.
     """
     try:
         # A gold corpus is small beside a model; read whole, a cut archive fails here and not midway.
@@ -32,34 +102,19 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             content = stream.read()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: expected a readable corpus file: {error}") from error
-    for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+    for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
         try:
-            yield number, raw.removesuffix(b"\r").decode("utf-8")
+            line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             byte, column = raw[error.start], error.start + 1
-            raise InputError(f"{path}:{number}: expected UTF-8, got byte 0x{byte:02x} at column {column}") from error
+            message = f"expected UTF-8, got byte 0x{byte:02x} at column {column}"
+            on_fault(Fault(path=path, line=number, message=message))
+            line = raw.decode("utf-8", errors="replace")
+        yield number, line.rstrip(" ")
 
 
-def check_labels(labels: Sequence[str], numbers: Sequence[int], path: Path, form: GoldFormat) -> None:
-    """Check that the labels of one sentence are well-formed BIO2; any will do for token labels.
-
-    Args:
-        numbers: the line of each label.
-
-    Raises:
-        InputError: naming the first line whose label cannot stand there.
-    """
-    if form.label_scheme == "TOKENS":
-        return
-    previous: str | None = None
-    for label, number in zip(labels, numbers, strict=True):
-        try:
-            prefix, _ = split_label(label)
-        except ValueError as error:
-            raise InputError(f"{path}:{number}: {error}") from error
-        if prefix in {"E", "S"}:
-            raise InputError(f"{path}:{number}: expected BIO2 labels (O, B-, I-), got {label!r}")
-        if not is_legal_transition(previous, label, "BIO"):
-            before = previous or "the sentence's start"
-            raise InputError(f"{path}:{number}: {label!r} cannot follow {before}; BIO2 begins every name with B-")
-        previous = label
+def split_columns(line: str) -> list[str]:
+    """Split a line at tabs where it has one, else at blanks; no other white space parts columns."""
+    if "\t" in line:
+        return [column.strip(" ") for column in line.split("\t")]
+    return _BLANKS.split(line.strip(" ")) if line.strip() else []

@@ -14,7 +14,8 @@ from models.data import Sentence
 from models.labels import OUTSIDE
 from pipeline.durable import stage, store_faults, swap_in
 from pipeline.parsing import WordAnalysis
-from pipeline.readers.conllu import EMPTY, PARSER_KEY, SOURCE_KEY
+from pipeline.readers.conllu import PARSER_KEY, SOURCE_KEY
+from pipeline.readers.gold_lines import EMPTY
 
 SUFFIXES = (".conllu", ".conllu.gz", ".conllu.zst")
 

@@ -2,14 +2,16 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from models.config import ConfigError
 from models.data import Sentence
 from pipeline.errors import InputError
-from pipeline.readers.gold import read_gold
-from pipeline.readers.gold_lines import GoldFormat
+from pipeline.readers.gold import read_corpus, read_gold
+from pipeline.readers.gold_lines import Fault, GoldFormat, LabelScheme, refuse
 
 CONLLU = """\
 # newdoc id = first
@@ -161,3 +163,81 @@ def test_a_missing_or_cut_file_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "cut.conll.gz").write_bytes(gzip.compress(CONLL.encode() * 50)[:-9])
     with pytest.raises(InputError, match="readable corpus file"):
         read_gold(tmp_path / "cut.conll.gz")
+
+
+def test_conll_columns_are_taken_in_any_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "1 I-PER NNP Ada\n2 O VBD slept\n")
+    form = GoldFormat(format="conll", word_column=4, tag_column=3, label_column=2, label_scheme="IOB1")
+    assert read_gold(path, form) == [
+        [Sentence(words=("Ada", "slept"), labels=("B-PER", "O"), tags=("NNP", "VBD"))],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "labels"),
+    [("BIO2", "B-PER I-PER B-PER O"), ("IOB1", "I-PER I-PER B-PER O"), ("BIOES", "B-PER E-PER S-PER O")],
+)
+def test_labels_of_every_scheme_become_bio2(tmp_path: Path, scheme: LabelScheme, labels: str) -> None:
+    rows = "".join(f"w\t{label}\n" for label in labels.split())
+    path = write(tmp_path / "a.conll", f"-DOCSTART- -X- O O\n\n{rows}")
+    for asked in (scheme, "auto"):
+        corpus = read_corpus(path, GoldFormat(label_scheme=asked), refuse)
+        assert corpus.label_scheme == scheme
+        assert corpus.documents[0].sentences[0].labels == ("B-PER", "I-PER", "B-PER", "O")
+
+
+def test_conll_blanks_other_than_tab_and_space_belong_to_words(tmp_path: Path) -> None:
+    text = "a\u2028b B-PER  \nno\u00a0way\tO  \n  c\u0085d  O\n   \ne\u2029f\tO"
+    documents = read_gold(write(tmp_path / "a.conll", text))
+    assert [document[0].words for document in documents] == [("a\u2028b", "no\u00a0way", "c\u0085d"), ("e\u2029f",)]
+
+
+def test_conllu_line_ends_byte_order_mark_and_odd_blanks_change_nothing(tmp_path: Path) -> None:
+    plain = read_gold(write(tmp_path / "plain.conllu", CONLLU.replace("Rhein\tRhein", "Rh\u2028ein\tRhein")))
+    ends = ("\r\n", "\n", "\r", "  \n")
+    lines = CONLLU.replace("Rhein\tRhein", "Rh\u2028ein\tRhein").split("\n")[:-1]
+    mixed = "\ufeff" + "".join(line + ends[number % 4] for number, line in enumerate(lines))
+    (tmp_path / "mixed.conllu").write_bytes(mixed.encode())
+    assert plain[0][0].words == ("Zu", "dem", "Rh\u2028ein")
+    assert read_gold(tmp_path / "mixed.conllu") == plain
+
+
+def test_documents_keep_their_names_and_lines(tmp_path: Path) -> None:
+    conllu = read_corpus(write(tmp_path / "a.conllu", CONLLU), GoldFormat(), refuse).documents
+    assert [(document.name, document.lines) for document in conllu] == [("first", (4, 10)), ("", (14,))]
+    conll = read_corpus(write(tmp_path / "a.conll", f"early\tO\n\n{CONLL}"), GoldFormat(), refuse).documents
+    assert [(document.name, document.lines) for document in conll] == [(None, (1,)), ("one", (5, 8)), ("two", (12,))]
+    four = write(tmp_path / "b.conll", "-DOCSTART- -X- -X- O\n\nyes UH B-NP O\n")
+    assert read_corpus(four, GoldFormat(), refuse).documents[0].name == ""
+
+
+def test_every_fault_is_reported_and_sound_sentences_are_given(tmp_path: Path) -> None:
+    text = b"Ada\tI-PER\nKing\tI-PER\n\nno\n\nyes\tO\n\nn\\xff\tO\nx\tB\n".replace(b"\\xff", b"\xff")
+    (tmp_path / "a.conll").write_bytes(text)
+    faults: list[Fault] = []
+    corpus = read_corpus(tmp_path / "a.conll", GoldFormat(), faults.append)
+    assert [(fault.line, fault.repaired) for fault in sorted(faults, key=lambda fault: fault.line)] == [
+        (1, "B-PER"), (4, None), (8, None), (9, None),
+    ]  # fmt: skip
+    labels = [document.sentences[0].labels for document in corpus.documents]
+    assert labels == [("B-PER", "I-PER"), ("O",), ("O", "O")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "form", "message"),
+    [
+        ("a.conll", CONLL, {"label_column": "upos"}, "label_column: expected the number of a column for conll"),
+        ("a.conllu", CONLLU, {"label_column": 4}, "label_column: expected upos, xpos or a key of MISC for conllu"),
+    ],
+)
+def test_only_the_columns_of_the_format_can_be_asked_for(
+    tmp_path: Path, name: str, text: str, form: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_gold(write(tmp_path / name, text), GoldFormat(**form))
+
+
+def test_a_column_that_a_line_lacks_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "Ada\tNNP\tB-PER\nslept\tVBD\n")
+    with pytest.raises(InputError, match=r"a\.conll:2: expected a word and a label"):
+        read_gold(path, GoldFormat(label_column=3))

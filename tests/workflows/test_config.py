@@ -155,3 +155,11 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: expected a readable YAML file"):
         read_yaml(tmp_path / "none.yaml")
+
+
+def test_the_columns_of_a_corpus_are_set_by_name_or_number(train_file: Path) -> None:
+    for column in ("xpos", 4):
+        job = read_train_job(train_file, overrides=[f"data.label_column={column}", "data.format=conll2012"])
+        assert (job.data.label_column, job.data.format) == (column, "conll2012")
+    with pytest.raises(ConfigError, match=r"data\.format: .*'conll2013'"):
+        read_train_job(train_file, overrides=["data.format=conll2013"])

@@ -209,10 +209,11 @@ def test_parts_of_speech_for_a_tagger_of_entities_are_refused(train_file: Path, 
 
 
 def test_token_labels_that_training_lacks_cost_a_warning(
-    train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    train_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = ["model.scheme=TOKENS", "data.label_column=upos", "data.test=null", "fit.epochs=1"]
-    dev = write_corpus("Oh\tINTERJECTION\n\nit\tPRON\n")
+    dev = tmp_path / "dev.conllu"
+    dev.write_text("1\tOh\toh\tINTERJECTION\t_\t_\t0\troot\t_\t_\n")
     job = read_train_job(train_file, overrides=[*overrides, f"data.dev={dev}"])
     train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
     assert "holds INTERJECTION, the training corpora do not" in capsys.readouterr().err

@@ -1,0 +1,136 @@
+"""The shared tasks' files: documents, words, entities in brackets, trees; faults with file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from models.config import ConfigError
+from models.data import Sentence
+from pipeline.errors import InputError
+from pipeline.readers.gold import read_corpus, read_gold
+from pipeline.readers.gold_lines import Fault, GoldFormat, refuse
+
+ONTONOTES = """\
+#begin document (wb/shop/00/shop_0000); part 000
+wb/shop/00/shop_0000   0   0     Ada    NNP  (TOP(S(NP*   -   -   -   -   (PERSON*   (ARG0*   (7
+wb/shop/00/shop_0000   0   1    King    NNP           *)  -   -   -   -          *)       *)   7)
+wb/shop/00/shop_0000   0   2   -LRB-  -LRB-           *   -   -   -   -          *        *    -
+wb/shop/00/shop_0000   0   3    Oslo    NNP           *   -   -   -   -       (GPE)       *    -
+wb/shop/00/shop_0000   0   4   -RRB-  -RRB-           *)) -   -   -   -          *        *    -
+
+wb/shop/00/shop_0000   0   0    Rain     NN           *   -   -   -   -          *        -
+
+#end document
+#begin document (wb/shop/00/shop_0000); part 001
+wb/shop/00/shop_0000   1   0     Yes     UH           *   -   -   -   -          *        -
+
+#end document
+"""
+
+COLUMNS = "{}\t{}\t{}\t_\t{}\t_\t_\t_\t{}\t_\t{}\t_\t{}\t_\t_\t_\t_\n"
+SEMEVAL = (
+    "#begin document 4101\n"
+    + COLUMNS.format(1, "Ada", "ada", "NNP", 2, "NAME", "(person")
+    + COLUMNS.format(2, "King", "king", "NNP", 3, "SBJ", "person)")
+    + COLUMNS.format(3, "left", "leave", "VBD", 0, "ROOT", "_")
+    + COLUMNS.format(4, "Oslo", "oslo", "NNP", 3, "OBJ", "(gpe)")
+    + "\n"
+    + COLUMNS.format(1, "Rain", "rain", "NN", "_", "_", "_")
+    + "#end document 4101\n"
+)
+SEMEVAL_FORMAT = GoldFormat(format="semeval2010")
+
+
+def semeval(cells: list[str]) -> str:
+    """Write a sentence with these cells in the column of entities."""
+    rows = enumerate(cells, start=1)
+    return "".join(COLUMNS.format(number, "w", "w", "NN", 0, "ROOT", cell) for number, cell in rows)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_ontonotes_gives_documents_words_and_entities(tmp_path: Path) -> None:
+    path = write(tmp_path / "shop_0000.v4_gold_conll", ONTONOTES)
+    assert read_gold(path) == [
+        [
+            Sentence(
+                words=("Ada", "King", "(", "Oslo", ")"),
+                labels=("B-PERSON", "I-PERSON", "O", "B-GPE", "O"),
+                tags=("NNP", "NNP", "-LRB-", "NNP", "-RRB-"),
+            ),
+            Sentence(words=("Rain",), labels=("O",), tags=("NN",)),
+        ],
+        [Sentence(words=("Yes",), labels=("O",), tags=("UH",))],
+    ]
+    names = [document.name for document in read_corpus(path, GoldFormat(), refuse).documents]
+    assert names == ["(wb/shop/00/shop_0000); part 000", "(wb/shop/00/shop_0000); part 001"]
+
+
+def test_ontonotes_gives_parts_of_speech_as_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", ONTONOTES)
+    form = GoldFormat(format="conll2012", label_column="xpos", label_scheme="TOKENS")
+    ((sentence, _), _) = read_gold(path, form)
+    assert (sentence.labels, sentence.tags) == (("NNP", "NNP", "-LRB-", "NNP", "-RRB-"), None)
+
+
+def test_semeval_gives_documents_words_entities_and_trees(tmp_path: Path) -> None:
+    path = write(tmp_path / "en.train.txt", SEMEVAL)
+    assert read_gold(path, SEMEVAL_FORMAT) == [
+        [
+            Sentence(
+                words=("Ada", "King", "left", "Oslo"),
+                labels=("B-person", "I-person", "O", "B-gpe"),
+                tags=("NNP", "NNP", "VBD", "NNP"),
+                heads=(2, 3, 0, 3),
+                relations=("NAME", "SBJ", "ROOT", "OBJ"),
+            ),
+            Sentence(words=("Rain",), labels=("O",), tags=("NN",)),
+        ]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["(org", "_", "org)"], ("B-org", "I-org", "I-org")),
+        (["(org)", "(org*", "*)"], ("B-org", "B-org", "I-org")),
+        (["(org", "org)", "(org)"], ("B-org", "I-org", "B-org")),
+    ],
+)
+def test_brackets_of_either_task_are_read(tmp_path: Path, cells: list[str], labels: tuple[str, ...]) -> None:
+    assert read_gold(write(tmp_path / "a.txt", semeval(cells)), SEMEVAL_FORMAT)[0][0].labels == labels
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["*", "*)", "_"], r":2: '\*\)' closes an entity that this sentence has not opened"),
+        (["_", "(org", "_"], r":2: the org that begins here is not closed in its sentence"),
+        (["(org", "(per)", "org)"], r":2: '\(per\)' opens an entity within another, the org of word 1"),
+        (["(org", "per)", "_"], r":2: 'per\)' closes another entity than the one that is open, of type org"),
+        (["(org", "org)|(per)", "_"], r":2: .* opens an entity at the last word of another"),
+        (["(org)|(per", "per)", "_"], r":1: .* opens an entity at the last word of another"),
+        (["_", "org", "_"], r":2: expected an entity such as \(PERSON\*, \*\) or \(PERSON\), got 'org'"),
+    ],
+)
+def test_brackets_that_are_no_spans_are_named(tmp_path: Path, cells: list[str], message: str) -> None:
+    path = write(tmp_path / "a.txt", semeval(cells))
+    with pytest.raises(InputError, match=rf"a\.txt{message}"):
+        read_gold(path, SEMEVAL_FORMAT)
+    faults: list[Fault] = []
+    assert read_corpus(path, SEMEVAL_FORMAT, faults.append).documents == ()
+    assert all(fault.repaired is None for fault in faults)
+
+
+def test_a_line_with_too_few_columns_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a_gold_conll", ONTONOTES.replace("   -   -   -   -       (GPE)       *    -", ""))
+    with pytest.raises(InputError, match=r"a_gold_conll:5: expected a word in column 4 and 11 columns or more, got 6"):
+        read_gold(path)
+
+
+def test_only_the_columns_that_there_are_can_be_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected xpos for conll2012"):
+        read_gold(write(tmp_path / "a_gold_conll", ONTONOTES), GoldFormat(label_column="NER"))
