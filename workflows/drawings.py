@@ -46,8 +46,7 @@ def draw_samples(values: Mapping[str, Any], path: Path, *, title: str) -> None:
     drafts = [point["draft_f1"] for point in values["points"]]
     scores.plot(numbers, drafts, color=ORANGE, marker="s", linestyle="--", label="drafts alone")
     scores.set(ylabel=f"{values['score']} in percent")
-    speed.plot(numbers, [point["words_per_second"] for point in values["points"]], color=BLUE, marker="o")
-    speed.set(ylabel=f"words per second ({values['device']})", ylim=(0, None))
+    _draw_speed(speed, numbers, values["points"], device=values["device"])
     for axes in (scores, speed):
         axes.set(xlabel="weight samples M", xscale="log")
         _tick_at(axes, numbers)
@@ -79,8 +78,7 @@ def draw_length(values: Mapping[str, Any], path: Path, *, title: str) -> None:
     names = [f"{entry['words']}\n({entry['sentences']:,})" for entry in bins]
     scores.plot(places, [entry["f1"] for entry in bins], color=BLUE, marker="o")
     scores.set(ylabel=f"{values['score']} in percent")
-    speed.plot(places, [entry["words_per_second"] for entry in bins], color=BLUE, marker="o")
-    speed.set(ylabel=f"words per second ({values['device']})", ylim=(0, None))
+    _draw_speed(speed, places, bins, device=values["device"])
     for axes in (scores, speed):
         axes.set(xlabel="words of the sentence (sentences)")
         axes.set_xticks(places, names, fontsize="small")
@@ -133,6 +131,12 @@ def draw_attention(
     axes.set_yticks(range(len(rows)), rows, fontsize="small", parse_math=False)
     figure.colorbar(image, ax=axes, label="weight" if heads == 1 else f"weight, mean of {heads} heads", shrink=0.8)
     _save(figure, path)
+
+
+def _draw_speed(axes: Axes, places: Sequence[int], points: Sequence[Mapping[str, Any]], *, device: str) -> None:
+    speeds = [point["words_per_second"] for point in points]
+    axes.plot(places, speeds, color=BLUE, marker="o")
+    axes.set(ylabel=f"words per second ({device})", ylim=(0, 1.08 * max(speeds)))
 
 
 def _panels(number: int, title: str) -> tuple[Figure, Sequence[Axes]]:

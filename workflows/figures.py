@@ -16,6 +16,7 @@ import numpy as np
 from models.base import Tagger
 from models.checkpoint import tagger_digest
 from models.data import Sentence
+from models.labels import OUTSIDE
 from models.outputs import AttentionMap, Prediction
 from models.training.breakdown import (
     SENTENCE_LENGTHS,
@@ -40,6 +41,7 @@ SLOTS = (0, 1, 2, 5, 10, 20)
 UNCERTAINTY_STEP = 0.1
 UNCERTAIN_SENTENCES = 2
 LONGEST_DRAWN = 60
+LONGEST_WORD = 24
 MOST_COLUMNS = 80
 # Attention over a document takes memory by its sentences and the square of the longest one.
 MOST_CELLS = 4_000_000
@@ -325,7 +327,12 @@ def _draw_maps(material: _Material, number: int, maps: Mapping[str, AttentionMap
         heads = len(found.weights)
         name_and_place = f"attention: {name}; sentence {number:,}"
         drawings.draw_attention(
-            weights, path, rows=rows, columns=columns, heads=heads, title=f"{name_and_place}\n{title}"
+            weights,
+            path,
+            rows=rows,
+            columns=[_shown(column) for column in columns],
+            heads=heads,
+            title=f"{name_and_place}\n{title}",
         )
         numbers[name] = {"file": path.name, "heads": heads, "columns": columns, "weights": weights}
     return {
@@ -351,8 +358,12 @@ def _looked_at(found: AttentionMap) -> tuple[list[list[float]], list[str]]:
 
 def _row_name(word: str, label: str, draft: str) -> str:
     if label == draft:
-        return word if label == "O" else f"{word}  {label}"
-    return f"{word}  {draft} > {label}"
+        return _shown(word) if label == OUTSIDE else f"{_shown(word)}  {label}"
+    return f"{_shown(word)}  {draft} > {label}"
+
+
+def _shown(word: str) -> str:
+    return word if len(word) <= LONGEST_WORD else f"{word[: LONGEST_WORD - 3]}..."
 
 
 def _most_uncertain(material: _Material) -> list[int]:

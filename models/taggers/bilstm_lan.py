@@ -5,6 +5,7 @@ reads both; the last layer's attention scores are the logits. Only they are supe
 word: what a neighbour's label says travels through the higher BiLSTM layers, not through a CRF.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, cast
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -18,6 +19,7 @@ from models.decoders.softmax import SoftmaxDistribution
 from models.layers.bilstm import BiLstm, BiLstmConfig
 from models.layers.char_lstm import CharLstmConfig
 from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from models.outputs import AttentionWeights
 
 
 class BiLstmLanConfig(TaggerConfig):
@@ -77,18 +79,19 @@ class BiLstmLan(OneStageTagger):
         distribution: SoftmaxDistribution = self.scorer(hidden, self.labels, batch.mask)
         return distribution
 
-    def label_weights(self, batch: Batch) -> list[Tensor]:
-        """Give the attention that words pay to labels, for each layer but the last; none without attention.
-
-        The last layer's is the distribution itself.
-
-        Returns:
-            A tensor a layer, shape ``(B, heads, T, L)``, float, 0..1; zeros where padded.
-        """
-        return self._read(batch)[1]
+    @override
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        """Give the attention that each layer pays to labels, ``labels_1`` and up; the last is the distribution."""
+        hidden, weights = self._read(batch)
+        decided: SoftmaxDistribution = self.scorer(hidden, self.labels, batch.mask)
+        layers = {**dict(enumerate(weights, start=1)), len(self.lstms): decided.marginals()[:, None]}
+        return {f"labels_{layer}": AttentionWeights(weights=found, over="labels") for layer, found in layers.items()}
 
     def _read(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Give the last layer's hidden states, shape ``(B, T, width)``, and the label weights of the others."""
+        """Give the last layer's hidden states, shape ``(B, T, width)``, and the label weights of the others.
+
+        Those are of shape ``(B, heads, T, L)``, float, 0..1, a tensor a layer; zeros where padded.
+        """
         inputs = self.representation(batch, self.encoder_features(batch))
         hidden, carried, weights = inputs, None, []
         for number, lstm in enumerate(self.lstms):

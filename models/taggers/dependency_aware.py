@@ -117,11 +117,19 @@ class DependencyAware(OneStageTagger):
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
-        if self.relative is None:
-            return {}
-        attention: Any = self.relative.layer
-        weights = attention.weights(self._extract(batch)[0], batch.mask)
-        return {"relative": AttentionWeights(weights=weights[:, None], over="words")}
+        """Give the relative attention, and the global one, whose rows are alike: the sentence looks as a whole."""
+        found = {}
+        states, query = self._extract(batch)
+        if self.relative is not None:
+            relative: Any = self.relative.layer
+            weights = relative.weights(states, batch.mask)[:, None]
+            found["relative"] = AttentionWeights(weights=weights, over="words")
+            states = self.relative(states, batch.mask)
+        if self.overall is not None:
+            overall: Any = self.overall.layer
+            shares = overall.weights(states, query, batch.mask)[:, None, None]
+            found["global"] = AttentionWeights(weights=shares.expand(-1, -1, shares.shape[-1], -1), over="words")
+        return found
 
     def _branch(self, layers: list[BiLstm] | list[TreeLstm], width: int) -> nn.ModuleList:
         config = self._config

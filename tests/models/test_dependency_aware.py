@@ -179,3 +179,23 @@ def test_every_window_of_a_long_sentence_has_a_tree_of_its_own(build: Build, see
             assert head == (whole if 0 < whole <= len(window.sentence.words) else 0)
     ((prediction,),) = build("dependency_aware", window_words=20, window_overlap=6).predict_documents([[sentence]])
     assert len(prediction.labels) == 70
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, ["relative", "global"]),
+        ({"relative_attention": False}, ["global"]),
+        ({"global_attention": False}, ["relative"]),
+        ({"relative_attention": False, "global_attention": False}, []),
+    ],
+)
+def test_attention_maps_are_those_of_the_attentions_built(
+    build: Build, changes: dict[str, Any], names: list[str]
+) -> None:
+    (maps,) = build("dependency_aware", **changes).attention_maps([SENTENCE])
+    assert list(maps) == names
+    if "relative" in names:
+        assert not maps["relative"].weights[0].diagonal().any()
+    if "global" in names:
+        assert torch.equal(maps["global"].weights[0], maps["global"].weights[0, :1].expand(7, -1))

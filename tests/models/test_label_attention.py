@@ -163,19 +163,22 @@ def test_without_attention_the_next_layer_reads_hidden_states_alone(
     without.representation.load_state_dict(whole.representation.state_dict())
     hidden = second_layer_input(without, batch, record_calls)
     assert torch.equal(hidden, second_layer_input(whole, batch, record_calls)[:, :16])
-    assert without.label_weights(batch) == []
+    assert list(without.attend(batch)) == ["labels_2"]
 
 
 @torch.inference_mode()
-def test_label_weights_are_those_of_each_lower_layer(build: Build, documents: Documents) -> None:
+def test_each_layer_looks_at_labels_and_the_last_one_decides(build: Build, documents: Documents) -> None:
     tagger = build("bilstm_lan", lstm={"hidden": 8, "layers": 3})
     batch = encode(tagger, documents)
-    maps = tagger.label_weights(batch)
+    found = tagger.attend(batch)
+    assert list(found) == ["labels_1", "labels_2", "labels_3"]
+    *maps, decided = [entry.weights for entry in found.values()]
     sentences, longest = batch.mask.shape
     assert [layer.shape for layer in maps] == [(sentences, 2, longest, len(tagger.vocabulary.labels))] * 2
     for layer in maps:
         assert torch.allclose(layer.sum(-1), batch.mask[:, None, :].expand(-1, 2, -1).float(), atol=1e-6)
     assert not torch.equal(maps[0], maps[1])
+    assert torch.equal(decided[:, 0], tagger.distribution(batch).marginals())
 
 
 def starts(tagger: Any, batch: Batch, record_calls: Recorder) -> list[Any]:
