@@ -74,7 +74,7 @@ def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
 def _messages(factors: Factors) -> Messages:
     """Choose how to multiply.
 
-    On a CPU step by step: for 32 sentences of 40 words the tree took 3 times as long with 9 labels and 90 times with
+    On a CPU step by step: for 32 sentences of 40 words the tree took 3 times as long with 9 labels and 60 times with
     73 (tests/benchmarks/bench_crf.py). On a GPU, where a step's launches cost more than its arithmetic, by the tree as
     long as its matrices fit; we had none to measure that on.
     """
