@@ -81,6 +81,50 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     return workflow.preview(config) if dry_run else workflow.run(config)
 
 
+@verb(example="concord prepare my/train.conll my/dev.conll my/test.conll --output corpora/mine")
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--output", "-o", type=FOLDER, help="Folder of the clean corpora; without it, or -, only look.")
+@click.option("--format", type=click.Choice(["conll", "conllu", "conll2012", "semeval2010"]), help="[default: by name]")
+@click.option("--word-column", type=click.IntRange(min=1), default=1, show_default=True, help="Of conll, from 1 on.")
+@click.option("--tag-column", type=click.IntRange(min=1), help="Of conll, from 1 on: parts of speech.")
+@click.option("--label-column", metavar="NAME", help="conll: its number; conllu: upos, xpos or a key of MISC.")
+@click.option(
+    "--label-scheme",
+    type=click.Choice(["auto", "BIO2", "IOB1", "BIOES", "TOKENS"]),
+    default="auto",
+    show_default=True,
+    help="Of the input; auto tells it by the training corpus.",
+)
+@click.option("--to", type=click.Choice(["conll", "conllu"]), help="[default: conllu with trees or tags, else conll]")
+@click.option("--fix", is_flag=True, help="Repair what is sure: a name that begins with I- begins with B-.")
+def prepare(
+    inputs: tuple[Path, ...],
+    *,
+    output: Path | None,
+    label_column: str | None,
+    to: Literal["conll", "conllu"] | None,
+    fix: bool,
+    **options: Any,
+) -> Answer:
+    """Look gold corpora over, and write them clean.
+
+    INPUTS are the splits; a folder stands for the corpus files in it. Faults come with file and line; names and
+    sentences are compared with the corpus named train, else the first. Labels are written in BIO2. Exit code 1 when a
+    fault is left; nothing is written then.
+    """
+    from pipeline.readers.gold_lines import GoldFormat
+    from workflows import prepare as workflow
+
+    job = workflow.PrepareJob(
+        inputs=inputs,
+        form=GoldFormat(label_column=_column(label_column), **options),
+        output=None if output == Path("-") else output,
+        to=to,
+        fix=fix,
+    )
+    return workflow.run(job)
+
+
 @verb(example="concord parse examples/train/train.conllu --output runs/train.parsed.conllu.zst")
 @click.argument("corpus", type=EXISTING_FILE)
 @click.option("--output", "-o", required=True, help="The corpus with trees: .conllu, .conllu.gz or .conllu.zst.")

@@ -6,16 +6,13 @@ twice and a tagger can be told whose trees it learns from.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
-
-import pyarrow as pa
 
 from models.data import Sentence
 from models.labels import OUTSIDE
-from pipeline.durable import stage, store_faults, swap_in
 from pipeline.parsing import WordAnalysis
 from pipeline.readers.conllu import PARSER_KEY, SOURCE_KEY
 from pipeline.readers.gold_lines import EMPTY
+from pipeline.writers.packed import write_packed
 
 SUFFIXES = (".conllu", ".conllu.gz", ".conllu.zst")
 
@@ -39,13 +36,7 @@ def write_parsed_corpus(
         StoreError: when there is no space.
     """
     lines = [f"# {PARSER_KEY} = {parser}", f"# {SOURCE_KEY} = {source}", *_lines(documents, iter(analyses))]
-    content = "".join(f"{line}\n" for line in lines).encode()
-
-    def fill(stream: BinaryIO) -> None:
-        stream.write(_packed(content, path))
-
-    with store_faults(path):
-        swap_in(stage(path.parent, fill), path)
+    write_packed(path, "".join(f"{line}\n" for line in lines))
 
 
 def _lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[WordAnalysis]]) -> Iterator[str]:
@@ -61,13 +52,3 @@ def _lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[
                 )
                 yield "\t".join(EMPTY if value is None else value for value in columns)
             yield ""
-
-
-def _packed(content: bytes, path: Path) -> bytes:
-    if path.suffix == ".conllu":
-        return content
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "gzip" if path.suffix == ".gz" else "zstd") as stream:
-        stream.write(content)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed

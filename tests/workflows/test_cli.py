@@ -21,6 +21,7 @@ from workflows.console import Answer, counted, explained_errors, give, table
 CHECKOUT = Path(__file__).parents[2]
 VERBS = (
     "annotate",
+    "prepare",
     "parse",
     "train",
     "evaluate",

@@ -1,0 +1,78 @@
+"""Gold corpora in the two forms that ``pipeline.readers.gold`` reads by their names: CoNLL-U and two columns.
+
+What a tagger reads is written: words, labels, trees, parts of speech, documents. Lemmas, features and comments are not.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from models.data import Sentence
+from models.labels import OUTSIDE
+from pipeline.readers.conll import DOCUMENT_START
+from pipeline.readers.conllu import ENTITY_KEY
+from pipeline.readers.gold import GoldDocument
+from pipeline.readers.gold_lines import EMPTY
+from pipeline.writers.packed import write_packed
+
+GoldForm = Literal["conll", "conllu"]
+
+
+def write_gold(
+    path: Path,
+    documents: Iterable[GoldDocument],
+    *,
+    form: GoldForm,
+    label_column: str | None = None,
+    header: Mapping[str, str] | None = None,
+) -> None:
+    """Write a corpus in one step, over whatever bears its name.
+
+    Args:
+        label_column: of CoNLL-U: ``upos``, ``xpos`` or a key of MISC, under which every word's label is written; None
+            for entities, which stand as ``NER=`` where there is one.
+        header: comments of CoNLL-U at the head of the file.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    if form == "conll":
+        lines = _columns(documents)
+    else:
+        lines = _conllu(documents, label_column, header or {})
+    write_packed(path, "".join(f"{line}\n" for line in lines))
+
+
+def _columns(documents: Iterable[GoldDocument]) -> Iterator[str]:
+    for document in documents:
+        if document.name is not None:
+            yield f"{DOCUMENT_START}\t{document.name}" if document.name else DOCUMENT_START
+            yield ""
+        for sentence in document.sentences:
+            yield from (f"{word}\t{label}" for word, label in zip(sentence.words, sentence.labels or (), strict=True))
+            yield ""
+
+
+def _conllu(documents: Iterable[GoldDocument], label_column: str | None, header: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"# {key} = {value}" for key, value in header.items())
+    for document in documents:
+        if document.name is not None:
+            yield f"# newdoc id = {document.name}" if document.name else "# newdoc"
+        for sentence in document.sentences:
+            yield from _rows(sentence, label_column)
+            yield ""
+
+
+def _rows(sentence: Sentence, label_column: str | None) -> Iterator[str]:
+    for index, (word, label) in enumerate(zip(sentence.words, sentence.labels or (), strict=True)):
+        tag = sentence.tags[index] if sentence.tags is not None else EMPTY
+        head = str(sentence.heads[index]) if sentence.heads is not None else EMPTY
+        relation = sentence.relations[index] if sentence.relations is not None else EMPTY
+        xpos, misc = EMPTY, EMPTY
+        if label_column == "upos":
+            tag = label
+        elif label_column == "xpos":
+            xpos = label
+        elif label_column is not None or label != OUTSIDE:
+            misc = f"{label_column or ENTITY_KEY}={label}"
+        yield "\t".join((str(index + 1), word, EMPTY, tag, xpos, EMPTY, head, relation, EMPTY, misc))
