@@ -13,13 +13,10 @@ from torch import Tensor, nn
 
 from models.decoders.softmax import SoftmaxDistribution
 
-# Half-width of the uniform distribution that label embeddings start from (released code).
-_INITIAL_BOUND = 0.0025
 
-
-def label_table(labels: int, width: int) -> nn.Parameter:
-    """Make the embeddings of so many labels, shape ``(L, width)``; all layers share one such table."""
-    return nn.Parameter(torch.empty(labels, width).uniform_(-_INITIAL_BOUND, _INITIAL_BOUND))
+def label_table(labels: int, width: int, *, bound: float) -> nn.Parameter:
+    """Draw the embeddings of so many labels within ``bound`` of 0, shape ``(L, width)``; all layers share one table."""
+    return nn.Parameter(torch.empty(labels, width).uniform_(-bound, bound))
 
 
 class LabelAttention(nn.Module):

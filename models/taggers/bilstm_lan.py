@@ -32,6 +32,9 @@ class BiLstmLanConfig(TaggerConfig):
     """Heads of the label attention between layers; they divide 2 * lstm.hidden."""
     attention_dropout: float = Field(default=0.5, ge=0, lt=1)
     """Dropout on the weights of labels."""
+    label_bound: float = Field(default=0.0025, gt=0)
+    """Label embeddings start uniformly within this much of 0. The released 0.0025 makes all labels alike at first;
+    SGD tells them apart slowly, Adam in a few epochs not at all."""
     attention: bool = True
     """False is the paper's ablation without attention (table 3), which it describes in no more words. It is read
     here as: nothing is gathered from labels, each higher layer reads the hidden states alone, and the last layer
@@ -66,7 +69,7 @@ class BiLstmLan(OneStageTagger):
         one_layer = config.lstm.model_copy(update={"layers": 1})
         inputs = [self.representation.output_dimension] + [2 * width if config.attention else width] * higher
         self.lstms = nn.ModuleList(BiLstm(one_layer, dimension) for dimension in inputs)
-        self.labels = label_table(len(vocabulary.labels), width)
+        self.labels = label_table(len(vocabulary.labels), width, bound=config.label_bound)
         self.attentions = nn.ModuleList(
             LabelAttention(width, heads=config.heads, dropout=config.attention_dropout, naive=config.naive)
             for _ in range(higher if config.attention else 0)
