@@ -110,7 +110,7 @@ def read_annotate_job(
     places: dict[str, Any] = {
         "input": absolute(config.input),
         "output": absolute(config.output),
-        "parser": _with_absolute_directory(config.parser),
+        **_parser_place(config.parser),
     }
     if names_model(config):
         model = absolute_model(config.tagger.model)
@@ -128,7 +128,7 @@ def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) 
     apply_overrides(job, overrides)
     config = ParseConfig.from_mapping(job)
     places = {"input": absolute(config.input), "output": absolute(config.output)}
-    return config.model_copy(update={**places, "parser": _with_absolute_directory(config.parser)})
+    return config.model_copy(update={**places, **_parser_place(config.parser)})
 
 
 def names_model(config: AnnotateConfig) -> bool:
@@ -232,10 +232,11 @@ def absolute_model(name: str) -> str:
     return absolute(name) if not name.startswith("models:/") and folder.is_dir() else name
 
 
-def _with_absolute_directory(parser: ParserConfig) -> ParserConfig:
+def _parser_place(parser: ParserConfig) -> dict[str, ParserConfig]:
+    """Give the parser with its directory as absolute, if the job names one: a default is not to become a choice."""
     if parser.directory is None:
-        return parser
-    return parser.model_copy(update={"directory": absolute(parser.directory)})
+        return {}
+    return {"parser": parser.model_copy(update={"directory": absolute(parser.directory)})}
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library

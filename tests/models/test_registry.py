@@ -17,7 +17,7 @@ def test_every_module_of_taggers_is_one_tagger_of_that_name() -> None:
 def test_unknown_name_offers_the_nearest() -> None:
     with pytest.raises(ConfigError, match="unknown tagger 'bilstm_crff'; did you mean 'bilstm_crf'"):
         tagger_class("bilstm_crff")
-    with pytest.raises(ConfigError, match=r"unknown tagger 'x'; known taggers: bilstm_crf, "):
+    with pytest.raises(ConfigError, match=r"unknown tagger 'x'; known taggers: att_bilstm_cnn, "):
         tagger_class("x")
 
 
