@@ -133,6 +133,9 @@ class WordRepresentation(nn.Module):
             )
         rows = {word: row for row, word in enumerate(vectors.words)}
         found = 0
+        if self._config.unit_variance:
+            # Back to what was drawn: words without a vector stay small beside vectors, and all are divided alike.
+            self.words.weight /= math.sqrt(self._config.word_dimension)
         for number, word in enumerate(vocabulary.words, start=2):
             row = rows.get(word, None if self._config.frozen else rows.get(word.lower()))
             if row is not None:

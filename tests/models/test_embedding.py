@@ -111,6 +111,17 @@ def test_a_table_of_unit_variance_has_it_before_and_after_loading_vectors() -> N
     assert not built.words.weight[PADDING].any()
 
 
+def test_words_without_a_vector_keep_their_small_start_beside_vectors_in_a_table_of_unit_variance() -> None:
+    vocabulary = Vocabulary(words=tuple(map(str, range(4000))), characters=(), labels=("O",))
+    built = representation(vocabulary, unit_variance=True)
+    assert built.words is not None
+    drawn = np.random.default_rng(0).normal(0, 9, (2000, 2)).astype(np.float32)
+    built.load_vectors(vocabulary, WordVectors(list(vocabulary.words[:2000]), drawn))
+    with_vector, without = built.words.weight[2:].detach().split(2000)
+    # Words are drawn with a variance of 1 / dimension.
+    assert float(with_vector.std() / without.std()) == pytest.approx(9 * 2**0.5, rel=0.05)
+
+
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_characters_start_from_the_mean_vectors_of_their_words(dimension: int) -> None:
     vocabulary = Vocabulary(words=(), characters=("x", "y", "z", "q"), labels=("O",))
