@@ -37,7 +37,8 @@ class TaggerConfig(Config):
     lowercase: bool = False
     """Whether the word table knows words lower-cased."""
     digits: DigitRule = "each"
-    """`each`: every digit of words and characters becomes 0; `runs`: a word's run of digits becomes one 0."""
+    """`each`: every digit of words and characters becomes 0; `runs`: a word's run of digits becomes one 0; `keep`:
+    digits stay."""
     encoder: EncoderConfig | None = None
     """Pretrained features beside words and characters."""
     window_words: int = Field(default=256, ge=8)

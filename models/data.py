@@ -19,7 +19,7 @@ PADDING = 0
 UNKNOWN = 1
 IGNORED_LABEL = -100
 WORD_CASES = 4
-DigitRule = Literal["each", "runs"]
+DigitRule = Literal["each", "runs", "keep"]
 _DIGIT = re.compile(r"\d")
 _DIGIT_RUN = re.compile(r"\d+")
 
@@ -110,7 +110,8 @@ class Vocabulary:
         labels: the tagger's own labels in ``scheme``, from number 0 on.
         lowercase: whether words are lower-cased (characters never are).
         digits: ``each`` puts ``0`` for every digit of words and characters (NCRF++); ``runs`` puts one ``0`` for a run
-            of digits of a word and leaves characters alone (Wang et al., 2021).
+            of digits of a word and leaves characters alone (Wang et al., 2021); ``keep`` changes nothing (Li et al.,
+            2020).
         tags, relations: parts of speech and relations to the head, from number 2 on.
     """
 
@@ -145,7 +146,8 @@ class Vocabulary:
         """Collect what training sentences hold.
 
         Args:
-            pretrained_words: words that have a vector; they are known even where training lacks them.
+            pretrained_words: words that have a vector; they are known even where training lacks them. One that is
+                changed when it is looked up (lower-cased, digits as 0) is not: its new form has no vector.
             entity_types: types to make labels for beside those that the sentences hold.
         """
         words: Counter[str] = Counter()
@@ -161,9 +163,13 @@ class Vocabulary:
             relations.update(sentence.relations or ())
             labels = sentence.labels or ()
             kinds.update(labels if scheme == "TOKENS" else _kinds(labels))
-        pretrained = dict.fromkeys(_word_form(word, lowercase=lowercase, digits=digits) for word in pretrained_words)
-        frequent = [word for word in _by_frequency(words) if words[word] > 1 or word in pretrained]
-        rare = [word for word in _by_frequency(words) if words[word] == 1 and word not in pretrained]
+        pretrained = dict.fromkeys(
+            word for word in pretrained_words if _word_form(word, lowercase=lowercase, digits=digits) == word
+        )
+        # A word may take the vector of its lower-cased form.
+        once = {word for word in words if words[word] == 1 and not {word, word.lower()} & pretrained.keys()}
+        rare = [word for word in _by_frequency(words) if word in once]
+        frequent = [word for word in _by_frequency(words) if word not in once]
         unseen = [word for word in pretrained if word not in words]
         return cls(
             words=(*frequent, *unseen, *rare),
@@ -225,8 +231,11 @@ def _kinds(labels: Iterable[str]) -> set[str]:
 
 
 def _word_form(word: str, *, lowercase: bool, digits: DigitRule) -> str:
-    form = normalize_digits(word) if digits == "each" else _DIGIT_RUN.sub("0", word)
-    return form.lower() if lowercase else form
+    if digits == "each":
+        word = normalize_digits(word)
+    elif digits == "runs":
+        word = _DIGIT_RUN.sub("0", word)
+    return word.lower() if lowercase else word
 
 
 def _spelling(word: str, *, digits: DigitRule) -> str:

@@ -28,6 +28,22 @@ def test_vocabulary_counts_words_after_normalisation_and_puts_rare_ones_last(sen
     assert vocabulary.labels == ("O", "B-X", "I-X")
 
 
+def test_a_word_has_a_vector_exactly_or_lower_cased_and_a_changed_one_has_none(sentence: Tagged) -> None:
+    # "Paris" takes the vector of "paris"; no vector was made for what "Bonn" and "1995" turn into.
+    cased = Vocabulary.from_sentences([sentence("Paris Rome")], pretrained_words=["paris", "1995"])
+    assert cased.words == ("Paris", "paris", "Rome")
+    assert cased.rare_words == 1
+    lowered = Vocabulary.from_sentences([sentence("Paris")], pretrained_words=["Bonn", "paris"], lowercase=True)
+    assert lowered.words == ("paris",)
+    assert lowered.rare_words == 0
+
+
+def test_vocabulary_can_keep_digits(sentence: Tagged) -> None:
+    vocabulary = Vocabulary.from_sentences([sentence("AB12 1995")], digits="keep", pretrained_words=["1995"])
+    assert vocabulary.words == ("1995", "AB12")
+    assert set(vocabulary.characters) == set("AB1295")
+
+
 def test_vocabulary_lowercases_words_but_not_characters(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences([sentence("Ab ab"), sentence("Q")], lowercase=True)
     assert vocabulary.words == ("ab", "q")
