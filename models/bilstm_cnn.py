@@ -2,6 +2,10 @@
 
 They differ in what the output layer reads of a word: independent stacks (Baseline), Cross stacks (Cross), or
 independent stacks with self-attention (Att).
+
+Unlike the released code the alphabet is that of the training corpus, in place of 85 characters that are listed; the
+vector of unknown words leaves the features of case alone, as in the paper; and a cell has PyTorch's two biases, which
+are added up.
 """
 
 from torch import Tensor, nn

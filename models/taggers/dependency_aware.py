@@ -57,7 +57,9 @@ class DependencyAwareConfig(TaggerConfig):
 class DependencyAware(OneStageTagger):
     """Sequence and tree branch, relative and global attention, CRF.
 
-    Unlike the paper, the vectors of an unknown tag or relation start from zeros, since training never meets one.
+    The paper leaves open how many layers there are, what is dropped out within them, and, where both branches are
+    there, what the global attention asks with: here the ends of the LSTM beside the mean over the roots. Unlike the
+    paper, the vectors of an unknown tag or relation start from zeros, since training never meets one.
     """
 
     name: ClassVar[str] = "dependency_aware"

@@ -95,11 +95,12 @@ class StructuredRefinement(OneStageTagger):
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        """Give the marginals of each refinement layer, ``refinement_1`` and up."""
         if len(self.label_embeddings) > 1:
             return {}  # The labels of a layer with embeddings of its own have no names.
         layers = enumerate(self._distributions(batch)[:-1], start=1)
         return {
-            f"refinement {layer}": AttentionWeights(weights=distribution.marginals()[:, None], over="labels")
+            f"refinement_{layer}": AttentionWeights(weights=distribution.marginals()[:, None], over="labels")
             for layer, distribution in layers
         }
 

@@ -1,6 +1,6 @@
 """UANet: uncertainty-aware sequence labelling of single sentences (Ye et al., 2021, sections III-B to III-D).
 
-Where paper and released code differ, this follows ``Which to follow`` of the design: recurrent masks (paper), the
+Where paper and released code differ, this takes recurrent masks (paper), the
 draft as argmax of the mean probability (paper), the expected label embedding with detached probabilities (code), and
 centred relative positions (paper).
 """

@@ -167,7 +167,7 @@ def test_weights_of_a_word_depend_on_the_scores_of_other_words_of_its_sentence()
 
 def test_attention_maps_are_the_marginals_of_each_layer(tagger: Build, documents: Documents) -> None:
     maps = tagger(layers=2).attention_maps(documents[0])
-    assert list(maps[0]) == ["refinement 1", "refinement 2"]
-    assert maps[0]["refinement 1"].columns == tagger().vocabulary.labels
-    assert maps[0]["refinement 1"].weights.shape == (1, 7, 13)
+    assert list(maps[0]) == ["refinement_1", "refinement_2"]
+    assert maps[0]["refinement_1"].columns == tagger().vocabulary.labels
+    assert maps[0]["refinement_1"].weights.shape == (1, 7, 13)
     assert tagger(sharing="none").attention_maps(documents[0])[0] == {}
