@@ -62,6 +62,15 @@ def test_the_interval_is_that_of_the_formula_where_there_is_one() -> None:
     assert (found.high - found.low) / (2 * 1.96) == pytest.approx(error, rel=0.08)
 
 
+def test_the_interval_over_trainings_is_that_of_their_mean() -> None:
+    # All units are alike, so only the trainings differ: the standard error of a mean of 30 scores.
+    chance = np.random.default_rng(8)
+    first = counts([[right] * 20 for right in chance.integers(0, 5, 30)])
+    found = paired_bootstrap(first, counts([[2] * 20]), resamples=4000)
+    error = f1(first.sum(axis=1)).std() / np.sqrt(30)
+    assert (found.high - found.low) / (2 * 1.96) == pytest.approx(error, rel=0.08)
+
+
 def test_the_same_seed_gives_the_same_interval() -> None:
     chance = np.random.default_rng(5)
     first, second = (counts([list(chance.integers(0, 5, 50)) for _ in range(3)]) for _ in range(2))
