@@ -397,7 +397,7 @@ class TwoStageTagger(Tagger):
         slots = torch.full((batch.mask.numel(), self._memory.slots), -1, dtype=torch.int64)
         slots[cells] = torch.where(index >= 0, cells[index.clamp(min=0)], -1)
         return MemoryContents(
-            hidden=hidden.detach().flatten(0, 1),
+            hidden=hidden.flatten(0, 1),
             probabilities=probabilities.flatten(0, 1),
             slots=slots.view(*batch.mask.shape, self._memory.slots).to(self.device),
         )
