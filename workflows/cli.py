@@ -148,6 +148,7 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 @click.option("--output", "-o", type=FOLDER, help="Folder of checkpoints and bundle.  [default: runs/<job>]")
 @click.option("--resume", is_flag=True, help="Go on with the training in the folder.")
 @click.option("--alias", help="Point this alias of the registry at the new version, such as champion.")
+@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--no-tracking", is_flag=True, help="Tell MLflow nothing and register nothing.")
 @set_option
 def train(
@@ -157,6 +158,7 @@ def train(
     output: Path | None,
     resume: bool,
     alias: str | None,
+    device: str,
     no_tracking: bool,
     overrides: tuple[str, ...],
 ) -> Answer:
@@ -172,7 +174,7 @@ def train(
     from workflows import train as workflow
     from workflows.config import read_train_job
 
-    options = workflow.TrainOptions(folder=output, resume=resume, tracked=not no_tracking, alias=alias)
+    options = workflow.TrainOptions(folder=output, resume=resume, tracked=not no_tracking, alias=alias, device=device)
     return workflow.run(read_train_job(job, profile=profile, overrides=overrides), options)
 
 

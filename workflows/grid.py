@@ -25,7 +25,7 @@ import click
 import torch
 from pydantic import Field
 
-from models.checkpoint import load_tagger
+from models.checkpoint import load_tagger, pick_device
 from models.config import Config
 from models.data import Sentence
 from models.labels import Span, decode_spans
@@ -195,10 +195,10 @@ def corpus_folder(key: str, grid: GridConfig, data: Path, work: Path) -> Path:
     return made
 
 
-def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str, Any]:
+def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path, device: str = "cpu") -> dict[str, Any]:
     """Train one system, going on where an interrupted training stopped, and score its best epoch on dev and test."""
     job = job_of(run, grid, data)
-    options = train.TrainOptions(folder=folder / run.name, resume=True, tracked=False)
+    options = train.TrainOptions(folder=folder / run.name, resume=True, tracked=False, device=device)
     standing = folder / run.name / train.JOB_NAME
     if standing.exists() and json.loads(standing.read_text(encoding="utf-8"))["digest"] != job.digest:
         note(f"{run.name}: begun with another configuration, begins anew")
@@ -208,7 +208,7 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str
     answer = train.run(job, options)
     used = None if resumed else _cpu_seconds() - before
     values = answer.values
-    tagger = load_tagger(Path(values["bundle"]))
+    tagger = load_tagger(Path(values["bundle"]), device=device)
     record: dict[str, Any] = {
         "run": run.name,
         "tagger": run.row.tagger,
@@ -241,13 +241,13 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path) -> dict[str
     return dict(rounded(record))
 
 
-def read_features(work: Path, run: Run, grid: GridConfig, data: Path) -> None:
+def read_features(work: Path, run: Run, grid: GridConfig, data: Path, device: str) -> None:
     """Let the encoder keep the features of a run's sentences, from a file if an earlier run has written it."""
     job = job_of(run, grid, data)
     values = job.model.get("encoder")
     if values is None or values.get("tuned"):
         return
-    encoder = load_encoder(EncoderConfig.from_mapping(values), "cpu")
+    encoder = load_encoder(EncoderConfig.from_mapping(values), pick_device(device))
     path = work / f"{grid.corpora[run.corpus].folder}.features"
     if path.exists():
         encoder.read_kept(path)
@@ -335,12 +335,13 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
             yield True
 
 
-def surroundings() -> dict[str, Any]:
+def surroundings(device: str) -> dict[str, Any]:
     """Give commit, hardware and versions."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "commit": commit.stdout.strip(),
-        "hardware": f"{platform.machine()}, {torch.get_num_threads()} thread(s)",
+        "hardware": torch.cuda.get_device_name() if pick_device(device) == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
         "torch": version("torch"),
     }
 
@@ -363,6 +364,7 @@ tables_option = click.option("--table", "tables", multiple=True, help="Only this
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the corpora.")
 @click.option("--work", type=click.Path(path_type=Path), default=Path("out/grid"), show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--seed", "seeds", type=int, multiple=True, help="Only this seed; may be given often.")
 @click.option("--minutes", type=float, help="Start no further run after so many minutes.")
 @grid_option
@@ -372,6 +374,7 @@ def run(
     data: Path,
     work: Path,
     threads: int,
+    device: str,
     seeds: tuple[int, ...],
     minutes: float | None,
     conf: Path,
@@ -395,8 +398,8 @@ def run(
             note(f"{item.name}: begins")
             try:
                 place = corpus_folder(item.corpus, grid, data, work)
-                read_features(work, item, grid, place)
-                record = perform(item, grid, data=place, folder=work) | surroundings()
+                read_features(work, item, grid, place, device)
+                record = perform(item, grid, data=place, folder=work, device=device) | surroundings(device)
             except Exception:  # noqa: BLE001
                 # One run must not cost the night's others; it stays without a result and the next call tries again.
                 note(f"{item.name}: failed\n{traceback.format_exc()}")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from models.base import Tagger, TaggerConfig
-from models.checkpoint import load_tagger, tagger_digest
+from models.checkpoint import load_tagger, pick_device, tagger_digest
 from models.config import ConfigError
 from models.data import Vocabulary
 from models.labels import Scheme
@@ -49,12 +49,14 @@ class TrainOptions:
         resume: go on with the training in the folder.
         tracked: tell the tracking store.
         alias: the alias to point at the new version.
+        device: cpu, cuda, or auto for cuda where there is one; it changes the weights as far as rounding does.
     """
 
     folder: Path | None = None
     resume: bool = False
     tracked: bool = True
     alias: str | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +79,7 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     folder = options.folder or default_folder(job)
     model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
     corpora = _read(job, model.scheme)
-    tagger = _build(job, model, corpora, config)
+    tagger = _build(job, model, corpora, config).move_to(pick_device(options.device))
     _claim(folder, job, resume=options.resume)
     tracked = _open(job, tagger, folder) if options.tracked else None
     status: RunStatus = "FAILED"

@@ -116,6 +116,7 @@ def fit(
     """Train a tagger.
 
     Args:
+        tagger: on the device to train on.
         train, dev: documents of sentences with gold labels.
         folder: takes the state of the last epoch and the bundle of the best one.
         on_epoch: called after each epoch of this call.
@@ -236,6 +237,8 @@ class _Trainer:
         """Write weights, optimizers, random state and history at once: the old state or the new, never half of it."""
         tensors = {f"tagger/{name}": value.cpu().contiguous() for name, value in self._tagger.state_dict().items()}
         tensors["random"] = torch.get_rng_state()
+        if self._tagger.device.type == "cuda":
+            tensors["random_cuda"] = torch.cuda.get_rng_state(self._tagger.device)
         for name, optimizer in self._optimizers.items():
             for number, state in optimizer.state_dict()["state"].items():
                 for key, value in state.items():
@@ -265,6 +268,8 @@ class _Trainer:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         self._tagger.load_state_dict({name[7:]: value for name, value in tensors.items() if name.startswith("tagger/")})
         torch.set_rng_state(tensors["random"])
+        if "random_cuda" in tensors and self._tagger.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random_cuda"], self._tagger.device)
         for name, optimizer in self._optimizers.items():
             _restore_optimizer(optimizer, tensors, prefix=f"optimizer/{name}/")
         self._step = int(metadata["step"])

@@ -75,13 +75,14 @@ class Killed(Exception):
     """Stands for a kill between two epochs."""
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_resumed_training_ends_with_the_weights_of_an_undisturbed_one(name: str, tmp_path: Path) -> None:
+def test_a_resumed_training_ends_with_the_weights_of_an_undisturbed_one(name: str, device: str, tmp_path: Path) -> None:
     def stop(result: EpochResult) -> None:
         if result.epoch == 2:
             raise Killed
 
-    whole, broken, resumed = (new_tagger(name) for _ in range(3))
+    whole, broken, resumed = (new_tagger(name).move_to(device) for _ in range(3))
     config = fit_config(whole)
     expected = fit(whole, corpus(12), corpus(4), config, tmp_path / "whole")
     with pytest.raises(Killed):
