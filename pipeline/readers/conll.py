@@ -39,7 +39,7 @@ def _add_row(rows: Rows, columns: list[str], number: int, path: Path, form: Gold
     tag = EMPTY if form.tag_column is None else _column(columns, form.tag_column)
     if len(columns) < 2 or not word or not label or not tag:
         shown = "\t".join(columns)
-        message = f"expected a word and a label, parted by a tab, got {shown!r}"
+        message = f"expected {_wanted(form)}, parted by tabs or blanks, got {shown!r}"
         on_fault(Fault(path=path, line=number, message=message))
         rows.broken = True
         return
@@ -47,6 +47,12 @@ def _add_row(rows: Rows, columns: list[str], number: int, path: Path, form: Gold
     rows.labels.append(label)
     rows.tags.append(tag)
     rows.numbers.append(number)
+
+
+def _wanted(form: GoldFormat) -> str:
+    label = "a label" if form.label_column is None else f"a label in column {form.label_column}"
+    tag = "" if form.tag_column is None else f", a part of speech in column {form.tag_column}"
+    return f"a word in column {form.word_column}{tag} and {label}"
 
 
 def _column(columns: list[str], number: int) -> str | None:

@@ -118,7 +118,7 @@ def format_of(path: Path, form: GoldFormat) -> FormatName:
             return found
     raise InputError(
         f"{path}: expected a gold corpus named .conllu, .conll or gold_conll (.gz or .zst may follow), "
-        f"got {path.name!r}; for another name say its format (data.format, --format)"
+        f"got {path.name!r}; for another name say its format (--set data.format of train, --format of prepare)"
     )
 
 
@@ -160,7 +160,9 @@ def _entities(rows: Rows, scheme: LabelScheme, path: Path, on_fault: OnFault) ->
 def _token_labels(rows: Rows, path: Path, form: GoldFormat, on_fault: OnFault) -> tuple[str, ...]:
     for label, number in zip(rows.labels, rows.numbers, strict=True):
         if not label:
-            message = f"expected a label of the word ({form.label_column or 'NER'}), got none"
+            message = (
+                f"expected a label of the word ({form.label_column or 'NER'}), got none; label_column names another"
+            )
             on_fault(Fault(path=path, line=number, message=message))
     return tuple(rows.labels)
 

@@ -51,7 +51,10 @@ def to_bio2(labels: Sequence[str], scheme: EntityScheme, on_fault: OnLabelFault)
         written.append(f"B-{label[2:]}")
         if scheme == "BIO2":
             before = previous or "the sentence's start"
-            message = f"{label!r} cannot follow {before}; BIO2 begins every name with B- (label_scheme=IOB1 does not)"
+            message = (
+                f"{label!r} cannot follow {before}; BIO2 begins every name with B- (label_scheme=IOB1 does not; "
+                "concord prepare writes BIO2)"
+            )
             on_fault(position, message, written[-1])
     return tuple(written)
 

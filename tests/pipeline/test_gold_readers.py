@@ -136,7 +136,7 @@ def test_packed_files_read_as_plain_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.conll", "yes\tO\nno\n", r"a\.conll:2: expected a word and a label"),
+        ("a.conll", "yes\tO\nno\n", r"a\.conll:2: expected a word in column 1 and a label, parted"),
         ("a.conll", "yes\tX-PER\n", r"a\.conll:1: label: expected O or one of"),
         ("a.conll", "yes\tO\nno\tI-PER\n", r"a\.conll:2: 'I-PER' cannot follow O"),
         ("a.conll", "yes\tS-PER\n", r"a\.conll:1: expected BIO2"),
@@ -239,5 +239,5 @@ def test_only_the_columns_of_the_format_can_be_asked_for(
 
 def test_a_column_that_a_line_lacks_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "Ada\tNNP\tB-PER\nslept\tVBD\n")
-    with pytest.raises(InputError, match=r"a\.conll:2: expected a word and a label"):
+    with pytest.raises(InputError, match=r"a\.conll:2: expected a word in column 1 and a label in column 3"):
         read_gold(path, GoldFormat(label_column=3))

@@ -102,7 +102,7 @@ def test_a_fault_keeps_every_split_from_being_written(write: Write, tmp_path: Pa
     result = concord("prepare", train, dev, "--output", tmp_path / "out")
     assert result.exit_code == 1
     assert f"{dev}:2: 'I-PER' cannot follow O" in result.stdout
-    assert f"{dev}:5: expected a word and a label" in result.stdout
+    assert f"{dev}:5: expected a word in column 1 and a label" in result.stdout
     assert "--fix repairs 1 of them, as the arrow says; nothing was written" in result.stdout
     fixed = concord("prepare", train, dev, "--output", tmp_path / "out", "--fix", "--json")
     assert fixed.exit_code == 1
@@ -158,7 +158,7 @@ def test_a_parsers_trees_stay_known_as_such(write: Write, tmp_path: Path) -> Non
     [
         (["a.conll"], ["-o", "in"], 2, "is one of the inputs; give another folder"),
         (["x/a.conll", "y/x/a.conll"], ["-o", "out"], 2, "two corpora would be written to"),
-        (["a.txt"], [], 2, "for another name say its format (data.format, --format)"),
+        (["a.txt"], [], 2, "for another name say its format (--set data.format of train, --format of prepare)"),
         (["a.conll"], ["--label-column", "upos"], 2, "expected the number of a column"),
         (["empty.conll"], [], 2, "expected a gold corpus with one sentence or more, got none"),
         (["folder"], [], 2, "expected files named .conllu, .conll, gold_conll in the folder, got none"),
