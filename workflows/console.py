@@ -15,6 +15,9 @@ import click
 
 USAGE = 2
 NO_SPACE = 75
+_NO_SPACE_FAULTS = {errno.ENOSPC, errno.EDQUOT}
+# What a place given by the user may be, and a program that is right still meets.
+_PLACE_FAULTS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 INTERRUPTED = 130
 
 
@@ -57,19 +60,21 @@ def explained_errors(*, as_json: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _fail("interrupted; what is committed stays, the same command goes on from there", INTERRUPTED, as_json)
+        _fail("interrupted; whole files stay, the same command works again (train with --resume)", INTERRUPTED, as_json)
     except click.exceptions.Exit:
         raise
     except Exception as error:
         code = exit_code(error)
         if code is None:
             raise
-        _fail(str(error), code, as_json)
+        _fail(_message(error), code, as_json)
 
 
 def exit_code(error: Exception) -> int | None:
     """Give the exit code of an error that is to be explained; None for one that is to be traced."""
     # Imported here: the help text must not wait for them.
+    from safetensors import SafetensorError
+
     from models.config import ConfigError
     from pipeline.errors import ConcordError
 
@@ -77,8 +82,14 @@ def exit_code(error: Exception) -> int | None:
         return error.exit_code
     if isinstance(error, ConfigError):
         return USAGE
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if isinstance(error, OSError) and error.errno in _NO_SPACE_FAULTS:
         return NO_SPACE
+    # The number of the fault is in the text only.
+    if isinstance(error, SafetensorError) and any(f"(os error {number})" in str(error) for number in _NO_SPACE_FAULTS):
+        return NO_SPACE
+    # Without a name it is none that the user has given.
+    if isinstance(error, OSError) and error.errno in _PLACE_FAULTS and error.filename is not None:
+        return USAGE
     return None
 
 
@@ -117,6 +128,15 @@ def near(path: Path) -> Path:
     """Give a path as short as it can be typed here."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _message(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    advice = (
+        "make room and try again" if error.errno in _NO_SPACE_FAULTS else "give a place that can be read and written"
+    )
+    return f"{error.filename or 'store'}: {error.strerror}; {advice}"
 
 
 def _fail(message: str, code: int, as_json: bool) -> None:

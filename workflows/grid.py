@@ -26,14 +26,14 @@ import torch
 from pydantic import Field
 
 from models.checkpoint import load_tagger, pick_device
-from models.config import Config
+from models.config import Config, ConfigError
 from models.data import Sentence
 from models.labels import Span, decode_spans
 from models.layers.encoder import EncoderConfig, load_encoder
 from models.training.fit import STATE_NAME
 from workflows import evaluate, parse, train
 from workflows.config import ParseConfig, TrainJob, read_train_job, read_yaml
-from workflows.console import note
+from workflows.console import explained_errors, note
 from workflows.corpora import Documents, read_corpora, without_labels
 
 CONF = Path("conf/grid.yaml")
@@ -143,7 +143,14 @@ def read_grid(path: Path = CONF) -> GridConfig:
 
 
 def runs_of(grid: GridConfig, tables: Sequence[str]) -> list[Run]:
-    """Give the runs of tables, first seeds first, so that a grid stopped early has something of every row."""
+    """Give the runs of tables, first seeds first, so that a grid stopped early has something of every row.
+
+    Raises:
+        ConfigError: when there is no such table.
+    """
+    strange = [name for name in tables if name not in grid.tables]
+    if strange:
+        raise ConfigError(f"--table: expected one of {', '.join(grid.tables)}, got {strange[0]!r}")
     found: dict[str, Run] = {}
     for name in tables:
         table = grid.tables[name]
@@ -370,6 +377,7 @@ tables_option = click.option("--table", "tables", multiple=True, help="Only this
 @grid_option
 @folder_option
 @tables_option
+@explained_errors(as_json=False)
 def run(
     data: Path,
     work: Path,
@@ -420,6 +428,7 @@ def run(
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("docs/results.md"), show_default=True)
 @grid_option
 @folder_option
+@explained_errors(as_json=False)
 def render(output: Path, conf: Path, results: Path) -> None:
     """Write the page of results."""
     from workflows.grid_page import render_page

@@ -12,6 +12,7 @@ import click
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from safetensors import SafetensorError
 
 from models.config import ConfigError
 from pipeline.errors import StoreError
@@ -283,6 +284,9 @@ def raising(error: BaseException) -> Callable[[], None]:
         (ConfigError("why"), 2),
         (StoreError("why"), 75),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 75),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), 75),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "out"), 2),
+        (NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), "out"), 2),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -293,10 +297,26 @@ def test_errors_that_can_be_explained_have_codes(error: BaseException, code: int
     assert json.loads(leave(raising(error), as_json=True).stdout)["exit_code"] == code
 
 
-def test_a_fault_of_ours_keeps_its_trace() -> None:
-    result = leave(raising(ZeroDivisionError("why")))
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("why"), FileNotFoundError(errno.ENOENT, "why", "a"), OSError("why")]
+)
+def test_a_fault_of_ours_keeps_its_trace(error: Exception) -> None:
+    result = leave(raising(error))
     assert result.exit_code == 1
-    assert isinstance(result.exception, ZeroDivisionError)
+    assert result.exception is error
+
+
+@pytest.mark.parametrize("verb", ["prepare", "parse", "figures", "train"])
+def test_an_output_that_cannot_be_written_is_named(
+    verb: str, tmp_path: Path, tiny_bundle: Path, train_file: Path
+) -> None:
+    gold = CHECKOUT / "examples/train/dev.conllu"
+    (tmp_path / "file").touch()
+    output = tmp_path / "file/below.conllu"
+    arguments = {"figures": [tiny_bundle, "--data", gold], "train": [train_file, "--no-tracking"]}
+    result = concord(verb, *arguments.get(verb, [gold]), "--output", output)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path / 'file'}")
 
 
 def test_tables_are_laid_out() -> None:

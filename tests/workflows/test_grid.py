@@ -96,6 +96,15 @@ def test_runs_of_a_seed_come_before_those_of_the_next(grid: GridConfig) -> None:
     ]  # fmt: skip
 
 
+def test_a_table_or_a_grid_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--table", "none"], "--table: expected one of"),
+        (["--grid", "none"], "none: expected"),
+    ):
+        result = CliRunner().invoke(main, ["run", "--data", str(tmp_path), *arguments])
+        assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
 def test_a_killed_grid_goes_on_to_the_same_result(tmp_path: Path) -> None:
     conf = tmp_path / "grid.yaml"
     conf.write_text(yaml.safe_dump(GRID))
