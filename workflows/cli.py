@@ -22,6 +22,16 @@ EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the job; may be given often."
 )
+data_option = click.option(
+    "--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll."
+)
+labels_option = click.option(
+    "--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one."
+)
+column_option = click.option(
+    "--label-column", metavar="NAME", help="CoNLL-U: upos, xpos or a key of MISC; CoNLL: its number."
+)
+device_option = click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 
 
 class _InOrder(click.Group):
@@ -87,7 +97,7 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
 @click.option("--format", type=click.Choice(["conll", "conllu", "conll2012", "semeval2010"]), help="[default: by name]")
 @click.option("--word-column", type=click.IntRange(min=1), default=1, show_default=True, help="Of conll, from 1 on.")
 @click.option("--tag-column", type=click.IntRange(min=1), help="Of conll, from 1 on: parts of speech.")
-@click.option("--label-column", metavar="NAME", help="conll: its number; conllu: upos, xpos or a key of MISC.")
+@column_option
 @click.option(
     "--label-scheme",
     type=click.Choice(["auto", "BIO2", "IOB1", "BIOES", "TOKENS"]),
@@ -180,11 +190,11 @@ def train(
 
 @verb(example="concord evaluate entities_en --data examples/train/dev.conllu")
 @click.argument("model")
-@click.option("--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll.")
-@click.option("--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one.")
-@click.option("--label-column", metavar="NAME", help="CoNLL-U: upos, xpos or a key of MISC; CoNLL: its number.")
+@data_option
+@labels_option
+@column_option
 @click.option("--train", multiple=True, type=EXISTING_FILE, help="A training corpus: says which names are unseen.")
-@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
+@device_option
 @click.option("--samples", type=click.IntRange(min=1), help="Weight samples.  [default: the tagger's own]")
 @click.option("--threshold", type=float, help="Nats above which stage two decides.  [default: the tagger's own]")
 def evaluate(
@@ -222,10 +232,10 @@ def evaluate(
 
 @verb(example="concord figures entities_en --data examples/train/dev.conllu --output out/figures")
 @click.argument("model")
-@click.option("--data", "-d", required=True, multiple=True, type=EXISTING_FILE, help="A gold corpus: .conllu, .conll.")
+@data_option
 @click.option("--output", "-o", required=True, type=FOLDER, help="Folder of the pictures and of figures.json.")
-@click.option("--labels", default="", metavar="GPE=LOC,MISC=", help="Map types of the corpus; nothing drops one.")
-@click.option("--label-column", metavar="NAME", help="CoNLL-U: upos, xpos or a key of MISC.  [default: NER]")
+@labels_option
+@column_option
 @click.option(
     "--sentence",
     "sentences",
@@ -234,7 +244,7 @@ def evaluate(
     help="Number of a sentence in the corpus whose attention is drawn.  [default: the most uncertain two]",
 )
 @click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True)
-@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
+@device_option
 def figures(
     model: str,
     *,
@@ -260,7 +270,7 @@ def figures(
         data=[str(path) for path in data],
         output=output,
         labels=_label_map(labels),
-        form=GoldFormat(label_column=label_column),
+        form=GoldFormat(label_column=_column(label_column)),
         sentences=sentences,
         picture=picture,
         device=device,

@@ -183,3 +183,12 @@ def test_figures_of_token_labels_are_about_accuracy(token_bundle: Path, tmp_path
     right = sum(entry["gold"] * entry["f1"] for entry in bins)
     assert right / scores["words"] == pytest.approx(scores["accuracy"])
     assert sum(found["uncertainty"]["right"]) == scores["uncertainty"]["right_words"]
+
+
+def test_the_column_of_a_conll_corpus_is_given_by_its_number(
+    tiny_bundle: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    corpus = write_corpus("Ada\tB-PER\tx\nslept\tO\tx\n")
+    arguments = ["--data", str(corpus), "--output", str(tmp_path / "out"), "--label-column", "2"]
+    result = CliRunner().invoke(main, ["figures", str(tiny_bundle), *arguments])
+    assert result.exit_code == 0, result.output
