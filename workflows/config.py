@@ -166,7 +166,9 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
         "experiment": config.experiment,
     }
     apply_overrides(job, overrides)
-    job["data"]["train"] = [absolute(corpus) for corpus in job["data"]["train"]]
+    if isinstance(job["data"]["train"], list):
+        corpora = job["data"]["train"]
+        job["data"]["train"] = [absolute(corpus) if isinstance(corpus, str) else corpus for corpus in corpora]
     for name in ("dev", "test", "vectors"):
         if isinstance(job["data"][name], str):
             job["data"][name] = absolute(job["data"][name])

@@ -35,7 +35,7 @@ def run(config: ParseConfig) -> Answer:
     source, output = Path(config.input), Path(config.output)
     if not output.name.endswith(SUFFIXES):
         raise ConfigError(f"output: expected a name that ends in {', '.join(SUFFIXES)}, got {output.name!r}")
-    if output == source:
+    if output.resolve() == source.resolve():
         raise ConfigError("output: expected another file than the input, got the same")
     documents = read_gold(source)
     sentences = [sentence.words for document in documents for sentence in document]

@@ -24,7 +24,7 @@ from models.layers.embedding import WordRepresentation, WordVectors, read_word_v
 from models.layers.encoder import EncoderMissingError
 from models.registry import tagger_class
 from models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
-from pipeline.errors import ModelError
+from pipeline.errors import InputError, ModelError
 from workflows import evaluate
 from workflows.config import TrainJob
 from workflows.console import Answer, indented, note, table
@@ -71,7 +71,7 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
 
     Raises:
         ConfigError: when the job does not fit the tagger or its data, or the folder holds another training.
-        InputError: when a corpus cannot be read.
+        InputError: when a corpus cannot be read, or those of training or dev hold no sentence.
         ModelError: when the encoder is not installed.
         TrackingError: when the tracking store cannot be reached before the training.
     """
@@ -121,6 +121,9 @@ def _read(job: TrainJob, scheme: Scheme) -> _Corpora:
         dev=read_corpora([data.dev], labels=data.labels, form=form, trees=trees),
         test=read_corpora([data.test], labels=data.labels, form=form, trees=trees) if data.test is not None else None,
     )
+    for places, documents in ((data.train, corpora.train), ([data.dev], corpora.dev)):
+        if not any(sentence.words for document in documents for sentence in document):
+            raise InputError(f"{', '.join(places)}: expected a gold corpus with one sentence or more, got none")
     if scheme == "TOKENS":
         unseen = token_labels(corpora.dev) - token_labels(corpora.train)
         if unseen:

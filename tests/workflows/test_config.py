@@ -157,6 +157,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_yaml(tmp_path / "none.yaml")
 
 
+def test_one_training_corpus_is_a_list_too(train_file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.train: .*array.*'one\.conll'"):
+        read_train_job(train_file, overrides=["data.train=one.conll"])
+
+
 def test_the_columns_of_a_corpus_are_set_by_name_or_number(train_file: Path) -> None:
     for column in ("xpos", 4):
         job = read_train_job(train_file, overrides=[f"data.label_column={column}", "data.format=conll2012"])

@@ -114,11 +114,16 @@ def test_a_corpus_is_parsed_again_only_when_it_or_the_parser_has_changed(tmp_pat
 
 @pytest.mark.parametrize(
     ("output", "fault"),
-    [("gold.conll", "expected a name that ends in .conllu"), ("gold.conllu", "another file than the input")],
+    [
+        ("gold.conll", "expected a name that ends in .conllu"),
+        ("gold.conllu", "another file than the input"),
+        ("link.conllu", "another file than the input"),
+    ],
 )
 def test_an_output_that_cannot_be_is_refused(tmp_path: Path, output: str, fault: str) -> None:
     source = tmp_path / "gold.conllu"
     source.write_text("")
+    (tmp_path / "link.conllu").symlink_to(source)
     with pytest.raises(ConfigError, match=fault):
         parse.run(read_parse_job({"input": str(source), "output": str(tmp_path / output)}))
 

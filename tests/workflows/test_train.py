@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from models.checkpoint import load_tagger, tagger_digest
 from models.config import ConfigError
 from models.data import Sentence
-from pipeline.errors import ModelError
+from pipeline.errors import InputError, ModelError
 from pipeline.readers.gold_lines import GoldFormat
 from workflows import train
 from workflows.cli import main
@@ -217,6 +217,16 @@ def test_token_labels_that_training_lacks_cost_a_warning(
     job = read_train_job(train_file, overrides=[*overrides, f"data.dev={dev}"])
     train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
     assert "holds INTERJECTION, the training corpora do not" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_corpus_without_a_sentence_is_refused(
+    split: str, train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    empty = write_corpus("-DOCSTART-\n")
+    job = read_train_job(train_file, overrides=[f"data.{split}={[str(empty)] if split == 'train' else empty}"])
+    with pytest.raises(InputError, match=r"gold\.conll: expected a gold corpus with one sentence or more, got none"):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
 def test_types_of_dev_that_training_lacks_are_named(
