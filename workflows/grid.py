@@ -241,10 +241,10 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path, device: str
         record[split] = evaluate.score_tagger(tagger, documents, scored)
         predicted = tagger.predict_documents(without_labels(documents))
         count = token_counts if tagger.vocabulary.scheme == "TOKENS" else unit_counts
-        record["units"][split] = {
-            "final": count(documents, [[found.labels for found in document] for document in predicted]),
-            "draft": count(documents, [[found.draft_labels for found in document] for document in predicted]),
-        }
+        counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}
+        if tagger.threshold is not None:
+            counts["draft"] = count(documents, [[found.draft_labels for found in document] for document in predicted])
+        record["units"][split] = counts
     return dict(rounded(record))
 
 
@@ -415,7 +415,7 @@ def run(
                 continue
             results.mkdir(parents=True, exist_ok=True)
             staged = work / f"{item.name}.json"
-            staged.write_text(json.dumps(record) + "\n", encoding="utf-8")
+            staged.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
             shutil.move(staged, path)
             shutil.rmtree(work / item.name)
             note(f"{item.name}: done")
