@@ -28,8 +28,7 @@ from models.base import (
 )
 from models.config import Config
 from models.data import IGNORED_LABEL, Batch, Sentence, Vocabulary
-from models.decoders.choice import DecoderName
-from models.decoders.crf import Crf
+from models.decoders.choice import ChosenDecoder, DecoderName
 from models.drafts import DraftNetwork
 from models.layers.embedding import WordRepresentation, WordRepresentationConfig
 from models.layers.two_stream import RelativeTransformer, TwoStreamConfig, TwoStreamEncoder
@@ -134,7 +133,7 @@ class RefineNetwork(nn.Module):
                 self.merge_words = nn.Linear(2 * width, width)
             if memory.labels and config.sentence_labels:
                 self.merge_labels = nn.Linear(2 * width, width)
-        self.crf = Crf(vocabulary.labels, vocabulary.scheme, legal_mode=True) if config.decoder == "crf" else None
+        self.decoder = ChosenDecoder(config.decoder, vocabulary.labels, vocabulary.scheme)
 
     def embed_drafts(self, probabilities: Tensor) -> Tensor:
         """Embed drafts, given by their probabilities; ``(..., L)`` to ``(..., width)``.
@@ -179,9 +178,7 @@ class RefineNetwork(nn.Module):
 
     def loss(self, logits: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
         """Give the negative log-likelihood of gold labels ``(B, T)`` in nats, summed over words and sentences."""
-        if self.crf is None:
-            return _summed_cross_entropy(logits, gold)
-        loss: Tensor = -self.crf(logits, mask).log_prob(gold).sum()
+        loss: Tensor = -self.decoder(logits, mask).log_prob(gold).sum()
         return loss
 
     def decide(self, logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,10 +186,7 @@ class RefineNetwork(nn.Module):
 
         A CRF gives its most probable sequence and its marginals.
         """
-        if self.crf is None:
-            probabilities = logits.float().softmax(dim=-1)
-            return probabilities.argmax(dim=-1), probabilities
-        distribution = self.crf(logits, mask)
+        distribution = self.decoder(logits, mask)
         return distribution.mode(), distribution.marginals()
 
     def attentions(self) -> dict[str, nn.Module]:

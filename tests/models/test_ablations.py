@@ -217,7 +217,7 @@ def test_a_crf_without_transitions_has_the_marginals_of_the_softmax(build: Build
     _, expected = soft.refine_network.decide(soft.refine_network(batch, None, drafts, None), batch.mask)
     labels, found = crf.refine_network.decide(crf.refine_network(batch, None, drafts, None), batch.mask)
     assert torch.allclose(found[batch.mask], expected[batch.mask], atol=1e-5)
-    crf.refine_network.crf.transitions.normal_()
+    crf.refine_network.decoder.crf.transitions.normal_()
     own = crf.tabulate(documents, threshold=REFINE_ALL).probability
     assert not torch.allclose(own, soft.tabulate(documents, threshold=REFINE_ALL).probability, atol=1e-3)
     assert bool(((own > 0) & (own < 1)).all())
@@ -227,13 +227,13 @@ def test_a_crf_without_transitions_has_the_marginals_of_the_softmax(build: Build
 def test_loss_of_a_crf_is_its_negative_log_likelihood_over_sentences(build: Build, documents: Documents) -> None:
     still = {"hidden": 8, "input_dropout": 0.0, "recurrent_dropout": 0.0, "output_dropout": 0.0}
     tagger = build("uanet", decoder="crf", lstm=still)
-    tagger.refine_network.crf.transitions.data.normal_()
+    tagger.refine_network.decoder.crf.transitions.data.normal_()
     batch = encode(tagger, documents)
     assert batch.labels is not None
     logits, _ = tagger.draft_network(batch, None)
     first = nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum")
     refined = tagger.refine_network(batch, None, logits.softmax(-1), None)
-    second = -tagger.refine_network.crf(refined, batch.mask).log_prob(batch.labels).sum()
+    second = -tagger.refine_network.decoder(refined, batch.mask).log_prob(batch.labels).sum()
     expected = (first + second) / len(batch.sentences)
     assert float(tagger.loss(batch).detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
