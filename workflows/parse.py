@@ -27,7 +27,7 @@ def run(config: ParseConfig) -> Answer:
     Comments, sentence ids and multi-word tokens of the corpus are not kept; words, labels and documents are.
 
     Raises:
-        ConfigError: when the output's name is none of CoNLL-U, or is the input's.
+        ConfigError: when the output's name is none of CoNLL-U, or is the input's, or that of a file made otherwise.
         InputError: when the corpus cannot be read or holds no word.
         ModelError: when the parser cannot be loaded.
         StoreError: when there is no space.
@@ -49,9 +49,16 @@ def run(config: ParseConfig) -> Answer:
         "sentences": len(sentences),
         "words": sum(map(len, sentences)),
     }
-    if output.exists() and read_header(output) == {PARSER_KEY: parser, SOURCE_KEY: digest}:
-        text = f"{near(output)} holds these trees already; nothing was done"
-        return Answer(values=values | {"parsed": False}, text=text)
+    if output.exists():
+        standing = read_header(output)
+        if standing == {PARSER_KEY: parser, SOURCE_KEY: digest}:
+            text = f"{near(output)} holds these trees already; nothing was done"
+            return Answer(values=values | {"parsed": False}, text=text)
+        if PARSER_KEY not in standing:
+            raise ConfigError(
+                f"output: expected a new file or one that an earlier parse has made, got {output}, which holds no "
+                "parser's trees; give another name"
+            )
     stanza = StanzaParser(config.parser)
     started = time.monotonic()
     write_parsed_corpus(output, documents, _parse(stanza, sentences), parser=parser, source=digest)

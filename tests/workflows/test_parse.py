@@ -128,6 +128,15 @@ def test_an_output_that_cannot_be_is_refused(tmp_path: Path, output: str, fault:
         parse.run(read_parse_job({"input": str(source), "output": str(tmp_path / output)}))
 
 
+def test_a_file_made_otherwise_is_not_overwritten(tmp_path: Path) -> None:
+    source, output = tmp_path / "gold.conll", tmp_path / "trees.conllu"
+    source.write_text("Mira\tB-PER\n")
+    output.write_text("1\tMira\t_\tPROPN\t_\t_\t0\troot\t_\tNER=B-PER\n\n")
+    with pytest.raises(ConfigError, match=r"trees\.conllu, which holds no parser's trees; give another name"):
+        parse.run(read_parse_job({"input": str(source), "output": str(output)}))
+    assert "Mira" in output.read_text()
+
+
 def test_a_corpus_without_a_sentence_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.conll").write_text("\n")
     with pytest.raises(InputError, match="with one sentence or more, got none"):
