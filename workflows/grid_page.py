@@ -14,6 +14,7 @@ from workflows.grid import ClaimConfig, GridConfig, RowConfig, TableConfig
 
 NOT_RUN = "not run"
 PAIR_RESAMPLES = 2000
+FEWEST_SEEDS = 3
 Record = Mapping[str, Any]
 
 
@@ -110,7 +111,7 @@ def _claims_note() -> str:
     return (
         "Each difference is in points of F1 on the test set (on dev where a corpus has no test set), with the interval "
         f"in which 95 % of {PAIR_RESAMPLES:,} resamples of documents and seeds lie. *Yes* and *no* need an interval on "
-        "one side of 0; otherwise the data do not decide."
+        f"one side of 0 and {FEWEST_SEEDS} seeds on both sides."
     )
 
 
@@ -135,10 +136,12 @@ def _claim_row(claim: ClaimConfig, grid: GridConfig, records: Sequence[Record]) 
     below = [name for name, found in ((claim.better, better), (claim.worse, worse)) if found is not None and
              _below_floor(grid, table, rows[name or claim.better or ""], found)]  # fmt: skip
     found = compare(better, worse, measure=claim.measure)
-    seeds = f"{len(better)} and {len(worse)} seeds" if worse is not better else f"{len(better)} seeds"
+    seeds = f"seeds {len(better)} and {len(worse)}" if worse is not better else f"seeds {len(better)}"
     figure = f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f}), {seeds}"
     if below:
         return [claim.text, place, figure, f"not testable: {', '.join(filter(None, below))} below the floor"]
+    if min(len(better), len(worse)) < FEWEST_SEEDS:
+        return [claim.text, place, figure, f"open: fewer than {FEWEST_SEEDS} seeds"]
     return [claim.text, place, figure, {"better": "yes", "worse": "no", "undecided": "undecided"}[found.verdict]]
 
 
@@ -173,7 +176,9 @@ def _uncertainty_ratio(found: Sequence[Record]) -> tuple[str, str]:
     ratios = [ratio for record in found if (ratio := record[split].get("uncertainty", {}).get("ratio")) is not None]
     if not ratios:
         return "", NOT_RUN
-    figure = f"{statistics.mean(ratios):.1f} times ({min(ratios):.1f} to {max(ratios):.1f} over {len(ratios)} seeds)"
+    figure = f"{statistics.mean(ratios):.1f} times ({min(ratios):.1f} to {max(ratios):.1f}), seeds {len(ratios)}"
+    if len(ratios) < FEWEST_SEEDS:
+        return figure, f"open: fewer than {FEWEST_SEEDS} seeds"
     return figure, "yes" if min(ratios) >= 10 else "no" if max(ratios) < 10 else "undecided"
 
 

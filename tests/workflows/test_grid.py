@@ -213,7 +213,20 @@ def test_the_page_shows_mean_spread_floor_and_answers(grid: GridConfig) -> None:
     plain = next(line for line in page.splitlines() if line.startswith("| Plain |"))
     assert "25.0 ± 7.1 ▼" in plain
     claim = next(line for line in page.splitlines() if line.startswith("| Wide is better |"))
-    assert claim.endswith("+50.0 (+40.0 to +60.0), 2 and 2 seeds | not testable: bilstm_softmax below the floor |")
+    assert claim.endswith("+50.0 (+40.0 to +60.0), seeds 2 and 2 | not testable: bilstm_softmax below the floor |")
+
+
+@pytest.mark.parametrize(("seeds", "answer"), [(2, "open: fewer than 3 seeds"), (3, "yes")])
+def test_an_answer_needs_three_seeds(grid: GridConfig, seeds: int, answer: str) -> None:
+    table = grid.tables["main"].model_copy(update={"seeds": (1, 2, 3)})
+    grid = grid.model_copy(update={"tables": {**grid.tables, "main": table}})
+    records = [
+        record(key, seed, [found] * 30)
+        for key, found in (("wide", 9), ("bilstm_softmax", 7))
+        for seed in range(1, seeds + 1)
+    ]
+    claim = next(line for line in render_page(grid, records).splitlines() if line.startswith("| Wide is better |"))
+    assert claim.endswith(f"| +20.0 (+20.0 to +20.0), seeds {seeds} and {seeds} | {answer} |")
 
 
 def test_measures_compare_what_they_say() -> None:
