@@ -27,14 +27,13 @@ from pydantic import Field
 
 from models.checkpoint import load_tagger, pick_device
 from models.config import Config, ConfigError
-from models.data import Sentence
-from models.labels import Span, decode_spans
 from models.layers.encoder import EncoderConfig, load_encoder
+from models.training.breakdown import counts_by_document, label_counts_by_document
 from models.training.fit import STATE_NAME
 from workflows import evaluate, parse, train
 from workflows.config import ParseConfig, TrainJob, read_train_job, read_yaml
 from workflows.console import explained_errors, note
-from workflows.corpora import Documents, read_corpora, without_labels
+from workflows.corpora import read_corpora, without_labels
 
 CONF = Path("conf/grid.yaml")
 TRAIN_FOLDER = Path("conf/train")
@@ -240,7 +239,7 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path, device: str
         )
         record[split] = evaluate.score_tagger(tagger, documents, scored)
         predicted = tagger.predict_documents(without_labels(documents))
-        count = token_counts if tagger.vocabulary.scheme == "TOKENS" else unit_counts
+        count = label_counts_by_document if tagger.vocabulary.scheme == "TOKENS" else counts_by_document
         counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}
         if tagger.threshold is not None:
             counts["draft"] = count(documents, [[found.draft_labels for found in document] for document in predicted])
@@ -264,55 +263,6 @@ def read_features(work: Path, run: Run, grid: GridConfig, data: Path, device: st
     staged = path.with_suffix(".staged")
     encoder.write_kept(staged)
     staged.replace(path)
-
-
-def unit_counts(documents: Documents, predicted: Sequence[Sequence[Sequence[str]]]) -> dict[str, list[list[int]]]:
-    """Count gold, predicted and correct names of each document, for tests over pairs of systems.
-
-    A name of a document is its lower-cased word sequence; it recurs if gold has it twice or more in the document.
-
-    Returns:
-        Measure (``all``, ``multi_word`` for names of two words or more, ``recurring``, ``once``) to one triple a
-        document.
-    """
-    counts: dict[str, list[list[int]]] = {"all": [], "multi_word": [], "recurring": [], "once": []}
-    for document, labels in zip(documents, predicted, strict=True):
-        gold = _named_spans(document, [sentence.labels or () for sentence in document])
-        found = _named_spans(document, labels)
-        names = [name for name, _ in gold]
-        again = {name for name in names if names.count(name) > 1}
-        chosen = {
-            "all": (gold, found),
-            "multi_word": tuple([item for item in items if len(item[0]) > 1] for items in (gold, found)),
-            "recurring": tuple([item for item in items if item[0] in again] for items in (gold, found)),
-            "once": tuple([item for item in items if item[0] not in again] for items in (gold, found)),
-        }
-        for measure, (wanted, given) in chosen.items():
-            counts[measure].append([len(wanted), len(given), len(set(wanted) & set(given))])
-    return counts
-
-
-def token_counts(documents: Documents, predicted: Sequence[Sequence[Sequence[str]]]) -> dict[str, list[list[int]]]:
-    """Count words twice and right labels of each document, so that the F1 of the counts is the accuracy."""
-    triples = []
-    for document, labels in zip(documents, predicted, strict=True):
-        pairs = [
-            (wanted, given)
-            for sentence, own in zip(document, labels, strict=True)
-            for wanted, given in zip(sentence.labels or (), own, strict=True)
-        ]
-        triples.append([len(pairs), len(pairs), sum(wanted == given for wanted, given in pairs)])
-    return {"all": triples}
-
-
-def _named_spans(
-    document: Sequence[Sentence], labels: Sequence[Sequence[str]]
-) -> list[tuple[tuple[str, ...], tuple[int, Span]]]:
-    return [
-        (tuple(word.lower() for word in sentence.words[span.start : span.end]), (number, span))
-        for number, (sentence, own) in enumerate(zip(document, labels, strict=True))
-        for span in decode_spans(own, "BIO")
-    ]
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
@@ -433,9 +383,16 @@ def render(output: Path, conf: Path, results: Path) -> None:
     """Write the page of results."""
     from workflows.grid_page import render_page
 
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
+    records = [_read_record(path) for path in sorted(results.glob("*.json"))]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(render_page(read_grid(conf), records), encoding="utf-8")
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: expected the record of a run, delete it to run it again: {error}") from error
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 Every function takes gold and predicted labels, one sequence a sentence, all sentences in reading order. They are in
 BIO2, or, where a function has a ``read``, token labels with ``read=word_spans``: each word then is a name by itself.
+Functions ``..._by_document`` take documents with gold labels, and the predicted ones of each document's sentences.
 """
 
 from collections import Counter, defaultdict
@@ -171,3 +172,56 @@ def _bioes(labels: Sequence[str]) -> tuple[str, ...]:
 
 def _in_order(scores: Mapping[str, Scores], groups: Sequence[str]) -> dict[str, Scores]:
     return {group: scores.get(group, Scores()) for group in groups}
+
+
+def counts_by_document(
+    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Sequence[str]]]
+) -> dict[str, list[list[int]]]:
+    """Count gold, predicted and correct names of each document, for tests over pairs of systems.
+
+    A name of a document is its lower-cased word sequence; it recurs if gold has it twice or more in the document.
+
+    Returns:
+        Measure (``all``, ``multi_word`` for names of two words or more, ``recurring``, ``once``) to one triple a
+        document.
+    """
+    counts: dict[str, list[list[int]]] = {"all": [], "multi_word": [], "recurring": [], "once": []}
+    for document, labels in zip(documents, predicted, strict=True):
+        gold = _named_spans(document, [sentence.labels or () for sentence in document])
+        found = _named_spans(document, labels)
+        names = [name for name, _ in gold]
+        again = {name for name in names if names.count(name) > 1}
+        chosen = {
+            "all": (gold, found),
+            "multi_word": tuple([item for item in items if len(item[0]) > 1] for items in (gold, found)),
+            "recurring": tuple([item for item in items if item[0] in again] for items in (gold, found)),
+            "once": tuple([item for item in items if item[0] not in again] for items in (gold, found)),
+        }
+        for measure, (wanted, given) in chosen.items():
+            counts[measure].append([len(wanted), len(given), len(set(wanted) & set(given))])
+    return counts
+
+
+def label_counts_by_document(
+    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Sequence[str]]]
+) -> dict[str, list[list[int]]]:
+    """Count words twice and right labels of each document, so that the F1 of the counts is the accuracy."""
+    triples = []
+    for document, labels in zip(documents, predicted, strict=True):
+        pairs = [
+            (wanted, given)
+            for sentence, own in zip(document, labels, strict=True)
+            for wanted, given in zip(sentence.labels or (), own, strict=True)
+        ]
+        triples.append([len(pairs), len(pairs), sum(wanted == given for wanted, given in pairs)])
+    return {"all": triples}
+
+
+def _named_spans(
+    document: Sequence[Sentence], labels: Sequence[Sequence[str]]
+) -> list[tuple[tuple[str, ...], tuple[int, Span]]]:
+    return [
+        (name_key(sentence.words[span.start : span.end]), (number, span))
+        for number, (sentence, own) in enumerate(zip(document, labels, strict=True))
+        for span in entity_spans(own)
+    ]

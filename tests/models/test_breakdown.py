@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from models.data import Sentence
 from models.labels import convert_labels, encode_spans
 from models.training.breakdown import (
+    counts_by_document,
     known_names,
+    label_counts_by_document,
     recurring_scores,
     scores_by_mention_length,
     scores_by_novelty,
@@ -150,3 +152,22 @@ def test_every_mention_of_one_document_of_one_word_recurs_from_two_on(rows: list
     assert recurring_scores([document], rows) == Scores(gold=expected, predicted=expected, correct=expected)
     nothing = [encode_spans((), len(row), "BIO") for row in rows]
     assert recurring_scores([document], nothing) == Scores(gold=expected)
+
+
+def test_names_are_counted_by_document() -> None:
+    document = [
+        Sentence(words=("Ada", "King", "met", "Ford"), labels=("B-PER", "I-PER", "O", "B-PER")),
+        Sentence(words=("FORD", "left", "Rome"), labels=("B-PER", "O", "B-LOC")),
+    ]
+    predicted = [("B-PER", "I-PER", "O", "B-ORG"), ("B-PER", "O", "B-LOC")]
+    assert counts_by_document([document, []], [predicted, []]) == {
+        "all": [[4, 4, 3], [0, 0, 0]],
+        "multi_word": [[1, 1, 1], [0, 0, 0]],
+        "recurring": [[2, 2, 1], [0, 0, 0]],
+        "once": [[2, 2, 2], [0, 0, 0]],
+    }
+
+
+def test_right_labels_are_counted_by_document() -> None:
+    document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP")), Sentence(words=("Stop",), labels=("VB",))]
+    assert label_counts_by_document([document, []], [[("NNS", "VB"), ("VB",)], []]) == {"all": [[3, 3, 2], [0, 0, 0]]}

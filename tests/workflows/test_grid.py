@@ -12,7 +12,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from models.data import Sentence
 from workflows import grid as grid_workflow
 from workflows.grid import (
     GridConfig,
@@ -23,8 +22,6 @@ from workflows.grid import (
     perform,
     read_grid,
     runs_of,
-    token_counts,
-    unit_counts,
 )
 from workflows.grid_page import compare, render_page
 
@@ -176,25 +173,6 @@ def test_a_run_that_another_process_works_on_is_left_to_it(tmp_path: Path) -> No
         assert later
 
 
-def test_names_are_counted_by_document() -> None:
-    document = [
-        Sentence(words=("Ada", "King", "met", "Ford"), labels=("B-PER", "I-PER", "O", "B-PER")),
-        Sentence(words=("FORD", "left", "Rome"), labels=("B-PER", "O", "B-LOC")),
-    ]
-    predicted = [("B-PER", "I-PER", "O", "B-ORG"), ("B-PER", "O", "B-LOC")]
-    assert unit_counts([document, []], [predicted, []]) == {
-        "all": [[4, 4, 3], [0, 0, 0]],
-        "multi_word": [[1, 1, 1], [0, 0, 0]],
-        "recurring": [[2, 2, 1], [0, 0, 0]],
-        "once": [[2, 2, 2], [0, 0, 0]],
-    }
-
-
-def test_right_labels_are_counted_by_document() -> None:
-    document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP")), Sentence(words=("Stop",), labels=("VB",))]
-    assert token_counts([document, []], [[("NNS", "VB"), ("VB",)], []]) == {"all": [[3, 3, 2], [0, 0, 0]]}
-
-
 def test_the_page_says_what_was_not_run_and_guesses_nothing(grid: GridConfig) -> None:
     page = render_page(grid, [])
     assert page.count("| not run |") == 4
@@ -250,3 +228,11 @@ def test_render_writes_the_page_from_the_records(tmp_path: Path) -> None:
     results.mkdir()
     CliRunner().invoke(main, ["render", "--grid", str(conf), "--results", str(results), "-o", str(page)])
     assert "| wide |  | 0 | not run |" in page.read_text()
+
+
+def test_a_broken_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "half.json").write_text('{"run": "ours')
+    arguments = ["render", "--grid", str(CHECKOUT / "conf/grid.yaml"), "--results", str(tmp_path)]
+    done = CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "page.md")])
+    assert done.exit_code == 2
+    assert "half.json: expected the record of a run, delete it to run it again" in done.stderr
