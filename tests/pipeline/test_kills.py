@@ -26,6 +26,9 @@ CRASHES = (
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """Give a file of twelve documents and one that becomes a dead letter."""

@@ -21,6 +21,8 @@ from workflows.cli import main
 from workflows.evaluate import EvaluateJob
 from workflows.figures import FiguresJob
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples/train"
 GOLD = EXAMPLES / "dev.conllu"
 PICTURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml "}

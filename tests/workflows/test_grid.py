@@ -102,6 +102,7 @@ def test_a_table_or_a_grid_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert (result.exit_code, message in result.stderr) == (2, True), result.output
 
 
+@pytest.mark.slow
 def test_a_killed_grid_goes_on_to_the_same_result(tmp_path: Path) -> None:
     conf = tmp_path / "grid.yaml"
     conf.write_text(yaml.safe_dump(GRID))
