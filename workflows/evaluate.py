@@ -161,6 +161,14 @@ def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: E
     Raises:
         InputError: when a training corpus of the job cannot be read.
     """
+    predicted, seconds = predict_timed(tagger, documents, job)
+    return score_predictions(tagger, documents, predicted, seconds, job)
+
+
+def predict_timed(
+    tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob
+) -> tuple[list[list[Prediction]], float]:
+    """Label gold documents without looking at the gold, and give the seconds that it took after a warm-up."""
     plain = without_labels(documents)
 
     def predict(some: Documents) -> list[list[Prediction]]:
@@ -169,7 +177,21 @@ def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: E
     predict(plain[:WARM_UP_DOCUMENTS])
     started = time.perf_counter()
     predicted = predict(plain)
-    seconds = time.perf_counter() - started
+    return predicted, time.perf_counter() - started
+
+
+def score_predictions(
+    tagger: Tagger,
+    documents: Sequence[Sequence[Sentence]],
+    predicted: Sequence[Sequence[Prediction]],
+    seconds: float,
+    job: EvaluateJob,
+) -> dict[str, Any]:
+    """Give what ``score_tagger`` gives, from predictions that are there already.
+
+    Raises:
+        InputError: when a training corpus of the job cannot be read.
+    """
     words = sum(len(sentence.words) for document in documents for sentence in document)
     sentences = sum(map(len, documents))
     score = _score_token_labels if tagger.vocabulary.scheme == "TOKENS" else _score_entities

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -27,13 +28,13 @@ from pydantic import Field
 
 from models.checkpoint import load_tagger, pick_device
 from models.config import Config, ConfigError
-from models.layers.encoder import EncoderConfig, load_encoder
+from models.layers.encoder import EncoderConfig, FrozenEncoder, load_encoder
 from models.training.breakdown import counts_by_document, label_counts_by_document
 from models.training.fit import STATE_NAME
 from workflows import evaluate, parse, train
 from workflows.config import ParseConfig, TrainJob, read_train_job, read_yaml
 from workflows.console import explained_errors, note
-from workflows.corpora import read_corpora, without_labels
+from workflows.corpora import read_corpora
 
 CONF = Path("conf/grid.yaml")
 TRAIN_FOLDER = Path("conf/train")
@@ -230,15 +231,15 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path, device: str
         "units": {},
     }
     for split in SPLITS:
-        path = Path(job.data.dev).with_name(Path(job.data.dev).name.replace("dev.", f"{split}.", 1))
+        path = _split_file(Path(job.data.dev).parent, split)
         if not path.exists():
             continue
         documents = evaluate.read_gold_for(tagger, [str(path)], labels=job.data.labels, form=job.data)
         scored = evaluate.EvaluateJob(
             folder=Path(values["bundle"]), data=[str(path)], train=job.data.train, labels=job.data.labels, form=job.data
         )
-        record[split] = evaluate.score_tagger(tagger, documents, scored)
-        predicted = tagger.predict_documents(without_labels(documents))
+        predicted, seconds = evaluate.predict_timed(tagger, documents, scored)
+        record[split] = evaluate.score_predictions(tagger, documents, predicted, seconds, scored)
         count = label_counts_by_document if tagger.vocabulary.scheme == "TOKENS" else counts_by_document
         counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}
         if tagger.threshold is not None:
@@ -256,13 +257,19 @@ def read_features(work: Path, run: Run, grid: GridConfig, data: Path, device: st
     encoder = load_encoder(EncoderConfig.from_mapping(values), pick_device(device))
     path = work / f"{grid.corpora[run.corpus].folder}.features"
     if path.exists():
-        encoder.read_kept(path)
+        _read_kept(encoder, path)
         return
     documents = read_corpora([*job.data.train, job.data.dev], labels={})
     encoder.keep([sentence.words for document in documents for sentence in document if sentence.words])
     staged = path.with_suffix(".staged")
     encoder.write_kept(staged)
     staged.replace(path)
+
+
+@cache
+def _read_kept(encoder: FrozenEncoder, path: Path) -> None:
+    """Read features once a process: its runs share the encoder, and a file holds hundreds of megabytes."""
+    encoder.read_kept(path)
 
 
 def rounded(value: Any, digits: int = 4) -> Any:

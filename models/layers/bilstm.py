@@ -60,6 +60,25 @@ class BiLstm(nn.Module):
         return self.dropout(outputs), last
 
 
+class NoLstm(nn.Module):
+    """Stands where an LSTM is left out: gives what it is given."""
+
+    def __init__(self, input_dimension: int) -> None:
+        """Take the width that passes through."""
+        super().__init__()
+        self.output_dimension = input_dimension
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Give the inputs; shapes as in ``BiLstm``."""
+        del lengths
+        return inputs
+
+
+def build_bilstm(config: BiLstmConfig | None, input_dimension: int) -> BiLstm | NoLstm:
+    """Build the stack, or what stands for it where the configuration leaves it out."""
+    return NoLstm(input_dimension) if config is None else BiLstm(config, input_dimension)
+
+
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, *, weights: Mapping[str, Tensor] | None = None) -> Tensor:
     """Run a batch-first LSTM over padded sentences of differing length; zeros where padded.
 

@@ -8,7 +8,7 @@ from typing_extensions import override
 from models.base import OneStageTagger, TaggerConfig
 from models.data import Batch, Vocabulary
 from models.decoders.crf import Crf, CrfDistribution
-from models.layers.bilstm import BiLstm, BiLstmConfig
+from models.layers.bilstm import BiLstmConfig, build_bilstm
 from models.layers.embedding import WordRepresentation, WordRepresentationConfig
 
 
@@ -32,17 +32,12 @@ class BiLstmCrf(OneStageTagger):
         """Build the network."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
-        width = self.representation.output_dimension
-        self.lstm: BiLstm | None = None
-        if config.lstm is not None:
-            self.lstm = BiLstm(config.lstm, width)
-            width = self.lstm.output_dimension
-        self.output = nn.Linear(width, len(vocabulary.labels))
+        self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
         self.crf = Crf(vocabulary.labels, vocabulary.scheme, legal_mode=config.legal_mode)
 
     @override
     def distribution(self, batch: Batch) -> CrfDistribution:
         words = self.representation(batch, self.encoder_features(batch))
-        states = self.lstm(words, batch.lengths) if self.lstm is not None else words
-        distribution: CrfDistribution = self.crf(self.output(states), batch.mask)
+        distribution: CrfDistribution = self.crf(self.output(self.lstm(words, batch.lengths)), batch.mask)
         return distribution

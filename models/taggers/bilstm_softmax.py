@@ -8,7 +8,7 @@ from typing_extensions import override
 from models.base import OneStageTagger, TaggerConfig
 from models.data import Batch, Vocabulary
 from models.decoders.softmax import SoftmaxDistribution
-from models.layers.bilstm import BiLstm, BiLstmConfig
+from models.layers.bilstm import BiLstmConfig, build_bilstm
 from models.layers.embedding import WordRepresentation, WordRepresentationConfig
 
 
@@ -30,15 +30,10 @@ class BiLstmSoftmax(OneStageTagger):
         """Build the network."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
-        width = self.representation.output_dimension
-        self.lstm: BiLstm | None = None
-        if config.lstm is not None:
-            self.lstm = BiLstm(config.lstm, width)
-            width = self.lstm.output_dimension
-        self.output = nn.Linear(width, len(vocabulary.labels))
+        self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
 
     @override
     def distribution(self, batch: Batch) -> SoftmaxDistribution:
         words = self.representation(batch, self.encoder_features(batch))
-        states = self.lstm(words, batch.lengths) if self.lstm is not None else words
-        return SoftmaxDistribution(self.output(states), batch.mask)
+        return SoftmaxDistribution(self.output(self.lstm(words, batch.lengths)), batch.mask)
