@@ -40,6 +40,7 @@ CONF = Path("conf/grid.yaml")
 TRAIN_FOLDER = Path("conf/train")
 RESULTS = Path("tests/benchmarks/results/grid")
 SPLITS = ("dev", "test")
+COMMAND = "make grid CORPORA=<folder of the corpora>"
 
 
 class CorpusConfig(Config):
@@ -300,9 +301,10 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
 
 
 def surroundings(device: str) -> dict[str, Any]:
-    """Give commit, hardware and versions."""
+    """Give command, commit, hardware and versions."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
+        "command": COMMAND,
         "commit": commit.stdout.strip(),
         "hardware": torch.cuda.get_device_name() if pick_device(device) == "cuda" else platform.machine(),
         "threads": torch.get_num_threads(),
