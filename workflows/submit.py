@@ -31,9 +31,10 @@ from models.config import ConfigError
 from pipeline.config import AnnotateConfig
 from pipeline.errors import ConcordError, StoreError
 from pipeline.executors.auth import settle_auth_mode
-from workflows import tracking
 from workflows.console import Answer, note
+from workflows.registry import is_reference
 from workflows.summary import equation
+from workflows.tracking import tracking_uri
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ROOMS = ("models", "pipeline", "workflows")
@@ -232,9 +233,9 @@ def _tell(submission_id: str, standing: JobStatus | None, address: str) -> None:
 
 def _environment(config: AnnotateConfig) -> dict[str, str]:
     passed = {name: os.environ[name] for name in ("CONCORD_CACHE", "MLFLOW_TRACKING_URI") if name in os.environ}
-    if tracking.is_reference(config.tagger.model):
+    if is_reference(config.tagger.model):
         # The default store lies in the working folder, which is another one there.
-        passed["MLFLOW_TRACKING_URI"] = tracking.tracking_uri()
+        passed["MLFLOW_TRACKING_URI"] = tracking_uri()
     return {
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         "RAY_AUTH_MODE": os.environ["RAY_AUTH_MODE"],

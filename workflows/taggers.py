@@ -11,7 +11,7 @@ from models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest, with_o
 from models.layers.encoder import EncoderConfig, encoder_available
 from pipeline.annotate import ResolvedTagger
 from pipeline.errors import ModelError
-from workflows import tracking
+from workflows import registry
 from workflows.console import note
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "models" / "pretrained"
@@ -40,9 +40,9 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
         ModelError: when there is no such tagger, or what it needs is not installed.
         TrackingError: when the registry cannot be reached.
     """
-    if tracking.is_reference(model):
-        found = tracking.resolve(model)
-        folder = tracking.fetch(found)
+    if registry.is_reference(model):
+        found = registry.resolve(model)
+        folder = registry.fetch(found)
         return _resolved(folder, name=found.name, version=str(found.version))
     folder = Path(model).expanduser()
     if (folder / CONFIG_NAME).is_file():

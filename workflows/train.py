@@ -30,7 +30,8 @@ from workflows.config import TrainJob
 from workflows.console import Answer, indented, note, table
 from workflows.corpora import Documents, entity_types, gold_format, read_corpora, token_labels, tree_source
 from workflows.curves import draw_curves
-from workflows.tracking import MlflowRun, ModelVersion, RunStatus, TrackingError, TrainingRun, open_run
+from workflows.registry import ModelVersion, register
+from workflows.tracking import MlflowRun, RunStatus, TrackingError, TrainingRun, open_run
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
@@ -280,10 +281,10 @@ def _register(
         _try("log the test scores", lambda: tracked.log_metrics(numbers, step=values["best"]["epoch"]))
     for name in (CURVES_NAME, JOB_NAME, RESULT_NAME):
         _try(f"keep {name}", partial(tracked.log_file, folder / name))
-    bundle, digest = Path(values["bundle"]), values["digest"]
+    bundle = Path(values["bundle"])
     return _try(
         "register the bundle",
-        lambda: tracked.register(bundle, name=job.register_as, digest=digest, alias=alias),
+        lambda: register(bundle, name=job.register_as, run_id=tracked.run_id, alias=alias),
     )
 
 

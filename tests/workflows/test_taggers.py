@@ -9,6 +9,7 @@ import pytest
 from models.checkpoint import tagger_digest
 from pipeline.errors import ModelError
 from workflows import taggers
+from workflows.registry import register
 from workflows.taggers import DEFAULT, FALLBACK, embedded_names, find_tagger
 from workflows.tracking import open_run
 
@@ -49,7 +50,7 @@ def test_a_broken_folder_is_a_model_error(tiny_bundle: Path, tmp_path: Path) -> 
 
 def test_a_version_of_the_registry_is_settled_once(store: Path, tiny_bundle: Path) -> None:
     run = open_run(experiment="test", name="run", parameters={}, tags={})
-    run.register(tiny_bundle, name="tiny", digest=tagger_digest(tiny_bundle), alias="champion")
+    register(tiny_bundle, name="tiny", run_id=run.run_id, alias="champion")
     found = find_tagger("models:/tiny@champion")
     assert (found.name, found.version, found.digest) == ("tiny", "1", tagger_digest(tiny_bundle))
     assert found.folder.is_relative_to(store / "cache")

@@ -1,4 +1,4 @@
-"""The tracking store: runs, versions, and bundles that are what was registered."""
+"""The tracking store: its runs, and what happens when it is not there."""
 
 import subprocess
 import sys
@@ -7,24 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from models.checkpoint import tagger_digest
-from pipeline.errors import ModelError
-from workflows.tracking import (
-    DIGEST_TAG,
-    ModelVersion,
-    TrackingError,
-    fetch,
-    open_run,
-    resolve,
-    tracking_uri,
-)
-
-
-def register(bundle: Path, *, alias: str | None = None) -> ModelVersion:
-    run = open_run(experiment="test", name="run", parameters={"a": 1}, tags={"b": "c"})
-    version = run.register(bundle, name="tiny", digest=tagger_digest(bundle), alias=alias)
-    run.close("FINISHED")
-    return version
+from workflows.tracking import TrackingError, open_run, tracking_uri
 
 
 def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
@@ -54,74 +37,6 @@ def test_an_interrupted_run_is_taken_up_again(store: Path) -> None:
     assert client.get_run(first.run_id).info.status == "RUNNING"
     assert client.get_run(first.run_id).data.params == {"a": "1"}
     assert open_run(experiment="test", name="run", parameters={}, tags={}, run_id="0" * 32).run_id != first.run_id
-
-
-def test_a_version_is_found_by_alias_and_by_number(store: Path, tiny_bundle: Path) -> None:
-    first = register(tiny_bundle, alias="champion")
-    second = register(tiny_bundle)
-    assert (first.version, second.version) == (1, 2)
-    assert resolve("models:/tiny@champion") == first
-    assert resolve("models:/tiny/2") == second
-    assert MlflowClient(tracking_uri()).get_model_version("tiny", "1").tags == {DIGEST_TAG: tagger_digest(tiny_bundle)}
-
-
-@pytest.mark.parametrize(
-    ("reference", "message"),
-    [
-        ("models:/tiny", "expected models:/NAME@ALIAS or models:/NAME/VERSION"),
-        ("models:/tiny/latest", "expected models:/NAME@ALIAS or models:/NAME/VERSION"),
-        ("models:/tiny@none", "not in the registry"),
-        ("models:/tiny/9", "not in the registry"),
-        ("models:/other@champion", "not in the registry"),
-    ],
-)
-def test_a_version_that_is_not_there_is_a_model_error(
-    store: Path, tiny_bundle: Path, reference: str, message: str
-) -> None:
-    register(tiny_bundle)
-    with pytest.raises(ModelError, match=message):
-        resolve(reference)
-
-
-def test_a_store_that_is_not_there_is_not_made_by_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(ModelError, match="there is no registry at sqlite"):
-        resolve("models:/tiny@champion")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_bundle_is_fetched_once_and_checked(store: Path, tiny_bundle: Path) -> None:
-    version = register(tiny_bundle)
-    folder = fetch(version)
-    assert folder == store / "cache" / "bundles" / tagger_digest(tiny_bundle)
-    assert (folder / "tagger.json").read_bytes() == (tiny_bundle / "tagger.json").read_bytes()
-    (Path(version.source.removeprefix("file://")) / "tagger.json").unlink()
-    assert fetch(version) == folder
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-
-
-def test_a_bundle_that_was_changed_is_refused(store: Path, tiny_bundle: Path) -> None:
-    version = register(tiny_bundle)
-    kept = Path(version.source.removeprefix("file://")) / "tagger.json"
-    kept.write_bytes(kept.read_bytes() + b" ")
-    with pytest.raises(ModelError, match="the files are not what was registered"):
-        fetch(version)
-    assert list((store / "cache" / "bundles").iterdir()) == []
-
-
-def test_a_fetched_bundle_that_was_changed_is_refused(store: Path, tiny_bundle: Path) -> None:
-    version = register(tiny_bundle)
-    folder = fetch(version)
-    (folder / "tagger.json").write_text("{}")
-    with pytest.raises(ModelError, match="the files are not what was registered"):
-        fetch(version)
-
-
-def test_a_version_without_a_digest_is_fetched_each_time(store: Path, tiny_bundle: Path) -> None:
-    version = register(tiny_bundle)
-    unsigned = ModelVersion(name=version.name, version=version.version, digest=None, source=version.source)
-    assert fetch(unsigned) == fetch(version)
 
 
 def test_a_server_that_is_down_fails_in_seconds(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

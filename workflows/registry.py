@@ -1,0 +1,243 @@
+"""Versions of models: what the registry says of them, and their bundles on this machine.
+
+MLflow itself is spoken to through the client of workflows/tracking.py.
+"""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import environ
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint import ModelLoadError, tagger_digest
+from pipeline.errors import ModelError
+from workflows.tracking import TrackingError, download, explained, has_store, open_client, tracking_uri
+
+DIGEST_TAG = "concord.digest"
+BUNDLE = "bundle"
+_REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelVersion:
+    """A version in the registry.
+
+    Attributes:
+        digest: sha256 in hex over the bundle, as written down when it was registered; None if it was not.
+        source: where the store keeps the bundle.
+        run_id: the run that made it, if one did.
+        aliases: those that point at it now.
+    """
+
+    name: str
+    version: int
+    digest: str | None
+    source: str
+    run_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """The address that means this version for good."""
+        return f"models:/{self.name}/{self.version}"
+
+
+def is_reference(model: str) -> bool:
+    """Say whether a model is named by its place in the registry."""
+    return model.startswith("models:/")
+
+
+def resolve(reference: str) -> ModelVersion:
+    """Find the version that ``models:/NAME@ALIAS`` or ``models:/NAME/VERSION`` means now.
+
+    Raises:
+        ModelError: when there is no such version.
+        TrackingError: when the store cannot be reached.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ModelError(f"{reference}: expected models:/NAME@ALIAS or models:/NAME/VERSION")
+    _check_store(reference)
+    client = open_client()
+    name, alias, version = match["name"], match["alias"], match["version"]
+    with explained(f"{reference} could not be looked up", absent=reference):
+        if alias is not None:
+            version = client.get_model_version_by_alias(name, alias).version
+        return _model_version(client.get_model_version(name, str(version)))
+
+
+def model_names() -> list[str]:
+    """Give the names of all registered models, sorted.
+
+    Raises:
+        TrackingError: when the store cannot be reached.
+    """
+    client = open_client()
+    with explained("the models could not be listed"):
+        return sorted(model.name for model in _every_page(client.search_registered_models))
+
+
+def versions(name: str) -> list[ModelVersion]:
+    """Give all versions of a model, newest first.
+
+    Raises:
+        ModelError: when there is no such model.
+        TrackingError: when the store cannot be reached.
+    """
+    _check_store(name)
+    client = open_client()
+    with explained(f"the versions of {name} could not be listed", absent=name):
+        aliases = client.get_registered_model(name).aliases
+        found = _every_page(client.search_model_versions, filter_string=f"name = '{name}'")
+    by_version: dict[int, list[str]] = {}
+    for alias, version in aliases.items():
+        by_version.setdefault(int(version), []).append(alias)
+    # A search leaves the aliases out.
+    listed = [_model_version(version, aliases=by_version.get(int(version.version), [])) for version in found]
+    return sorted(listed, key=lambda version: version.version, reverse=True)
+
+
+def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) -> ModelVersion:
+    """Keep a bundle with a run and make it the newest version of a model, unless the run has done so before.
+
+    Raises:
+        ModelError: when the bundle is not whole.
+        TrackingError: when the store cannot be reached or refuses.
+    """
+    digest = _digest(bundle, where=str(bundle))
+    client = open_client()
+    with explained(f"the bundle could not be registered as {name}"):
+        version = _registered(client, name, digest, run_id) or _register(client, bundle, name, digest, run_id)
+    if alias is not None:
+        set_alias(name, alias, version.version)
+    return version
+
+
+def set_alias(name: str, alias: str, version: int) -> None:
+    """Point an alias at a version, wherever it pointed before.
+
+    Raises:
+        TrackingError: when the store cannot be reached or there is no such version.
+    """
+    client = open_client()
+    with explained(f"the alias {alias} of {name} could not be set"):
+        client.set_registered_model_alias(name, alias, str(version))
+
+
+def create_model(name: str, *, tags: Mapping[str, str] | None = None) -> bool:
+    """Make a name in the registry; of several processes that do so at once, one does.
+
+    Returns:
+        False when it is there already.
+
+    Raises:
+        TrackingError: when the store cannot be reached or refuses.
+    """
+    client = open_client()
+    try:
+        with explained(f"{name} could not be made in the registry"):
+            client.create_registered_model(name, tags=dict(tags or {}))
+    except TrackingError as error:
+        if error.code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        return False
+    return True
+
+
+def fetch(version: ModelVersion, *, cache: Path | None = None) -> Path:
+    """Bring a version's bundle to this machine, once, and check it against its digest.
+
+    Args:
+        cache: the folder of all bundles; ``CONCORD_CACHE``, else the user's cache folder, if None. Workers on
+            other machines must see it too.
+
+    Raises:
+        ModelError: when the bundle is not what was registered.
+        TrackingError: when it cannot be brought.
+    """
+    folder = (cache or cache_folder()) / "bundles"
+    if version.digest is not None and (folder / version.digest).is_dir():
+        return _checked(folder / version.digest, version)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
+        fetched = _checked(download(version.source, Path(incoming)), version)
+        target = folder / tagger_digest(fetched)
+        try:
+            fetched.rename(target)
+        except OSError:
+            # Another process was faster; its bundle bears the same digest.
+            if not target.is_dir():
+                raise
+    return target
+
+
+def cache_folder() -> Path:
+    """Give the folder where fetched bundles are kept."""
+    chosen = environ.get("CONCORD_CACHE")
+    if chosen:
+        return Path(chosen).absolute()
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concord"
+
+
+def _check_store(wanted: str) -> None:
+    if not has_store():
+        raise ModelError(
+            f"{wanted}: there is no registry at {tracking_uri()}; set MLFLOW_TRACKING_URI, or train a model here first"
+        )
+
+
+def _registered(client: Any, name: str, digest: str, run_id: str) -> ModelVersion | None:
+    for found in _every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'"):
+        if found.name == name and found.tags.get(DIGEST_TAG) == digest:
+            return _model_version(found)
+    return None
+
+
+def _register(client: Any, bundle: Path, name: str, digest: str, run_id: str) -> ModelVersion:
+    client.log_artifacts(run_id, str(bundle), BUNDLE)
+    create_model(name)
+    source = f"{client.get_run(run_id).info.artifact_uri}/{BUNDLE}"
+    return _model_version(client.create_model_version(name, source, run_id=run_id, tags={DIGEST_TAG: digest}))
+
+
+def _every_page(search: Any, **arguments: Any) -> list[Any]:
+    page = search(**arguments)
+    found = list(page)
+    while page.token:
+        page = search(**arguments, page_token=page.token)
+        found.extend(page)
+    return found
+
+
+def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVersion:
+    """Read what MLflow gives, whose version is text over HTTP and a number from sqlite."""
+    return ModelVersion(
+        name=found.name,
+        version=int(found.version),
+        digest=found.tags.get(DIGEST_TAG),
+        source=found.source,
+        run_id=found.run_id or None,
+        tags=dict(found.tags),
+        aliases=tuple(sorted(found.aliases if aliases is None else aliases)),
+    )
+
+
+def _checked(bundle: Path, version: ModelVersion) -> Path:
+    where = f"{version.name} version {version.version}"
+    digest = _digest(bundle, where=where)
+    if version.digest is not None and digest != version.digest:
+        raise ModelError(
+            f"{where}: expected a bundle of digest {version.digest[:12]}, got {digest[:12]} in {bundle}; "
+            "the files are not what was registered"
+        )
+    return bundle
+
+
+def _digest(bundle: Path, *, where: str) -> str:
+    try:
+        return tagger_digest(bundle)
+    except ModelLoadError as error:
+        raise ModelError(f"{where}: {error}") from error
