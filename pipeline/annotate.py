@@ -22,7 +22,7 @@ from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
 from pipeline.inputs import absolute
-from pipeline.parsing import parser_identity
+from pipeline.parsing.parser import parser_identity
 from pipeline.planning import Plan, make_plan
 from pipeline.records import Shard, ShardReport
 from pipeline.report import write_report

@@ -25,7 +25,7 @@ from pipeline.config import TaggerRunConfig
 from pipeline.counts import count_outcomes
 from pipeline.errors import ConcordError, ModelError
 from pipeline.memory import bound_caches, return_freed
-from pipeline.parsing import build_parser
+from pipeline.parsing.parser import build_parser
 from pipeline.planning import Plan
 from pipeline.readers.base import read_piece
 from pipeline.records import (
@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 
 
 class DocumentParser(Protocol):
-    """What the parse stage needs of a parser; see pipeline.parsing.DependencyParser."""
+    """What the parse stage needs of a parser; see pipeline.parsing.parser.DependencyParser."""
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
         """Give one result a document, in order."""

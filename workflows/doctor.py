@@ -112,7 +112,7 @@ def _torch() -> list[Check]:
 
 def _parser() -> list[Check]:
     from pipeline.config import ParserConfig
-    from pipeline.parsing import parser_identity
+    from pipeline.parsing.parser import parser_identity
 
     try:
         found = parser_identity(ParserConfig())

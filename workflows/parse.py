@@ -10,7 +10,8 @@ from tqdm import tqdm
 from models.config import ConfigError
 from pipeline.durable import file_sha256
 from pipeline.errors import InputError
-from pipeline.parsing import StanzaParser, WordAnalysis, parser_identity
+from pipeline.parsing.parser import StanzaParser, parser_identity
+from pipeline.parsing.processors import WordAnalysis
 from pipeline.readers.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from pipeline.readers.gold import read_gold
 from pipeline.schema import component_signature

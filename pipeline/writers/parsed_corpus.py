@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.data import Sentence
 from models.labels import OUTSIDE
-from pipeline.parsing import WordAnalysis
+from pipeline.parsing.processors import WordAnalysis
 from pipeline.readers.conllu import PARSER_KEY, SOURCE_KEY
 from pipeline.readers.gold_lines import EMPTY
 from pipeline.writers.packed import write_packed

@@ -21,7 +21,7 @@ from environment import environment
 
 from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig
-from pipeline.parsing import parser_identity
+from pipeline.parsing.parser import parser_identity
 from pipeline.planning import Plan, make_plan
 from pipeline.signatures import ComponentIdentity
 from pipeline.stages import build_worker

@@ -24,7 +24,8 @@ from corpora import read_texts
 from environment import environment, spread
 
 from pipeline.config import ParserConfig
-from pipeline.parsing import EMBEDDED_PACKAGE, StanzaParser
+from pipeline.parsing.packages import EMBEDDED_PACKAGE
+from pipeline.parsing.parser import StanzaParser
 from pipeline.records import Document, ParsedDocument
 
 ROOT = Path(__file__).resolve().parents[2]

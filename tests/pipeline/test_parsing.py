@@ -13,13 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import parsing
 from pipeline.config import ParserConfig
 from pipeline.errors import ModelError
-from pipeline.parsing import StanzaParser, best_tree, build_parser, parser_identity
+from pipeline.parsing import packages, shortcuts
+from pipeline.parsing import parser as parsing
+from pipeline.parsing.best_tree import best_tree
+from pipeline.parsing.parser import StanzaParser, build_parser, parser_identity
 from pipeline.records import DeadLetter, Document, ParsedDocument, ParsedSentence
 
-EMBEDDED = Path(parsing.__file__).parents[1] / "models" / "pretrained" / "parser_en"
+EMBEDDED = Path(parsing.__file__).parents[2] / "models" / "pretrained" / "parser_en"
 
 PROSE = [
     "Maria Gonzalez flew to Geneva on Tuesday. She met Bob, who couldn't stay.\n\nGeneva was cold.",
@@ -192,10 +194,11 @@ def test_shortcuts_change_nothing(parser: StanzaParser, plain: StanzaParser):
 def test_another_stanza_is_used_without_shortcuts(
     parser: StanzaParser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(parsing, "version", lambda name: "1.99.0")
-    with caplog.at_level(logging.WARNING, logger="pipeline.parsing"):
+    for module in (shortcuts, packages):
+        monkeypatch.setattr(module, "version", lambda name: "1.99.0")
+    with caplog.at_level(logging.WARNING, logger="pipeline.parsing.parser"):
         other = StanzaParser(ParserConfig())
-    [record] = [record for record in caplog.records if record.name == "pipeline.parsing"]
+    [record] = [record for record in caplog.records if record.name == "pipeline.parsing.parser"]
     assert "1.99.0" in record.getMessage()
     documents = documents_of(PROSE[:2])
     assert other.parse(documents) == parser.parse(documents)

@@ -11,7 +11,7 @@ from models.checkpoint import load_tagger
 from models.config import ConfigError
 from pipeline.config import ParserConfig
 from pipeline.errors import InputError
-from pipeline.parsing import parser_identity
+from pipeline.parsing.parser import parser_identity
 from pipeline.readers.gold import read_gold
 from pipeline.schema import component_signature
 from workflows import parse, train
