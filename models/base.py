@@ -6,10 +6,11 @@ have one place each.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import prod
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -18,11 +19,12 @@ from torch import Tensor, nn
 
 from models.config import Config
 from models.data import Batch, BatchEncoder, DigitRule, Sentence, Vocabulary, check_trees
-from models.decoders.base import LabelDistribution, entropy
+from models.decoders.base import AskedSpans, LabelDistribution, entropy
 from models.labels import Scheme, decode_spans, to_gold
 from models.layers.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
 from models.layers.tuned_encoder import TunedEncoder
 from models.outputs import AttentionMap, AttentionWeights, Prediction
+from models.spans import ask_for_spans
 
 Precision = Literal["fp32", "bf16"]
 UNKNOWN_TREES = "unknown"
@@ -83,6 +85,9 @@ class TokenTable:
         probability, margin: of the deciding stage, shape ``(N,)``, float32, 0..1.
         uncertainty: nats, shape ``(N,)``, float32.
         refined: shape ``(N,)``, bool.
+        span: at the first word of an entity, and of each part of one that runs over the seam of two windows, the
+            probability of that part; 1 elsewhere. An entity has the product over its words. Shape ``(N,)``, float32,
+            0..1.
     """
 
     documents: Sequence[Sequence[Sentence]]
@@ -92,6 +97,7 @@ class TokenTable:
     margin: Tensor
     uncertainty: Tensor
     refined: Tensor
+    span: Tensor
 
     @classmethod
     def empty(cls, documents: Sequence[Sequence[Sentence]]) -> "TokenTable":
@@ -105,9 +111,12 @@ class TokenTable:
             margin=torch.zeros(words),
             uncertainty=torch.zeros(words),
             refined=torch.zeros(words, dtype=torch.bool),
+            span=torch.ones(words),
         )
 
-    def write(self, windows: Sequence[Window], batch: Batch, distribution: LabelDistribution) -> None:
+    def write(
+        self, windows: Sequence[Window], batch: Batch, distribution: LabelDistribution, vocabulary: Vocabulary
+    ) -> None:
         """Enter what a tagger of one stage says of a batch; the uncertainty is the entropy of a word's marginal."""
         labels, marginals = distribution.mode(), distribution.marginals()
         chosen = marginals.gather(2, labels[:, :, None])[:, :, 0]
@@ -120,12 +129,35 @@ class TokenTable:
             (self.uncertainty, entropy(marginals)),
         ):
             column[rows] = values.flatten().cpu()[cells]
+        self.write_spans(windows, labels, vocabulary, distribution.span_probability)
+
+    def write_spans(
+        self,
+        windows: Sequence[Window],
+        labels: Tensor,
+        vocabulary: Vocabulary,
+        probability: Callable[[AskedSpans], Tensor],
+        *,
+        sentences: Iterable[int] | None = None,
+    ) -> None:
+        """Enter the probabilities of the entities in a batch.
+
+        Args:
+            labels: the final ones, shape ``(B, T)``, int64.
+            probability: as ``LabelDistribution.span_probability``.
+            sentences: those of the batch that are meant; all if None.
+        """
+        kept = [window.keep for window in windows]
+        asked = ask_for_spans(labels, kept, range(len(windows)) if sentences is None else sentences, vocabulary)
+        if asked is not None:
+            firsts = torch.tensor([window.first for window in windows])
+            self.span[firsts[asked.sentences.cpu()] + asked.starts.cpu()] = probability(asked).float().cpu()
 
     def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
         """Turn rows into text: strict spans, labels in BIO2; or plain labels of the words."""
         names = vocabulary.labels
-        columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined)
-        draft, label, probability, margin, uncertainty, refined = (column.tolist() for column in columns)
+        columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined, self.span)
+        draft, label, probability, margin, uncertainty, refined, span = (column.tolist() for column in columns)
         results: list[list[Prediction]] = []
         first = 0
         for document in self.documents:
@@ -135,6 +167,8 @@ class TokenTable:
                 first = rows.stop
                 final = [names[number] for number in label[rows]]
                 drafted = [names[number] for number in draft[rows]]
+                spans = decode_spans(final, vocabulary.scheme)
+                parts = span[rows]
                 predictions.append(
                     Prediction(
                         labels=to_gold(final, vocabulary.scheme),
@@ -143,7 +177,8 @@ class TokenTable:
                         margins=tuple(margin[rows]),
                         uncertainty=tuple(uncertainty[rows]),
                         refined=tuple(refined[rows]),
-                        spans=decode_spans(final, vocabulary.scheme),
+                        spans=spans,
+                        confidences=tuple(prod(parts[found.start : found.end]) for found in spans),
                     )
                 )
             results.append(predictions)
@@ -395,7 +430,7 @@ class OneStageTagger(Tagger):
         for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
             with self.autocast(settings.precision):
                 distribution = self.distribution(batch)
-            table.write(windows, batch, distribution)
+            table.write(windows, batch, distribution, self.vocabulary)
 
 
 def gold_labels(batch: Batch) -> Tensor:

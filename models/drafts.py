@@ -31,6 +31,7 @@ class DraftNetwork(nn.Module):
         self.representation = WordRepresentation(representation, vocabulary, encoder_width=encoder_width)
         self.lstm = VariationalLstm(lstm, self.representation.output_dimension)
         self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+        self._has_spans = vocabulary.scheme != "TOKENS"
 
     def forward(self, batch: Batch, features: Tensor | None) -> tuple[Tensor, Tensor]:
         """Make one stochastic pass; logits ``(B, T, L)`` and hidden states ``(B, T, H)`` before z_out."""
@@ -49,13 +50,18 @@ class DraftNetwork(nn.Module):
     def draft(self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]) -> Draft:
         """Draft labels with an uncertainty: the mean over the weight samples of the softmax, and of the states."""
         probabilities, hidden = torch.zeros(()), torch.zeros(())
+        kept = []
         for logits, states in self.sampled(batch, features, samples):
-            probabilities = probabilities.to(logits.device) + logits.float().softmax(dim=-1)
+            sample = logits.float().softmax(dim=-1)
+            probabilities = probabilities.to(logits.device) + sample
             hidden = hidden.to(states.device) + states.float()
+            if self._has_spans:
+                kept.append(sample)
         probabilities, hidden = probabilities / len(samples), hidden / len(samples)
         return Draft(
             probabilities=probabilities,
             labels=probabilities.argmax(dim=-1),
             uncertainty=entropy(probabilities),
             hidden=hidden,
+            samples=torch.stack(kept) if kept else probabilities.new_empty(0, *probabilities.shape),
         )

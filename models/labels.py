@@ -59,6 +59,16 @@ def decode_spans(labels: Sequence[str], scheme: Scheme) -> tuple[Span, ...]:
     return _decode_bio(labels) if scheme == "BIO" else _decode_bioes(labels)
 
 
+def decode_pieces(labels: Sequence[str], scheme: SpanScheme) -> tuple[Span, ...]:
+    """Read the spans off a stretch of a label sequence, those cut off at its ends too."""
+    first, last = (split_label(label) for label in (labels[0], labels[-1]))
+    before = [f"B-{first[1]}"] if first[0] in {"I", "E"} else []
+    after = [f"E-{last[1]}"] if scheme == "BIOES" and last[0] in {"B", "I"} else []
+    shift, length = len(before), len(labels)
+    spans = decode_spans([*before, *labels, *after], scheme)
+    return tuple(Span(max(0, span.start - shift), min(span.end - shift, length), span.label) for span in spans)
+
+
 def encode_spans(spans: Iterable[Span], length: int, scheme: SpanScheme) -> tuple[str, ...]:
     """Write disjoint spans as labels of a scheme.
 

@@ -17,12 +17,15 @@ class Draft:
         labels: argmax of the mean probabilities, shape ``(B, T)``, int64.
         uncertainty: entropy of the mean probabilities in nats, shape ``(B, T)``, float, 0..ln L.
         hidden: mean of the M hidden states, shape ``(B, T, H)``, float.
+        samples: the softmax of each weight sample, shape ``(M, B, T, L)``, float; under ``TOKENS``, where no span asks
+            for them, there are 0.
     """
 
     probabilities: Tensor
     labels: Tensor
     uncertainty: Tensor
     hidden: Tensor
+    samples: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +84,7 @@ class Prediction:
         uncertainty: entropy of stage one in nats; for a tagger of one stage that of its marginals.
         refined: true where stage two gave the label.
         spans: the entities, half-open word indices; none under ``TOKENS``.
+        confidences: one a span, 0..1: the probability that just these words are an entity of this type.
     """
 
     labels: tuple[str, ...]
@@ -90,3 +94,4 @@ class Prediction:
     uncertainty: tuple[float, ...]
     refined: tuple[bool, ...]
     spans: tuple[Span, ...]
+    confidences: tuple[float, ...]

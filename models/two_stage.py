@@ -9,6 +9,7 @@ out changes nothing. Doc-UANet adds the document memory, read once before the la
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -28,7 +29,9 @@ from models.base import (
 )
 from models.config import Config
 from models.data import IGNORED_LABEL, Batch, Sentence, Vocabulary
+from models.decoders.base import AskedSpans, LabelDistribution
 from models.decoders.choice import ChosenDecoder, DecoderName
+from models.decoders.softmax import joint_probability
 from models.drafts import DraftNetwork
 from models.layers.embedding import WordRepresentation, WordRepresentationConfig
 from models.layers.two_stream import RelativeTransformer, TwoStreamConfig, TwoStreamEncoder
@@ -181,13 +184,10 @@ class RefineNetwork(nn.Module):
         loss: Tensor = -self.decoder(logits, mask).log_prob(gold).sum()
         return loss
 
-    def decide(self, logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Give each word's label, shape ``(B, T)``, int64, and label probabilities, shape ``(B, T, L)``.
-
-        A CRF gives its most probable sequence and its marginals.
-        """
-        distribution = self.decoder(logits, mask)
-        return distribution.mode(), distribution.marginals()
+    def decide(self, logits: Tensor, mask: Tensor) -> LabelDistribution:
+        """Give the distribution over the label sequences of logits ``(B, T, L)``."""
+        distribution: LabelDistribution = self.decoder(logits, mask)
+        return distribution
 
     def attentions(self) -> dict[str, nn.Module]:
         """Give the modules whose outputs are attention weights; those of the memory are of shape ``(known, S)``."""
@@ -209,6 +209,7 @@ class _Pending:
     window: Window
     probabilities: Tensor
     uncertainty: Tensor
+    samples: Tensor
     features: Tensor | None
 
 
@@ -327,6 +328,13 @@ class TwoStageTagger(Tagger):
             if store is not None:
                 store.write(rows, draft, cells)
             uncertain = ((draft.uncertainty > threshold) & batch.mask).any(dim=1).tolist()
+            table.write_spans(
+                windows,
+                draft.labels,
+                self.vocabulary,
+                partial(_drafted_probability, draft.samples),
+                sentences=[number for number, wanted in enumerate(uncertain) if not wanted],
+            )
             for number in (number for number, wanted in enumerate(uncertain) if wanted):
                 length = len(windows[number].sentence.words)
                 pending.append(
@@ -334,6 +342,7 @@ class TwoStageTagger(Tagger):
                         window=windows[number],
                         probabilities=draft.probabilities[number, :length].clone(),
                         uncertainty=draft.uncertainty[number, :length].clone(),
+                        samples=draft.samples[:, number, :length].transpose(0, 1).clone(),
                         features=features[number, :length].clone() if features is not None else None,
                     )
                 )
@@ -353,6 +362,7 @@ class TwoStageTagger(Tagger):
             items = [waiting[id(window)] for window in windows]
             probabilities = nn.utils.rnn.pad_sequence([item.probabilities for item in items], batch_first=True)
             uncertainty = nn.utils.rnn.pad_sequence([item.uncertainty for item in items], batch_first=True)
+            samples = nn.utils.rnn.pad_sequence([item.samples for item in items], batch_first=True).movedim(2, 0)
             kept = [item.features for item in items if item.features is not None]
             features = nn.utils.rnn.pad_sequence(kept, batch_first=True) if kept else None
             memory = store.read(windows, batch.mask.shape[1]) if store is not None else None
@@ -360,6 +370,9 @@ class TwoStageTagger(Tagger):
                 logits = self.refine_network(batch, features, probabilities, memory)
             decided = self.refine_network.decide(logits, batch.mask)
             refined = merge_stages(probabilities, uncertainty, decided, threshold)
+            table.write_spans(
+                windows, refined.labels, self.vocabulary, partial(span_probability, samples, decided, refined.refined)
+            )
             rows, cells = kept_cells(windows, batch.mask.shape[1])
             chosen = refined.refined.flatten().cpu()[cells]
             rows, cells = rows[chosen], cells[chosen]
@@ -446,7 +459,7 @@ class _Store:
 
 
 def merge_stages(
-    draft_probabilities: Tensor, uncertainty: Tensor, decided: tuple[Tensor, Tensor], threshold: float
+    draft_probabilities: Tensor, uncertainty: Tensor, decided: LabelDistribution, threshold: float
 ) -> Refined:
     """Keep a draft where its uncertainty is at most the threshold; take stage two's label elsewhere.
 
@@ -456,12 +469,29 @@ def merge_stages(
     Args:
         draft_probabilities: shape ``(B, T, L)``.
         uncertainty: nats, shape ``(B, T)``.
-        decided: stage two's labels, shape ``(B, T)``, and probabilities, shape ``(B, T, L)``.
+        decided: what stage two says.
     """
     refined = uncertainty > threshold
-    stage_two, probabilities = decided
-    labels = torch.where(refined, stage_two, draft_probabilities.argmax(dim=-1))
-    return Refined(probabilities=probabilities, labels=labels, refined=refined)
+    labels = torch.where(refined, decided.mode(), draft_probabilities.argmax(dim=-1))
+    return Refined(probabilities=decided.marginals(), labels=labels, refined=refined)
+
+
+def span_probability(samples: Tensor, decided: LabelDistribution, refined: Tensor, asked: AskedSpans) -> Tensor:
+    """Give the probability of spans whose words have their labels from either stage, shape ``(K,)``.
+
+    The drafted words of a span hang together through the weight samples, so that their product is taken within each
+    sample; stage two reads the mean of the samples and says the same of its words in all of them.
+
+    Args:
+        samples: stage one's probabilities in each weight sample, shape ``(M, B, T, L)``.
+        decided: what stage two says.
+        refined: true where the label is stage two's, shape ``(B, T)``, bool.
+    """
+    return _drafted_probability(samples, asked.only(~refined)) * decided.span_probability(asked.only(refined))
+
+
+def _drafted_probability(samples: Tensor, asked: AskedSpans) -> Tensor:
+    return joint_probability(samples, asked).mean(dim=0)
 
 
 def spread_memory(weights: Tensor, memory: MemoryContents, mask: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from models.outputs import Prediction
 from pipeline.records import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedWord
 from pipeline.signatures import ComponentIdentity
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 
@@ -99,7 +99,7 @@ ENTITIES = _schema(
     ),
     _field("text", pa.string(), "the slice of the raw text"),
     _field("label", pa.string(), "entity type"),
-    _field("confidence", pa.float32(), "smallest ner_prob of its words, 0..1, uncalibrated"),
+    _field("confidence", pa.float32(), "probability that just these words are an entity of this label, 0..1"),
     _field("uncertainty", pa.float32(), "largest uncertainty of its words in nats"),
     _field("refined", pa.bool_(), "true where stage two gave the label of any of its words"),
 )
@@ -217,10 +217,13 @@ class _Flat:
         return self.annotated.parsed.document.doc_id
 
     @property
-    def spans(self) -> list[tuple[int, Span]]:
-        """The entities with the number of the sentence in which they begin."""
-        predictions = self.annotated.predictions
-        return [(number, span) for number, prediction in enumerate(predictions) for span in prediction.spans]
+    def spans(self) -> list[tuple[int, Span, float]]:
+        """The entities with the number of the sentence in which they begin, and their confidence."""
+        return [
+            (number, span, confidence)
+            for number, prediction in enumerate(self.annotated.predictions)
+            for span, confidence in zip(prediction.spans, prediction.confidences, strict=True)
+        ]
 
 
 def _flatten(annotated: AnnotatedDocument) -> _Flat:
@@ -299,15 +302,15 @@ def _token_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
 def _entity_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in ENTITIES.names}
     for item in flat:
-        for entity_id, (sent_id, span) in enumerate(item.spans):
-            row = _entity_row(item, sent_id, span)
+        for entity_id, (sent_id, span, confidence) in enumerate(item.spans):
+            row = _entity_row(item, sent_id, span, confidence)
             columns["entity_id"].append(entity_id)
             for name, value in row.items():
                 columns[name].append(value)
     return columns
 
 
-def _entity_row(item: _Flat, sent_id: int, span: Span) -> dict[str, Any]:
+def _entity_row(item: _Flat, sent_id: int, span: Span, confidence: float) -> dict[str, Any]:
     within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
     words = item.words[within]
     if len(words) != span.end - span.start:
@@ -322,7 +325,7 @@ def _entity_row(item: _Flat, sent_id: int, span: Span) -> dict[str, Any]:
         "end_token": span.end,
         "text": item.annotated.parsed.document.text[start_char:end_char],
         "label": span.label,
-        "confidence": min(item.probabilities[within]),
+        "confidence": confidence,
         "uncertainty": max(item.uncertainty[within]),
         "refined": any(item.refined[within]),
     }

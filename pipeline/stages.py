@@ -436,11 +436,13 @@ def _cut(answer: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
     """
     if len(answer.labels) != sum(lengths):
         raise ValueError(f"labels: expected one for each of {sum(lengths)} words, got {len(answer.labels)}")
-    if not all(map(math.isfinite, chain(answer.probabilities, answer.uncertainty))):
+    if not all(map(math.isfinite, chain(answer.probabilities, answer.uncertainty, answer.confidences))):
         raise ValueError("expected finite probabilities and uncertainties, got others")
+    entities = list(zip(answer.spans, answer.confidences, strict=True))
     start = 0
     for length in lengths:
         end = start + length
+        own = [(span, confidence) for span, confidence in entities if start <= span.start < end]
         yield Prediction(
             labels=answer.labels[start:end],
             draft_labels=answer.draft_labels[start:end],
@@ -448,10 +450,7 @@ def _cut(answer: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
             margins=answer.margins[start:end],
             uncertainty=answer.uncertainty[start:end],
             refined=answer.refined[start:end],
-            spans=tuple(
-                Span(span.start - start, span.end - start, span.label)
-                for span in answer.spans
-                if start <= span.start < end
-            ),
+            spans=tuple(Span(span.start - start, span.end - start, span.label) for span, _ in own),
+            confidences=tuple(confidence for _, confidence in own),
         )
         start = end

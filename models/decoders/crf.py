@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from models.decoders.base import LabelDistribution
+from models.decoders.base import AskedSpans, LabelDistribution
 from models.decoders.crf_scan import viterbi
-from models.decoders.crf_sums import log_likelihood, log_partition, marginals
+from models.decoders.crf_sums import log_likelihood, log_partition, marginals, posterior
 from models.labels import Scheme, is_legal_transition, legal_transitions
 
 # Well below any score that training reaches, and small enough that sums of it stay finite in fp32.
@@ -100,3 +100,22 @@ class CrfDistribution(LabelDistribution):
     def marginals(self) -> Tensor:
         crf = self._crf
         return marginals(self._emissions, crf.transitions, crf.start, crf.end, self._mask)
+
+    @override
+    def span_probability(self, asked: AskedSpans) -> Tensor:
+        """Give ``Z`` of the label sequences that are asked for over ``Z`` of all of them, ill-formed ones too.
+
+        What stands before and after a stretch is in the marginals of its first word and in the sums of the suffixes,
+        so that the constrained forward pass walks over the words of the stretch alone.
+        """
+        crf = self._crf
+        rows, row = torch.unique(asked.sentences, return_inverse=True)
+        chain = posterior(self._emissions[rows], crf.transitions, crf.start, crf.end, self._mask[rows])
+        state = chain.marginals[row, asked.starts] * asked.allowed[:, 0]
+        for step in range(1, asked.allowed.shape[1]):
+            longer = (asked.lengths > step).nonzero()[:, 0]
+            onwards = chain.onwards[row[longer], asked.starts[longer] + step]
+            follows = (crf.transitions.double() + onwards[:, None, :]).softmax(dim=2)
+            arrived = (state[longer, :, None] * follows).sum(dim=1) * asked.allowed[longer, step]
+            state = state.index_copy(0, longer, arrived)
+        return state.sum(dim=1).to(self._emissions.dtype)

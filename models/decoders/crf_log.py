@@ -21,6 +21,11 @@ def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     return (joint.softmax(dim=2) * mask[:, :, None]).to(emissions.dtype)
 
 
+def log_suffixes(emissions: Tensor, transitions: Tensor, end: Tensor, mask: Tensor) -> Tensor:
+    """Give log-sums of the suffixes that begin with each word and label, shape ``(B, T, L)``, double."""
+    return emissions.double() + _scan_backward(emissions.double(), transitions.double(), end.double(), mask)
+
+
 def _scan_forward(emissions: Tensor, transitions: Tensor, start: Tensor, mask: Tensor) -> Tensor:
     """Give log-sums of the prefixes that end in each word and label, shape ``(B, T, L)``."""
     state = start + emissions[:, 0]

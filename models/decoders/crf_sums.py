@@ -4,6 +4,7 @@ A scan or, on a GPU, a tree multiplies factors; where scores lie too far apart f
 answer. Padded words are left out, so gradients there are exactly 0.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -69,6 +70,39 @@ def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     found = _messages(factors)
     joint = found.before * found.after
     return packing.pad(joint / joint.sum(dim=1, keepdim=True)).to(emissions.dtype)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Posterior:
+    """A chain as seen from its left end: a first label, and how each word's label follows from that before it.
+
+    Attributes:
+        marginals: each word's label probabilities, shape ``(B, T, L)``, double; zeros where padded.
+        onwards: log-sums of the suffixes that begin with a word and label, each word's less a constant; shape
+            ``(B, T, L)``, double. Given a word's label, the next one's has the softmax of its row of transitions plus
+            the next word's log-sums.
+    """
+
+    marginals: Tensor
+    onwards: Tensor
+
+
+@torch.no_grad()
+def posterior(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Posterior:
+    """Read a batch as Markov chains; arguments as in ``log_partition``."""
+    packing = Packing.of(mask)
+    factors = Factors.of(emissions, transitions, start, end, packing)
+    if factors is None:
+        return Posterior(
+            marginals=crf_log.marginals(emissions.double(), transitions, start, end, mask),
+            onwards=crf_log.log_suffixes(emissions, transitions, end, mask),
+        )
+    found = _messages(factors)
+    joint = found.before * found.after
+    return Posterior(
+        marginals=packing.pad(joint / joint.sum(dim=1, keepdim=True)),
+        onwards=packing.pad((factors.words * found.after).log()),
+    )
 
 
 def _messages(factors: Factors) -> Messages:

@@ -4,7 +4,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from models.data import IGNORED_LABEL
-from models.decoders.base import LabelDistribution
+from models.decoders.base import AskedSpans, LabelDistribution
 
 
 class SoftmaxDistribution(LabelDistribution):
@@ -32,3 +32,26 @@ class SoftmaxDistribution(LabelDistribution):
     @override
     def marginals(self) -> Tensor:
         return self._log_probabilities.exp() * self._mask[:, :, None]
+
+    @override
+    def span_probability(self, asked: AskedSpans) -> Tensor:
+        return joint_probability(self._log_probabilities.exp(), asked)
+
+
+def joint_probability(probabilities: Tensor, asked: AskedSpans) -> Tensor:
+    """Give the probability of stretches whose words are labelled independently.
+
+    Args:
+        probabilities: shape ``(..., B, T, L)``, float.
+
+    Returns:
+        Shape ``(..., K)``: the product over a stretch's words of the sum over the labels that a word may have.
+    """
+    joint = probabilities.new_ones(*probabilities.shape[:-3], len(asked.starts))
+    for step in range(asked.allowed.shape[1]):
+        allowed = asked.allowed[:, step]
+        # A word of any label changes nothing; its probabilities need not sum to 1 in every bit.
+        bound = ((asked.lengths > step) & ~allowed.all(dim=1)).nonzero()[:, 0]
+        words = probabilities[..., asked.sentences[bound], asked.starts[bound] + step, :]
+        joint[..., bound] *= (words * allowed[bound]).sum(dim=-1)
+    return joint

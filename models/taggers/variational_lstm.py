@@ -15,6 +15,7 @@ from models.base import CallSettings, OneStageTagger, TaggerConfig, TokenTable
 from models.data import Batch, Vocabulary
 from models.decoders.base import LabelDistribution
 from models.decoders.choice import ChosenDecoder, DecoderName
+from models.decoders.sampled import SampledDistribution
 from models.drafts import DraftNetwork
 from models.layers.embedding import WordRepresentationConfig
 from models.layers.variational_lstm import VariationalLstmConfig
@@ -59,11 +60,13 @@ class VariationalLstmTagger(OneStageTagger):
             features = self.encoder_features(batch)
             with self.autocast(settings.precision):
                 if config.decoder == "crf":
-                    logits = [logits.float() for logits, _ in self.network.sampled(batch, features, samples)]
-                    scores = torch.stack(logits).mean(dim=0)
+                    each = torch.stack([logits for logits, _ in self.network.sampled(batch, features, samples)]).float()
+                    scores = each.mean(dim=0)
                 else:
-                    scores = self.network.draft(batch, features, samples).probabilities.log()
-            table.write(windows, batch, self._decode(scores, batch))
+                    draft = self.network.draft(batch, features, samples)
+                    each, scores = draft.samples.log(), draft.probabilities.log()
+            sampled = SampledDistribution(self._decode(scores, batch), [self._decode(one, batch) for one in each])
+            table.write(windows, batch, sampled, self.vocabulary)
 
     def _decode(self, scores: Tensor, batch: Batch) -> LabelDistribution:
         distribution: LabelDistribution = self.decoder(scores, batch.mask)

@@ -214,8 +214,9 @@ def test_a_crf_without_transitions_has_the_marginals_of_the_softmax(build: Build
     soft, crf = build("uanet"), build("uanet", decoder="crf")
     batch = encode(soft, documents)
     drafts = drafts_of(batch, soft, seed=1)
-    _, expected = soft.refine_network.decide(soft.refine_network(batch, None, drafts, None), batch.mask)
-    labels, found = crf.refine_network.decide(crf.refine_network(batch, None, drafts, None), batch.mask)
+    expected = soft.refine_network.decide(soft.refine_network(batch, None, drafts, None), batch.mask).marginals()
+    decided = crf.refine_network.decide(crf.refine_network(batch, None, drafts, None), batch.mask)
+    labels, found = decided.mode(), decided.marginals()
     assert torch.allclose(found[batch.mask], expected[batch.mask], atol=1e-5)
     crf.refine_network.decoder.crf.transitions.normal_()
     own = crf.tabulate(documents, threshold=REFINE_ALL).probability

@@ -22,7 +22,7 @@ from models.outputs import Prediction
 from models.registry import available, build_tagger
 
 CONF = Path(__file__).parents[2] / "conf" / "train"
-COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined")
+COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined", "span")
 Documents = list[list[Sentence]]
 Build = Callable[..., Tagger]
 # Every word to stage two, where there is one: each promise is to hold for all that a tagger computes.
@@ -73,7 +73,9 @@ def assert_whole(prediction: Prediction, sentence: Sentence, tagger: Tagger) -> 
         prefix, kind = split_label(label)
         assert prefix in "OBI"
         assert kind in ("", *tagger.entity_types)
-    assert all(0 <= value <= 1 + 1e-6 for value in (*prediction.probabilities, *prediction.margins))
+    assert len(prediction.confidences) == len(prediction.spans)
+    shares = (*prediction.probabilities, *prediction.margins, *prediction.confidences)
+    assert all(0 <= value <= 1 + 1e-6 for value in shares)
     most = math.log(len(tagger.vocabulary.labels)) + 1e-5
     assert all(-1e-6 <= value <= most for value in prediction.uncertainty)
 
@@ -120,6 +122,7 @@ def test_answer_is_the_same_alone_and_in_a_batch(tagger: Tagger, random_document
             assert left.uncertainty == pytest.approx(right.uncertainty, abs=1e-5)
             near = any(margin < 1e-5 for margin in (*left.margins, *right.margins))
             assert near or left.labels == right.labels
+            assert near or left.confidences == pytest.approx(right.confidences, abs=1e-5)
 
 
 def test_a_tagger_without_document_memory_takes_sentences_apart(

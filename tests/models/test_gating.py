@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from models.data import Sentence
+from models.decoders.softmax import SoftmaxDistribution
 from models.two_stage import merge_stages
 
 Documents = list[list[Sentence]]
@@ -53,7 +54,7 @@ def test_the_taggers_own_threshold_holds_unless_the_call_gives_one(tagger: Any, 
 def test_merging_takes_each_label_from_its_stage() -> None:
     draft = torch.tensor([[[0.9, 0.1], [0.6, 0.4], [0.5, 0.5]]])
     logits = torch.tensor([[[0.0, 5.0], [0.0, 5.0], [5.0, 0.0]]])
-    decided = logits.argmax(-1), logits.softmax(-1)
+    decided = SoftmaxDistribution(logits, torch.ones(1, 3, dtype=torch.bool))
     merged = merge_stages(draft, torch.tensor([[0.2, 0.5, 0.7]]), decided, 0.5)
     assert merged.refined.tolist() == [[False, False, True]]
     assert merged.labels.tolist() == [[0, 0, 0]]

@@ -128,6 +128,7 @@ def _word(text: str, place: int, number: int, *, root: int) -> ParsedWord:
 def _prediction(rows: Sequence[tuple[str, str, str, float]]) -> Prediction:
     labels = tuple(label for _, label, _, _ in rows)
     uncertainty = tuple(value for *_, value in rows)
+    spans = decode_spans(labels, "BIO")
     return Prediction(
         labels=labels,
         draft_labels=tuple(draft for _, _, draft, _ in rows),
@@ -135,5 +136,6 @@ def _prediction(rows: Sequence[tuple[str, str, str, float]]) -> Prediction:
         margins=(0.8,) * len(rows),
         uncertainty=uncertainty,
         refined=tuple(value > THRESHOLD for value in uncertainty),
-        spans=decode_spans(labels, "BIO"),
+        spans=spans,
+        confidences=(0.8,) * len(spans),
     )

@@ -38,15 +38,16 @@ def parsed(text: str, *sentences: tuple[ParsedWord, ...]) -> ParsedDocument:
     return ParsedDocument(document=document(text), sentences=tuple(ParsedSentence(words=words) for words in sentences))
 
 
-def prediction(*labels: str, spans: tuple[Span, ...] = (), probabilities: tuple[float, ...] = ()) -> Prediction:
+def prediction(*labels: str, spans: tuple[Span, ...] = (), confidence: float = 0.5) -> Prediction:
     return Prediction(
         labels=labels,
         draft_labels=("O",) * len(labels),
-        probabilities=probabilities or (0.75,) * len(labels),
+        probabilities=(0.75,) * len(labels),
         margins=(0.5,) * len(labels),
         uncertainty=tuple(number / 4 for number in range(len(labels))),
         refined=tuple(number == 1 for number in range(len(labels))),
         spans=spans,
+        confidences=(confidence,) * len(spans),
     )
 
 
@@ -79,7 +80,7 @@ def test_rows_say_what_the_records_say() -> None:
             (word(14, "Bob\U0001f600"),),
         ),
         predictions=(
-            prediction("B-PER", "I-PER", "O", spans=(Span(0, 2, "PER"),), probabilities=(0.5, 0.75, 1.0)),
+            prediction("B-PER", "I-PER", "O", spans=(Span(0, 2, "PER"),), confidence=0.375),
             prediction("O"),
         ),
     )
@@ -120,7 +121,7 @@ def test_rows_say_what_the_records_say() -> None:
             "end_token": 2,
             "text": "Ann Lee",
             "label": "PER",
-            "confidence": 0.5,
+            "confidence": 0.375,
             "uncertainty": 0.25,
             "refined": True,
         }

@@ -206,7 +206,7 @@ class ShakyTagger(fakes.FakeTagger):
         if settings["precision"] == "fp32":
             return answers
         return [
-            [replace(answer, labels=("O",) * len(answer.labels), spans=()) for answer in document]
+            [replace(answer, labels=("O",) * len(answer.labels), spans=(), confidences=()) for answer in document]
             for document in answers
         ]
 

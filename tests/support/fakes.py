@@ -148,6 +148,7 @@ def _predict(sentence: Sentence, threshold: float) -> Prediction:
         inside = labels and labels[-1] != "O"
         labels.append(("I-PER" if inside else "B-PER") if word[0].isupper() else "O")
     uncertainty = tuple(len(word) % 8 / 10 for word in sentence.words)
+    spans = decode_spans(labels, "BIO")
     return Prediction(
         labels=tuple(labels),
         draft_labels=("O",) * len(labels),
@@ -155,5 +156,6 @@ def _predict(sentence: Sentence, threshold: float) -> Prediction:
         margins=tuple(1 - value for value in uncertainty),
         uncertainty=uncertainty,
         refined=tuple(value > threshold for value in uncertainty),
-        spans=decode_spans(labels, "BIO"),
+        spans=spans,
+        confidences=tuple(1 - max(uncertainty[span.start : span.end]) / 4 for span in spans),
     )
