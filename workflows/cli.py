@@ -230,6 +230,77 @@ def evaluate(
     return workflow.run(job)
 
 
+@verb(
+    example="concord compare entities_en_small entities_en --data examples/train/dev.conllu --output out/compare.html"
+)
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@data_option
+@click.option("--slice", "slices", multiple=True, metavar="NAME=FIELD:PATTERN", help="A part to test by itself.")
+@click.option("--train", multiple=True, type=EXISTING_FILE, help="A training corpus: says which names are seen.")
+@labels_option
+@column_option
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="Chance of one false alarm or more.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=10_000, show_default=True, help="Of the randomisation.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Page to write, as HTML.")
+@device_option
+def compare(
+    first: str,
+    second: str,
+    *,
+    data: tuple[Path, ...],
+    slices: tuple[str, ...],
+    train: tuple[Path, ...],
+    labels: str,
+    label_column: str | None,
+    alpha: float,
+    rounds: int,
+    seed: int,
+    output: Path | None,
+    device: str,
+) -> Answer:
+    """Test whether tagger B is better than tagger A.
+
+    Both label the corpora; their scores are compared document by document (sentence by sentence where a corpus has no
+    documents): in all, by entity type, for recurring names, and for each --slice. p is of a paired randomisation test,
+    Holm's correction is over all lines, intervals are of a bootstrap, and each line says which difference this data
+    could have shown. --labels maps types of the corpora and of both taggers.
+
+    
+    Slices:
+      --slice 'long=sentence_words>30'   also mention_words, document_words; also >= < <= ==
+      --slice 'news=doc_id:news*'        documents by name; * and ? as in a shell
+      --slice 'fiction=genre:fiction'    any comment '# meta::genre = fiction' at the head of a CoNLL-U document
+      --slice 'new=name:unseen'          names that --train does not hold; name:seen for the others
+      --slice 'people=type:PER'
+    """
+    from pipeline.readers.gold_lines import GoldFormat
+    from workflows import compare as workflow
+    from workflows.comparison import Procedure
+    from workflows.slices import parse_slice
+    from workflows.taggers import find_tagger
+
+    job = workflow.CompareJob(
+        first=find_tagger(first),
+        second=find_tagger(second),
+        data=[str(path) for path in data],
+        slices=[parse_slice(text) for text in slices],
+        labels=_label_map(labels),
+        form=GoldFormat(label_column=_column(label_column)),
+        train=[str(path) for path in train],
+        procedure=Procedure(alpha=alpha, rounds=rounds, seed=seed),
+        device=device,
+    )
+    return workflow.run(job, output=output)
+
+
 @verb(example="concord figures entities_en --data examples/train/dev.conllu --output out/figures")
 @click.argument("model")
 @data_option

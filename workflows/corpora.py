@@ -10,8 +10,8 @@ from models.labels import Scheme, Span, decode_spans, encode_spans
 from models.layers.tree_lstm import grow_forest
 from pipeline.errors import InputError
 from pipeline.readers.conllu import PARSER_KEY, read_header
-from pipeline.readers.gold import read_gold
-from pipeline.readers.gold_lines import TAG_COLUMNS, GoldFormat
+from pipeline.readers.gold import GoldDocument, read_corpus
+from pipeline.readers.gold_lines import TAG_COLUMNS, GoldFormat, refuse
 
 Documents = list[list[Sentence]]
 GOLD_TREES = "gold"
@@ -36,7 +36,14 @@ def gold_format(wanted: GoldFormat, scheme: Scheme) -> GoldFormat:
 def read_corpora(
     paths: Iterable[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None, trees: bool = False
 ) -> Documents:
-    """Read gold corpora one after the other.
+    """Read the sentences of gold corpora; arguments and errors are those of ``read_documents``."""
+    return [list(document.sentences) for document in read_documents(paths, labels=labels, form=form, trees=trees)]
+
+
+def read_documents(
+    paths: Iterable[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None, trees: bool = False
+) -> list[GoldDocument]:
+    """Read gold corpora one after the other, with the names of their documents.
 
     Args:
         labels: entity type or token label of the corpora -> wanted one, None for no entity; what is not named stays.
@@ -47,17 +54,29 @@ def read_corpora(
         InputError: with file and line, when one cannot be read; with file and sentence, when a tree is missing.
     """
     form = form or GoldFormat()
-    documents: Documents = []
+    documents: list[GoldDocument] = []
     for path in paths:
-        found = read_gold(Path(path), form)
+        found = read_corpus(Path(path), form, refuse).documents
         if trees:
             _check_trees(found, path)
         documents += found
     if not labels:
         return documents
-    if form.label_scheme == "TOKENS":
-        return [[_renamed(sentence, labels) for sentence in document] for document in documents]
-    return [[_relabelled(sentence, labels) for sentence in document] for document in documents]
+    scheme: Scheme = "TOKENS" if form.label_scheme == "TOKENS" else "BIO"
+    return [
+        replace(document, sentences=tuple(relabelled(document.sentences, labels, scheme=scheme)))
+        for document in documents
+    ]
+
+
+def relabelled(sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: Scheme) -> list[Sentence]:
+    """Rename the entity types of sentences, or under ``TOKENS`` their labels; None makes a type no entity.
+
+    Raises:
+        ConfigError: when a token label is to become none.
+    """
+    rename = _renamed if scheme == "TOKENS" else _relabelled
+    return [rename(sentence, labels) for sentence in sentences]
 
 
 def tree_source(path: str) -> str:
@@ -85,11 +104,11 @@ def without_labels(documents: Sequence[Sequence[Sentence]]) -> Documents:
     return [[replace(sentence, labels=None) for sentence in document] for document in documents]
 
 
-def _check_trees(documents: Documents, path: str) -> None:
+def _check_trees(documents: Iterable[GoldDocument], path: str) -> None:
     for document in documents:
         try:
-            check_trees(document)
-            grow_forest(document)
+            check_trees(document.sentences)
+            grow_forest(document.sentences)
         except TreeError as error:
             raise InputError(f"{path}: {error}") from error
 

@@ -129,16 +129,25 @@ def read_gold_for(
         ConfigError: when the corpora have no labels for this tagger.
         InputError: when one cannot be read, there is no word in them, or no tree for a tagger that needs trees.
     """
-    scheme = tagger.vocabulary.scheme
-    form = gold_format(form or GoldFormat(), scheme)
+    form = gold_format(form or GoldFormat(), tagger.vocabulary.scheme)
     documents = read_corpora(paths, labels=labels, form=form, trees=tagger.needs_trees)
+    check_gold(tagger, documents, paths)
+    return documents
+
+
+def check_gold(tagger: Tagger, documents: Sequence[Sequence[Sentence]], paths: Sequence[str]) -> None:
+    """Warn of what a tagger cannot get right in gold corpora that were read for it.
+
+    Raises:
+        InputError: when there is no word in them.
+    """
     if not any(sentence.words for document in documents for sentence in document):
         raise InputError(f"{', '.join(paths)}: expected a gold corpus with one sentence or more, got none")
-    if scheme == "TOKENS":
+    if tagger.vocabulary.scheme == "TOKENS":
         strange = token_labels(documents) - set(tagger.vocabulary.labels)
         if strange:
             note(f"Warning: the tagger does not know {', '.join(sorted(strange))} of the corpus; these count as wrong.")
-        return documents
+        return
     kinds = entity_types(documents)
     if not kinds:
         note("Warning: the corpus holds no entity, so every F1 is 0.")
@@ -152,7 +161,6 @@ def read_gold_for(
         source = tree_source(path)
         if source != tagger.trees:
             note(f"Warning: the tagger learned from trees of {tagger.trees!r}, {path} has those of {source!r}.")
-    return documents
 
 
 def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob) -> dict[str, Any]:

@@ -6,11 +6,14 @@ Functions ``..._by_document`` take documents with gold labels, and the predicted
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
-from models.consistency import name_key
+import numpy as np
+
+from models.consistency import consistency, name_key, name_labels
 from models.data import Sentence
 from models.labels import Span, convert_labels, split_label
 from models.training.metrics import Reading, Scores, entity_spans, grouped_scores
@@ -18,6 +21,7 @@ from models.training.metrics import Reading, Scores, entity_spans, grouped_score
 Labels = Sequence[Sequence[str]]
 Names = Mapping[tuple[str, ...], frozenset[str]]
 """Names, each by its ``name_key``, to the entity types it occurs with."""
+Group = TypeVar("Group", bound=Hashable)
 
 MENTION_LENGTHS = ("1", "2", "3", "4+")
 _LENGTH_BOUNDS = (0, 10, 20, 30, 40, 50)
@@ -215,6 +219,46 @@ def label_counts_by_document(
         ]
         triples.append([len(pairs), len(pairs), sum(wanted == given for wanted, given in pairs)])
     return {"all": triples}
+
+
+def group_counts_by_document(
+    gold: Sequence[Labels],
+    predicted: Sequence[Labels],
+    groups: Callable[[int, int, Span], Iterable[Group]],
+    *,
+    read: Reading = entity_spans,
+) -> dict[Group, np.ndarray]:
+    """Count gold, predicted and correct spans of each document for every group; a span may be in several.
+
+    Args:
+        gold, predicted: labels of each document's sentences.
+        groups: names those of a span, given the numbers of its document and of its sentence within it.
+
+    Returns:
+        Group to counts, shape ``(documents, 3)``, int64.
+    """
+    counts: defaultdict[Group, np.ndarray] = defaultdict(lambda: np.zeros((len(gold), 3), dtype=np.int64))
+    for number, (wanted_document, found_document) in enumerate(zip(gold, predicted, strict=True)):
+        for place, (wanted_labels, found_labels) in enumerate(zip(wanted_document, found_document, strict=True)):
+            wanted, found = set(read(wanted_labels)), set(read(found_labels))
+            for span in wanted | found:
+                for group in groups(number, place, span):
+                    counts[group][number] += (span in wanted, span in found, span in wanted & found)
+    return dict(counts)
+
+
+def consistency_counts_by_document(documents: Sequence[Sequence[Sentence]], predicted: Sequence[Labels]) -> np.ndarray:
+    """Count the occurrences of recurring gold names twice, and those that agree, by ``models.consistency``.
+
+    Returns:
+        Shape ``(documents, 3)``, int64; the F1 of the counts is the share of occurrences that agree, in percent.
+    """
+    rows = []
+    for document, labels in zip(documents, predicted, strict=True):
+        labelled = [(sentence.words, own) for sentence, own in zip(document, labels, strict=True)]
+        found = consistency(name_labels(labelled, naming=_gold(document)))
+        rows.append((found.occurrences, found.occurrences, found.agreeing))
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def _named_spans(

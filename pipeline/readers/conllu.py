@@ -31,9 +31,11 @@ def read_rows(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[Rows]
                 yield rows
                 rows = Rows()
         elif line.startswith("#"):
-            key, _, name = line[1:].partition("=")
+            key, equals, value = line[1:].partition("=")
             if key.split()[:1] == ["newdoc"]:
-                rows.document = name.strip()
+                rows.document = value.strip()
+            elif equals:
+                rows.metadata[key.strip().removeprefix("meta::")] = value.strip()
         else:
             _add_row(rows, line, number, path, form, on_fault)
     if rows.numbers or rows.broken:

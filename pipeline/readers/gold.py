@@ -3,8 +3,8 @@
 Whatever is wrong in a file is reported with its line; ``read_gold`` makes the first fault an error.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -42,11 +42,13 @@ class GoldDocument:
     Attributes:
         name: empty if the corpus gives none; None for a sentence that stands in no document.
         lines: of the first word of each sentence.
+        metadata: what the comments at its head say, by key: genre, say.
     """
 
     name: str | None
     sentences: tuple[Sentence, ...]
     lines: tuple[int, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,19 +87,19 @@ def read_corpus(path: Path, form: GoldFormat, on_fault: OnFault) -> GoldCorpus:
         scheme = "BIO2"  # which is what their reader makes of the brackets
     elif scheme == "auto":
         scheme = recognise_scheme(rows.labels for rows in sentences)
-    documents: list[tuple[str | None, list[Sentence], list[int]]] = []
+    documents: list[tuple[Rows, list[Sentence], list[int]]] = []
     in_document = False
     for rows in sentences:
         in_document = in_document or rows.document is not None
         if rows.document is not None or not in_document:
-            documents.append((rows.document, [], []))
+            documents.append((rows, [], []))
         if not rows.broken:
             documents[-1][1].append(_to_sentence(rows, scheme, path, form, on_fault))
             documents[-1][2].append(rows.numbers[0])
     return GoldCorpus(
         documents=tuple(
-            GoldDocument(name=name, sentences=tuple(found), lines=tuple(lines))
-            for name, found, lines in documents
+            GoldDocument(name=head.document, sentences=tuple(found), lines=tuple(lines), metadata=head.metadata)
+            for head, found, lines in documents
             if found
         ),
         label_scheme=scheme,

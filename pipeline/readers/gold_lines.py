@@ -72,6 +72,7 @@ class Rows:
 
     Attributes:
         document: name of the document that begins here, empty if it has none; None where none begins.
+        metadata: what comments before the sentence say, by key; a key is written without ``meta::``.
         labels: empty where a word has none.
         tags, heads, relations: ``_`` where a word has none; empty lists where the file has no such column.
         numbers: the line of each word.
@@ -79,6 +80,7 @@ class Rows:
     """
 
     document: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)

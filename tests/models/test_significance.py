@@ -1,9 +1,22 @@
-"""The paired bootstrap: what it says of systems that are equal, better, or better on average only."""
+"""Tests over documents: what they say of systems that are equal, better, or better on average only."""
+
+import time
+from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, kstest
 
-from models.training.significance import Difference, f1, paired_bootstrap
+from models.training.significance import (
+    Difference,
+    detectable_difference,
+    f1,
+    holm,
+    paired_bootstrap,
+    randomisation_test,
+)
 
 
 def counts(correct: list[list[int]], *, gold: int = 4) -> np.ndarray:
@@ -82,3 +95,114 @@ def test_counts_over_other_units_are_refused() -> None:
         paired_bootstrap(counts([[1, 2]]), counts([[1, 2, 3]]))
     with pytest.raises(ValueError, match="expected one unit and one seed or more"):
         paired_bootstrap(counts([[]]), counts([[]]))
+
+
+def outputs(units: int, *, right: tuple[float, float], seed: int, names: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Draw counts of two systems that find each name by itself, with the given chances; documents differ in size."""
+    chance = np.random.default_rng(seed)
+    gold = chance.integers(0, 2 * names, units)
+    pair = []
+    for share in right:
+        correct = chance.binomial(gold, share)
+        pair.append(np.stack([gold, correct + chance.binomial(gold, 0.2), correct], axis=-1))
+    return pair[0], pair[1]
+
+
+def test_the_wide_interval_leaves_out_less() -> None:
+    first, second = (found[None] for found in outputs(60, right=(0.5, 0.6), seed=4))
+    narrow, wide = (paired_bootstrap(first, second, alpha=alpha) for alpha in (0.2, 0.01))
+    assert wide.low < narrow.low < narrow.mean < narrow.high < wide.high
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 6), min_size=1, max_size=6))
+def test_few_units_give_the_share_of_all_swaps(rows: list[tuple[int, ...]]) -> None:
+    first, second = np.array(rows).reshape(-1, 2, 3).transpose(1, 0, 2)
+
+    def difference(swaps: tuple[bool, ...]) -> float:
+        chosen = np.array(swaps)[:, None]
+        return abs(f1(np.where(chosen, first, second).sum(axis=0)) - f1(np.where(chosen, second, first).sum(axis=0)))
+
+    every = [difference(swaps) for swaps in product((False, True), repeat=len(rows))]
+    expected = np.mean(np.array(every) >= every[0] - 1e-9)
+    assert randomisation_test(first, second) == pytest.approx(expected)
+
+
+def test_random_swaps_come_near_to_all_of_them() -> None:
+    first, second = outputs(16, right=(0.4, 0.7), seed=11)
+    exact = randomisation_test(first, second)
+    # A unit of nothing but a wrong name on both sides by turns: too many to go through, and they cancel out.
+    idle = np.array([[0, 1, 0], [0, 2, 0]] * 4)
+    first, second = np.concatenate([first, idle]), np.concatenate([second, idle[::-1]])
+    assert randomisation_test(first, second, rounds=20_000) == pytest.approx(exact, abs=0.05)
+
+
+def test_equal_systems_have_a_p_of_one() -> None:
+    same, _ = outputs(50, right=(0.5, 0.5), seed=2)
+    assert randomisation_test(same, same) == 1.0
+    assert detectable_difference(same, same) is None
+
+
+def test_p_is_the_same_both_ways_and_for_the_same_seed() -> None:
+    first, second = outputs(80, right=(0.5, 0.6), seed=6)
+    p = randomisation_test(first, second, seed=3)
+    assert p == randomisation_test(second, first, seed=3)
+    assert 1 / 10_001 <= p < 1
+
+
+def test_p_is_uniform_where_two_systems_change_sides_at_random() -> None:
+    first, second = outputs(120, right=(0.5, 0.75), seed=1)
+    chance = np.random.default_rng(2)
+    p_values = []
+    for seed in range(300):
+        swapped = chance.integers(0, 2, (120, 1))
+        pair = np.where(swapped, second, first), np.where(swapped, first, second)
+        p_values.append(randomisation_test(*pair, rounds=999, seed=seed))
+    assert kstest(p_values, "uniform").pvalue > 0.01
+    low, high = binom.interval(0.99, 300, 0.05)
+    assert low <= sum(p <= 0.05 for p in p_values) <= high
+
+
+def test_ten_thousand_rounds_over_two_thousand_documents_are_quick() -> None:
+    first, second = outputs(2000, right=(0.5, 0.52), seed=8)
+    started = time.process_time()
+    randomisation_test(first, second, rounds=10_000)
+    assert time.process_time() - started < 3
+
+
+def test_other_units_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected the same units"):
+        randomisation_test(np.zeros((2, 3), dtype=int), np.zeros((3, 3), dtype=int))
+
+
+def test_holm_steps_down() -> None:
+    # Ranked 0.005, 0.01, 0.03, 0.04: times 4, 3, 2 and 1, and never less than one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("names", [1, 6])
+def test_the_detectable_difference_is_found_in_four_of_five_cases(names: int) -> None:
+    # Two systems whose true difference is what data of their kind can show.
+    units, base = 300, 0.6
+
+    def drawn(gain: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        return outputs(units, right=(base, base + gain), seed=seed, names=names)
+
+    gain = 0.05
+    for _ in range(5):
+        many = outputs(100_000, right=(base, base + gain), seed=0, names=names)
+        true = float(f1(many[1].sum(axis=0)) - f1(many[0].sum(axis=0)))
+        wanted = np.mean([detectable_difference(*drawn(gain, seed)) for seed in range(40)])
+        gain *= wanted / true
+    found = [randomisation_test(*drawn(gain, 1000 + seed), rounds=499) <= 0.05 for seed in range(600)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.05)
+
+
+def test_more_documents_show_less() -> None:
+    first, second = outputs(100, right=(0.5, 0.6), seed=5)
+    once = detectable_difference(first, second)
+    nine_times = detectable_difference(np.tile(first, (9, 1)), np.tile(second, (9, 1)))
+    assert once is not None
+    assert nine_times == pytest.approx(once / 3, rel=0.01)
+    assert detectable_difference(first[:1], second[:1]) is None

@@ -241,3 +241,12 @@ def test_a_column_that_a_line_lacks_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "Ada\tNNP\tB-PER\nslept\tVBD\n")
     with pytest.raises(InputError, match=r"a\.conll:2: expected a word in column 1 and a label in column 3"):
         read_gold(path, GoldFormat(label_column=3))
+
+
+def test_comments_at_the_head_of_a_document_are_its_metadata(tmp_path: Path) -> None:
+    text = CONLLU.replace("# newdoc id = first\n", "# newdoc id = first\n# meta::genre = a = b\n# odd\n")
+    first, second = read_corpus(write(tmp_path / "a.conllu", text), GoldFormat(), refuse).documents
+    assert first.metadata == {"genre": "a = b", "sent_id": "1"}
+    assert second.metadata == {"sent_id": "3"}
+    columns = read_corpus(write(tmp_path / "a.conll", CONLL), GoldFormat(), refuse)
+    assert [dict(document.metadata) for document in columns.documents] == [{}, {}]

@@ -26,6 +26,7 @@ VERBS = (
     "parse",
     "train",
     "evaluate",
+    "compare",
     "figures",
     "submit",
     "status",
