@@ -30,6 +30,7 @@ from workflows.config import TrainJob
 from workflows.console import Answer, indented, note, table
 from workflows.corpora import Documents, entity_types, gold_format, read_corpora, token_labels, tree_source
 from workflows.curves import draw_curves
+from workflows.provenance import Provenance, describe_part, write_provenance
 from workflows.registry import ModelVersion, register
 from workflows.tracking import MlflowRun, RunStatus, TrackingError, TrainingRun, open_run
 
@@ -95,6 +96,7 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             resume=options.resume,
             progress=sys.stderr.isatty(),
         )
+        write_provenance(result.bundle, _provenance(job, corpora))
         values = _conclude(job, corpora, result, folder)
         version = _register(tracked, job, values, folder, alias=options.alias)
         status = "FINISHED"
@@ -222,6 +224,15 @@ def _data_tags(job: TrainJob) -> dict[str, str]:
 
 def _paths(job: TrainJob) -> list[str]:
     return [*job.data.train, job.data.dev, *([job.data.test] if job.data.test is not None else [])]
+
+
+def _provenance(job: TrainJob, corpora: _Corpora) -> Provenance:
+    return Provenance(
+        parts=[
+            describe_part("train", job.data.train, corpora.train),
+            describe_part("dev", [job.data.dev], corpora.dev),
+        ]
+    )
 
 
 def _tell(epoch: EpochResult, config: FitConfig, tracked: TrainingRun | None) -> None:
