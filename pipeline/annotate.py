@@ -157,6 +157,24 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
     return _run_report(config, plan, done, done_before=len(done), tally=_Tally(plan, done.values(), None))
 
 
+def check_trees(name: str, trees: str | None, *, parser: str) -> None:
+    """Refuse a tagger that learned from other trees than it would be given.
+
+    Args:
+        name, trees: of the tagger (models.base.Tagger.trees).
+        parser: the signature of the parser that it would work with.
+
+    Raises:
+        ModelError: when these are not the same.
+    """
+    if trees not in (None, parser):
+        raise ModelError(
+            f"tagger.model: {name} learned from trees of {trees!r}, this run's are of {parser!r}; its labels would "
+            "suffer. Choose the same parser under 'parser', or give the training corpora this parser's trees "
+            "(concord parse) and train anew; --set tagger.accept_parser=true goes on all the same"
+        )
+
+
 def _absolute(config: AnnotateConfig) -> AnnotateConfig:
     """Make paths absolute: a worker has another working folder."""
     parser = config.parser
@@ -171,7 +189,7 @@ def _plan(
 ) -> Plan:
     parser = parser or parser_identity(config.parser)
     if not config.tagger.accept_parser:
-        _check_trees(tagger, component_signature(parser))
+        check_trees(tagger.name, tagger.trees, parser=component_signature(parser))
     return make_plan(
         config,
         parser=parser,
@@ -180,16 +198,6 @@ def _plan(
         threads=_threads(config, folder),
         hash_file=partial(_hash_files, config) if config.executor.kind == "ray" else None,
     )
-
-
-def _check_trees(tagger: ResolvedTagger, parser: str) -> None:
-    """Refuse a tagger that learned from other trees than it would be given."""
-    if tagger.trees not in (None, parser):
-        raise ModelError(
-            f"tagger.model: {tagger.name} learned from trees of {tagger.trees!r}, this run's are of {parser!r}; its "
-            "labels would suffer. Choose the same parser under 'parser', or give the training corpora this parser's "
-            "trees (concord parse) and train anew; --set tagger.accept_parser=true goes on all the same"
-        )
 
 
 def _threads(config: AnnotateConfig, folder: RunFolder) -> int:

@@ -11,12 +11,16 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import ModelLoadError, tagger_digest
 from pipeline.errors import ModelError
+from workflows.locks import exclusive
+from workflows.manifest import bundle_digest, check_bundle
+from workflows.serving import BUNDLE, write_model
 from workflows.tracking import TrackingError, download, explained, has_store, open_client, tracking_uri
 
 DIGEST_TAG = "concord.digest"
-BUNDLE = "bundle"
+MODEL = "model"
+DATA = f"data/{BUNDLE}"
+"""Where a bundle lies in an MLflow model."""
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
 
 
@@ -107,7 +111,7 @@ def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) 
         ModelError: when the bundle is not whole.
         TrackingError: when the store cannot be reached or refuses.
     """
-    digest = _digest(bundle, where=str(bundle))
+    digest = bundle_digest(bundle)
     client = open_client()
     with explained(f"the bundle could not be registered as {name}"):
         version = _registered(client, name, digest, run_id) or _register(client, bundle, name, digest, run_id)
@@ -147,30 +151,29 @@ def create_model(name: str, *, tags: Mapping[str, str] | None = None) -> bool:
     return True
 
 
-def fetch(version: ModelVersion, *, cache: Path | None = None) -> Path:
-    """Bring a version's bundle to this machine, once, and check it against its digest.
+def fetch(version: ModelVersion) -> Path:
+    """Bring a version's bundle to this machine, once for all its processes, and check every file of it.
 
-    Args:
-        cache: the folder of all bundles; ``CONCORD_CACHE``, else the user's cache folder, if None. Workers on
-            other machines must see it too.
+    It lies in the cache folder, which workers on other machines must see too.
 
     Raises:
         ModelError: when the bundle is not what was registered.
         TrackingError: when it cannot be brought.
     """
-    folder = (cache or cache_folder()) / "bundles"
-    if version.digest is not None and (folder / version.digest).is_dir():
-        return _checked(folder / version.digest, version)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
-        fetched = _checked(download(version.source, Path(incoming)), version)
-        target = folder / tagger_digest(fetched)
-        try:
-            fetched.rename(target)
-        except OSError:
-            # Another process was faster; its bundle bears the same digest.
-            if not target.is_dir():
-                raise
+    if version.digest is None:
+        raise ModelError(
+            f"{version.reference}: expected the tag {DIGEST_TAG}, got none; it was not registered by concord"
+        )
+    folder = cache_folder() / "bundles"
+    target = folder / version.digest
+    with exclusive(folder / f"{version.digest}.lock"):
+        if not target.is_dir():
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
+                fetched = download(f"{version.source}/{DATA}", Path(incoming))
+                _check(fetched, version)
+                fetched.rename(target)
+        else:
+            _check(target, version)
     return target
 
 
@@ -197,9 +200,12 @@ def _registered(client: Any, name: str, digest: str, run_id: str) -> ModelVersio
 
 
 def _register(client: Any, bundle: Path, name: str, digest: str, run_id: str) -> ModelVersion:
-    client.log_artifacts(run_id, str(bundle), BUNDLE)
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / MODEL
+        write_model(bundle, model)
+        client.log_artifacts(run_id, str(model), MODEL)
     create_model(name)
-    source = f"{client.get_run(run_id).info.artifact_uri}/{BUNDLE}"
+    source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL}"
     return _model_version(client.create_model_version(name, source, run_id=run_id, tags={DIGEST_TAG: digest}))
 
 
@@ -225,19 +231,14 @@ def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVers
     )
 
 
-def _checked(bundle: Path, version: ModelVersion) -> Path:
-    where = f"{version.name} version {version.version}"
-    digest = _digest(bundle, where=where)
-    if version.digest is not None and digest != version.digest:
+def _check(bundle: Path, version: ModelVersion) -> None:
+    try:
+        check_bundle(bundle)
+        digest = bundle_digest(bundle)
+    except ModelError as error:
+        raise ModelError(f"{version.reference}: {error}") from error
+    if digest != version.digest:
         raise ModelError(
-            f"{where}: expected a bundle of digest {version.digest[:12]}, got {digest[:12]} in {bundle}; "
+            f"{version.reference}: {bundle}: expected the digest {version.digest}, got {digest}; "
             "the files are not what was registered"
         )
-    return bundle
-
-
-def _digest(bundle: Path, *, where: str) -> str:
-    try:
-        return tagger_digest(bundle)
-    except ModelLoadError as error:
-        raise ModelError(f"{where}: {error}") from error

@@ -4,16 +4,16 @@ The store is the one of ``MLFLOW_TRACKING_URI``, else ``mlflow.db`` in the folde
 the artifacts beside it in ``mlruns``. No server is needed.
 """
 
-import fcntl
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pipeline.errors import ModelError, StoreError
+from workflows.locks import exclusive
 
 LONGEST_PARAMETER = 6000
 PARAMETERS_A_BATCH = 100
@@ -89,7 +89,9 @@ def open_client() -> Any:
 
     uri = tracking_uri()
     # Processes that meet on a fresh sqlite file break one another's migrations, so they come in one by one.
-    with explained(f"the store {uri} could not be opened"), _locked(_sqlite_file(uri)):
+    database = _sqlite_file(uri)
+    lock = exclusive(Path(f"{database}.lock")) if database is not None else nullcontext()
+    with explained(f"the store {uri} could not be opened"), lock:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
@@ -178,17 +180,6 @@ def _silence() -> None:
 def _sqlite_file(uri: str) -> Path | None:
     path = uri.removeprefix("sqlite:///")
     return Path(path) if path != uri and path and path != ":memory:" else None
-
-
-@contextmanager
-def _locked(database: Path | None) -> Iterator[None]:
-    if database is None:
-        yield
-        return
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with Path(f"{database}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _experiment_id(client: Any, name: str) -> str:

@@ -1,5 +1,8 @@
 """Versions of models: found by name, and on this machine with the bytes that were registered."""
 
+import multiprocessing
+import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 from models.checkpoint import tagger_digest
 from pipeline.errors import ModelError
 from workflows import registry
+from workflows.manifest import pack_bundle
 from workflows.registry import DIGEST_TAG, ModelVersion, create_model, fetch, model_names, resolve, versions
 from workflows.tracking import TrackingError, open_run
 
@@ -81,34 +85,67 @@ def test_a_store_that_is_not_there_is_not_made_by_a_look(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+def kept(version: ModelVersion) -> Path:
+    """Give the folder in the store where a version's bundle lies."""
+    return Path(version.source.removeprefix("file://")) / registry.DATA
+
+
 def test_a_bundle_is_fetched_once_and_checked(store: Path, tiny_bundle: Path) -> None:
     version = register(tiny_bundle)
     folder = fetch(version)
     assert folder == store / "cache" / "bundles" / tagger_digest(tiny_bundle)
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "tagger.json", "weights.safetensors"}
     assert (folder / "tagger.json").read_bytes() == (tiny_bundle / "tagger.json").read_bytes()
-    (Path(version.source.removeprefix("file://")) / "tagger.json").unlink()
+    (kept(version) / "tagger.json").unlink()
     assert fetch(version) == folder
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, f"{folder.name}.lock"}
 
 
-def test_a_bundle_that_was_changed_is_refused(store: Path, tiny_bundle: Path) -> None:
+@pytest.mark.parametrize("name", ["tagger.json", "weights.safetensors"])
+def test_a_bundle_that_was_changed_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
     version = register(tiny_bundle)
-    kept = Path(version.source.removeprefix("file://")) / "tagger.json"
-    kept.write_bytes(kept.read_bytes() + b" ")
-    with pytest.raises(ModelError, match="the files are not what was registered"):
+    (kept(version) / name).write_bytes((kept(version) / name).read_bytes() + b" ")
+    with pytest.raises(ModelError, match=rf"models:/tiny/1: .*{name}: expected the sha256 \w+ of manifest.json, got"):
         fetch(version)
-    assert list((store / "cache" / "bundles").iterdir()) == []
+    assert [path.suffix for path in (store / "cache" / "bundles").iterdir()] == [".lock"]
+
+
+def test_a_bundle_whose_manifest_was_changed_with_it_is_refused(store: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    version = register(tiny_bundle)
+    other = Path(shutil.copytree(tiny_bundle, tmp_path / "other"))
+    (other / "tagger.json").write_bytes((other / "tagger.json").read_bytes() + b" ")
+    shutil.rmtree(kept(version))
+    pack_bundle(other, kept(version))
+    with pytest.raises(ModelError, match=f"expected the digest {version.digest}, got {tagger_digest(other)}"):
+        fetch(version)
 
 
 def test_a_fetched_bundle_that_was_changed_is_refused(store: Path, tiny_bundle: Path) -> None:
     version = register(tiny_bundle)
     folder = fetch(version)
     (folder / "tagger.json").write_text("{}")
-    with pytest.raises(ModelError, match="the files are not what was registered"):
+    with pytest.raises(ModelError, match=rf"models:/tiny/1: {folder}/tagger.json: .*are not what was registered"):
         fetch(version)
 
 
-def test_a_version_without_a_digest_is_fetched_each_time(store: Path, tiny_bundle: Path) -> None:
+def test_a_version_that_somebody_else_registered_is_refused(store: Path, tiny_bundle: Path) -> None:
     version = register(tiny_bundle)
-    unsigned = replace(version, digest=None)
-    assert fetch(unsigned) == fetch(version)
+    with pytest.raises(ModelError, match=r"models:/tiny/1: expected the tag concord\.digest, got none"):
+        fetch(replace(version, digest=None))
+
+
+def test_four_processes_download_a_bundle_once(store: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version, found = register(tiny_bundle), registry.download
+
+    def download(source: str, folder: Path) -> Path:
+        with (store / "downloads").open("a") as log:
+            log.write("x")
+        time.sleep(0.5)
+        return found(source, folder)
+
+    monkeypatch.setattr(registry, "download", download)
+    # Forked, so that they need not import everything first.
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        folders = pool.map(fetch, [version] * 4, chunksize=1)
+    assert set(folders) == {store / "cache" / "bundles" / str(version.digest)}
+    assert (store / "downloads").read_text() == "x"

@@ -50,7 +50,7 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert {"loss", "dev_f1", "learning_rates.tagger", "test_f1"} <= set(run.data.metrics)
     assert len(client.get_metric_history(run.info.run_id, "dev_f1")) == 2
     kept = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert kept == {"bundle", "curves.png", "job.json", "result.json"}
+    assert kept == {"model", "curves.png", "job.json", "result.json"}
 
     version = resolve("models:/tiny@champion")
     assert version.digest == values["digest"] == tagger_digest(fetch(version))

@@ -1,0 +1,80 @@
+"""Packed bundles: data only, every file by its sha256, the parser by its signature."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from models.checkpoint import tagger_digest
+from pipeline.config import ParserConfig
+from pipeline.errors import ModelError
+from pipeline.parsing.parser import parser_identity
+from pipeline.schema import component_signature
+from workflows.manifest import check_bundle, pack_bundle
+
+
+@pytest.fixture
+def packed(tiny_bundle: Path, tmp_path: Path) -> Path:
+    pack_bundle(tiny_bundle, tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+def test_a_manifest_names_every_file_and_the_parser(packed: Path) -> None:
+    manifest = check_bundle(packed)
+    weights = hashlib.sha256((packed / "weights.safetensors").read_bytes()).hexdigest()
+    assert set(manifest["files"]) == {"tagger.json", "weights.safetensors"}
+    assert manifest["files"]["weights.safetensors"] == weights
+    assert manifest["digest"] == tagger_digest(packed)
+    assert manifest["parser"] == component_signature(parser_identity(ParserConfig()))
+
+
+def test_what_belongs_to_a_bundle_goes_along_and_nothing_else(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    (bundle / "encoder").mkdir()
+    for name in ("calibration.json", "provenance.json", "README.md", "encoder/merges", "state.pt", "script.py"):
+        (bundle / name).write_text("{}")
+    pack_bundle(bundle, tmp_path / "packed")
+    expected = {"tagger.json", "weights.safetensors", "calibration.json", "provenance.json", "README.md"}
+    assert set(check_bundle(tmp_path / "packed")["files"]) == {*expected, "encoder/merges"}
+
+
+def test_a_tagger_that_learned_from_a_parser_names_that_parser(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    saved = json.loads((bundle / "tagger.json").read_text())
+    for trees, parser in (("big@0123", "big@0123"), ("gold", component_signature(parser_identity(ParserConfig())))):
+        (bundle / "tagger.json").write_text(json.dumps(saved | {"trees": trees}))
+        pack_bundle(bundle, tmp_path / trees)
+        assert check_bundle(tmp_path / trees)["parser"] == parser
+
+
+def test_a_file_that_is_changed_missing_or_strange_is_named(packed: Path) -> None:
+    (packed / "extra.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"extra\.json: not in manifest\.json"):
+        check_bundle(packed)
+    (packed / "extra.json").unlink()
+    content = bytearray((packed / "weights.safetensors").read_bytes())
+    content[-1] ^= 1
+    (packed / "weights.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"weights\.safetensors: expected the sha256 \w+ of manifest\.json, got"):
+        check_bundle(packed)
+    (packed / "weights.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"weights\.safetensors: .* got no file"):
+        check_bundle(packed)
+
+
+@pytest.mark.parametrize("content", [None, "[", "[]", '{"format_version": 0}'])
+def test_a_manifest_that_cannot_be_read_is_refused(packed: Path, content: str | None) -> None:
+    (packed / "manifest.json").unlink()
+    if content is not None:
+        (packed / "manifest.json").write_text(content)
+    with pytest.raises(ModelError, match=r"manifest\.json: expected"):
+        check_bundle(packed)
+
+
+def test_a_bundle_that_is_not_whole_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    (bundle / "weights.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"weights\.safetensors"):
+        pack_bundle(bundle, tmp_path / "packed")

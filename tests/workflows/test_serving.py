@@ -1,0 +1,282 @@
+"""A tagger as an MLflow model: the entities of annotate, data only, and bad requests that are told so."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import mlflow
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from mlflow.exceptions import MlflowException
+from mlflow.pyfunc import PyFuncModel
+
+from models.config import ConfigError
+from pipeline.errors import ModelError
+from workflows import registry, serving
+from workflows.cli import main
+from workflows.manifest import pack_bundle
+from workflows.serving import ENTITY_FIELDS, write_model
+from workflows.tracking import open_run
+
+CHECKOUT = Path(__file__).parents[2]
+NEWS = CHECKOUT / "examples" / "news" / "news.jsonl"
+STARTS_WITHIN = 180.0
+
+
+@pytest.fixture(scope="session")
+def model_folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give an MLflow model of the tiny tagger; it must not be changed."""
+    folder = tmp_path_factory.mktemp("served") / "model"
+    write_model(tiny_bundle, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def served(model_folder: Path) -> PyFuncModel:
+    """Give the tiny tagger as MLflow loads it where nothing may be unpickled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+        return mlflow.pyfunc.load_model(str(model_folder))
+
+
+@pytest.fixture(scope="session")
+def annotated(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """Give text -> entities of the sample collection as annotate finds them with the tiny tagger."""
+    output = tmp_path_factory.mktemp("annotated") / "out"
+    done = CliRunner().invoke(main, ["annotate", str(NEWS), "--output", str(output), "--model", str(tiny_bundle)])
+    assert done.exit_code == 0, done.output
+    ids = pq.read_table(output / "documents", columns=["doc_id"])["doc_id"].to_pylist()
+    texts = {record["id"]: record["text"] for record in map(_record, NEWS.read_bytes().split(b"\n")) if record}
+    found: dict[str, list[dict[str, Any]]] = {texts[doc_id]: [] for doc_id in ids}
+    for row in pq.read_table(output / "entities").to_pylist():
+        found[texts[row["doc_id"]]].append({name: row[name] for name in ENTITY_FIELDS})
+    assert any(found.values())
+    return found
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {}
+    return record
+
+
+def test_a_model_holds_data_only(model_folder: Path) -> None:
+    kept = {path.relative_to(model_folder).as_posix() for path in model_folder.rglob("*") if path.is_file()}
+    bundle = {f"data/bundle/{name}" for name in ("tagger.json", "weights.safetensors", "manifest.json")}
+    about = {"MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt"}
+    assert kept == {*bundle, *about, "input_example.json", "serving_input_example.json"}
+    requirements = (model_folder / "requirements.txt").read_text()
+    assert "torch==2.13.0\n" in requirements
+    assert "transformers" not in requirements
+
+
+def test_predict_gives_what_annotate_gives(served: PyFuncModel, annotated: dict[str, list[dict[str, Any]]]) -> None:
+    assert served.predict(list(annotated)) == list(annotated.values())
+    first = min(annotated, key=len)
+    assert served.predict(pd.DataFrame({"text": [first], "id": [1]})) == [
+        # Alone, a text is rounded differently.
+        [pytest.approx(row, abs=1e-5) for row in annotated[first]]
+    ]
+
+
+def test_offsets_are_code_points_of_the_text_as_it_was_given(served: PyFuncModel) -> None:
+    text = "  \U0001f389 Zoë\tflew to  Paris.\r\nŁódź and Genève wrote to Ada Lovelace. "
+    (entities,) = served.predict([text])
+    assert entities
+    assert all(text[entity["start_char"] : entity["end_char"]] == entity["text"] for entity in entities)
+
+
+def test_texts_without_a_word_have_no_entity(served: PyFuncModel) -> None:
+    assert served.predict(["", " \n\t"]) == [[], []]
+    assert served.predict(pd.DataFrame({"text": []})) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["Paris", None], "text 1: expected a string, got nan"),
+        ([3], "text 0: expected a string, got 3"),
+        (
+            pd.DataFrame({"text": ["Paris", None]}),
+            "text 1: expected a string, got nan|text 1: expected a string, got None",
+        ),
+        (pd.DataFrame({"text": [float("nan")]}), "text 0: expected a string, got nan"),
+        (pd.DataFrame({"body": ["Paris"]}), "expected texts or a column 'text', got body"),
+        (pd.DataFrame(), "no column|missing inputs"),
+        ({"text": ["Paris"]}, "text 0: expected a string"),
+    ],
+)
+def test_what_is_no_text_is_a_bad_request(served: PyFuncModel, given: Any, message: str) -> None:
+    with pytest.raises(MlflowException, match=message) as caught:
+        served.predict(given)
+    assert caught.value.get_http_status_code() == 400
+
+
+def test_half_a_surrogate_pair_is_a_bad_request(served: PyFuncModel) -> None:
+    with pytest.raises(MlflowException, match="text 1: expected whole characters"):
+        served._model_impl.predict(["Paris", "\ud800"])
+
+
+def test_a_text_that_cannot_be_parsed_is_a_bad_request(served: PyFuncModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("too strange")
+
+    monkeypatch.setattr(served._model_impl._parse._parser, "parse", fail)
+    with pytest.raises(MlflowException, match="text 0: parse: document '0': ValueError: too strange") as caught:
+        served.predict(["Paris"])
+    assert caught.value.get_http_status_code() == 400
+
+
+def test_tampered_weights_are_refused_by_name(model_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    weights = copy / "data" / "bundle" / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ModelError, match=r"weights\.safetensors: .* the files are not what was registered"):
+        mlflow.pyfunc.load_model(str(copy))
+
+
+def test_a_parser_that_is_not_the_manifests_is_refused(model_folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"works with the parser stanza/parser_en@\w+, got stanza/parser_en@\w+"):
+        mlflow.pyfunc.load_model(str(model_folder), model_config={"parser": {"sentence_cap": 150}})
+
+
+@pytest.mark.parametrize(
+    ("configured", "message"),
+    [
+        ({"parser": {"pakage": "x"}}, r"model_config: parser\.pakage: unknown key; did you mean 'package'"),
+        ({"tagger": {"model": "entities_en"}}, r"tagger\.model: expected no such key"),
+    ],
+)
+def test_a_wrong_configuration_is_named(model_folder: Path, configured: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        mlflow.pyfunc.load_model(str(model_folder), model_config=configured)
+
+
+def test_a_tagger_of_token_labels_is_not_served(token_bundle: Path, tmp_path: Path) -> None:
+    pack_bundle(token_bundle, tmp_path / "tokens")
+    with pytest.raises(ModelError, match="a tagger of token labels, which does not annotate"):
+        serving._load_pyfunc(str(tmp_path / "tokens"))
+
+
+def test_a_tagger_of_gold_trees_is_served_when_told_to(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    saved = json.loads((bundle / "tagger.json").read_text())
+    (bundle / "tagger.json").write_text(json.dumps(saved | {"trees": "gold"}))
+    pack_bundle(bundle, tmp_path / "packed")
+    with pytest.raises(ModelError, match="learned from trees of 'gold'"):
+        serving._load_pyfunc(str(tmp_path / "packed"))
+    assert serving._load_pyfunc(str(tmp_path / "packed"), {"tagger": {"accept_parser": True}}).predict([""]) == [[]]
+
+
+@pytest.fixture(scope="session")
+def address(tiny_bundle: Path, store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the address of MLflow's own scoring server, started by name and alias from another folder."""
+    folder = tmp_path_factory.mktemp("registry")
+    shutil.copy(store_template, folder / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+        run = open_run(experiment="served", name="run", parameters={}, tags={})
+        registry.register(tiny_bundle, name="tiny", run_id=run.run_id, alias="champion")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", "models:/tiny@champion"]
+        environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+        # The command looks for its server on the path.
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*command, "--env-manager", "local", "--port", str(port)],
+                cwd=folder,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+    try:
+        _await(f"http://127.0.0.1:{port}/ping", process, folder / "server.log")
+        yield f"http://127.0.0.1:{port}/invocations"
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _await(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + STARTS_WITHIN
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urlopen(address, timeout=5).close()
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return
+    pytest.fail(f"the server does not start:\n{log.read_text()}")
+
+
+def ask(address: str, body: Any, *, content_type: str = "application/json") -> tuple[int, Any]:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = Request(address, data=content, headers={"Content-Type": content_type})
+    try:
+        with urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.slow
+def test_the_server_answers_with_the_entities_of_annotate(
+    address: str, annotated: dict[str, list[dict[str, Any]]]
+) -> None:
+    texts, expected = list(annotated), {"predictions": list(annotated.values())}
+    for body in (
+        {"inputs": texts},
+        {"instances": texts},
+        {"dataframe_split": {"columns": ["text"], "data": [[text] for text in texts]}},
+        {"dataframe_records": [{"text": text} for text in texts]},
+        {"inputs": [{"text": text} for text in texts]},
+    ):
+        assert ask(address, body) == (200, expected)
+    assert ask(address, {"inputs": ["", " "]}) == (200, {"predictions": [[], []]})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "content_type", "status", "reason"),
+    [
+        ({"inputs": ["Paris", None]}, "application/json", 400, "text 1: expected a string"),
+        ({"inputs": ["Paris", 3]}, "application/json", 400, "text 1: expected a string, got 3"),
+        ({"inputs": {"text": ["Paris"]}}, "application/json", 400, "un-named"),
+        ({"dataframe_records": [{"text": None}]}, "application/json", 400, "text 0: expected a string, got None"),
+        (
+            {"dataframe_records": [{"body": "Paris"}]},
+            "application/json",
+            400,
+            "expected texts or a column 'text', got body",
+        ),
+        ({"text": "Paris"}, "application/json", 400, "exactly one of the input fields"),
+        ({"inputs": ["Paris"], "params": {"threshold": 1}}, "application/json", 200, ""),
+        (b'{"inputs": ["Pa', "application/json", 400, "valid JSON"),
+        (b'{"inputs": ["\\ud800"]}', "application/json", 400, "surrogates not allowed"),
+        (b"text\nParis\n", "text/csv", 400, ""),
+        (b"Paris", "text/plain", 415, "content types"),
+    ],
+)
+def test_the_server_says_what_is_wrong_with_a_request(
+    address: str, body: Any, content_type: str, status: int, reason: str
+) -> None:
+    got, answer = ask(address, body, content_type=content_type)
+    assert (got, reason in str(answer)) == (status, True), answer

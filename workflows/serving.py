@@ -1,0 +1,217 @@
+"""A tagger as an MLflow model: data only, read by this file and asked by whatever speaks MLflow.
+
+``mlflow.pyfunc.load_model("models:/NAME@champion").predict(texts)`` and ``mlflow models serve`` pass through the very
+stages of an annotation, so they give the entities that ``concord annotate`` gives.
+"""
+
+import importlib.metadata
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from models.base import Tagger
+from models.checkpoint import CONFIG_NAME, ModelLoadError, load_tagger
+from models.config import Config, ConfigError
+from pipeline.annotate import check_trees
+from pipeline.config import ParserConfig, TaggerRunConfig
+from pipeline.errors import ModelError
+from pipeline.memory import bound_caches
+from pipeline.parsing.parser import build_parser, parser_identity
+from pipeline.records import AnnotatedDocument, DeadLetter, Document
+from pipeline.schema import annotated_tables, component_signature
+from pipeline.stages import Parse, ParseStage, Tag, TagStage
+from workflows.manifest import check_bundle, pack_bundle
+
+TEXT = "text"
+ENTITY_FIELDS = ("start_char", "end_char", "text", "label", "confidence", "uncertainty")
+EXAMPLE = ["Ada Lovelace wrote to Charles Babbage from Surrey.", "She never saw Turin."]
+BUNDLE = "bundle"
+# What the code of this checkout imports when it serves; the code itself comes from no package index.
+_REQUIREMENTS = (
+    *("mlflow", "torch", "stanza", "pyarrow", "safetensors", "numpy", "pydantic", "orjson", "PyYAML"),
+    *("charset-normalizer", "fsspec", "Jinja2"),
+)
+
+
+class ServingConfig(Config):
+    """How a served tagger works; the ``model_config`` of MLflow maps to it key for key."""
+
+    parser: ParserConfig = ParserConfig()
+    tagger: TaggerRunConfig = TaggerRunConfig()
+    """``model`` is not among its keys here."""
+
+
+def write_model(bundle: Path, folder: Path) -> None:
+    """Write a bundle as an MLflow model into a folder that is not there yet.
+
+    Raises:
+        ModelError: when the bundle is not whole, or the parser that it works with is not installed.
+    """
+    # Otherwise the project files of whatever folder the command is started from go along.
+    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")
+    from mlflow import pyfunc
+
+    with tempfile.TemporaryDirectory() as staging:
+        packed = Path(staging) / BUNDLE
+        pack_bundle(bundle, packed)
+        pyfunc.save_model(
+            path=str(folder),
+            loader_module="workflows.serving",
+            data_path=str(packed),
+            signature=_signature(),
+            input_example=EXAMPLE,
+            pip_requirements=_requirements(packed),
+            # MLflow passes on only those keys of a later model_config that stand here already.
+            model_config={"parser": {}, "tagger": {}},
+        )
+
+
+class ServedTagger:
+    """A parser and a tagger behind MLflow's ``predict``; may be called from several threads."""
+
+    def __init__(self, *, parse: Parse, tag: Tag) -> None:
+        """Take the stages."""
+        self._parse = parse
+        self._tag = tag
+        # The server asks from a pool of threads; Stanza's pipeline is not made for that.
+        self._lock = Lock()
+
+    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[list[dict[str, Any]]]:
+        """Give the entities of each text, in order.
+
+        Args:
+            model_input: a data frame with the column ``text``, or texts.
+            params: none are known.
+
+        Returns:
+            for each text its entities by ``ENTITY_FIELDS``; offsets are code points of the text, half-open.
+
+        Raises:
+            MlflowException: with the code of a bad request, naming the text that cannot be annotated.
+        """
+        texts = _texts(model_input)
+        with self._lock:
+            return self._entities(texts)
+
+    def _entities(self, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
+        documents = [
+            Document(doc_id=str(number), text=text, source_uri="request", source_position=number)
+            for number, text in enumerate(texts)
+        ]
+        outcomes = self._tag(self._parse(documents))
+        for letter in outcomes:
+            if isinstance(letter, DeadLetter):
+                raise _bad_request(f"text {letter.position}: {letter.stage}: {letter.message}")
+        annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
+        entities: list[list[dict[str, Any]]] = [[] for _ in texts]
+        for row in annotated_tables(annotated, parser="", tagger="")["entities"].to_pylist():
+            entities[int(row["doc_id"])].append({name: row[name] for name in ENTITY_FIELDS})
+        return entities
+
+
+def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) -> ServedTagger:
+    """Load a model for MLflow, which calls this by name.
+
+    Args:
+        model_config: see ServingConfig.
+
+    Raises:
+        ConfigError: naming the key.
+        ModelError: when a file is not what was registered, or the parser is another than the manifest names.
+    """
+    config = ServingConfig.from_mapping(model_config or {}, where="model_config")
+    if "model" in config.tagger.model_fields_set:
+        raise ConfigError("model_config: tagger.model: expected no such key, since the model is the one that is loaded")
+    folder = Path(data_path)
+    manifest = check_bundle(folder)
+    parser = component_signature(parser_identity(config.parser))
+    if parser != manifest["parser"]:
+        raise ModelError(
+            f"{folder}: works with the parser {manifest['parser']}, got {parser}; name its package by "
+            "model_config={'parser': {'package': ...}}"
+        )
+    bound_caches()
+    tagger = _load_tagger(folder, config.tagger)
+    if not config.tagger.accept_parser:
+        check_trees(tagger.name, tagger.trees, parser=parser)
+    return ServedTagger(
+        parse=ParseStage(build_parser(config.parser), batch_documents=config.parser.batch_documents),
+        tag=TagStage(tagger, config.tagger),
+    )
+
+
+def _load_tagger(folder: Path, config: TaggerRunConfig) -> Tagger:
+    try:
+        tagger = load_tagger(folder, device=config.device)
+    except ModelLoadError as error:
+        raise ModelError(str(error)) from error
+    if tagger.vocabulary.scheme == "TOKENS":
+        raise ModelError(f"{folder}: a tagger of token labels, which does not annotate; serve a tagger of entities")
+    return tagger
+
+
+def _texts(model_input: Any) -> list[str]:
+    """Take the texts out of what MLflow gives: a data frame, a column of it, an array or a list."""
+    import pandas as pd
+
+    if isinstance(model_input, pd.DataFrame):
+        columns = list(model_input.columns)
+        # MLflow makes a list into a frame whose one column is the number 0.
+        if TEXT not in columns and columns != [0]:
+            raise _bad_request(
+                f"expected texts or a column {TEXT!r}, got {', '.join(map(str, columns)) or 'no column'}"
+            )
+        model_input = model_input[TEXT if TEXT in columns else 0]
+    if isinstance(model_input, str) or not isinstance(model_input, Sequence | pd.Series | np.ndarray):
+        raise _bad_request(f"expected texts or a data frame with a column {TEXT!r}, got {type(model_input).__name__}")
+    return [_text(number, value) for number, value in enumerate(model_input)]
+
+
+def _text(number: int, value: object) -> str:
+    if isinstance(value, np.ndarray):
+        # The server makes each value of a record an array of no dimension.
+        value = value.tolist()
+    if not isinstance(value, str):
+        raise _bad_request(f"text {number}: expected a string, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _bad_request(f"text {number}: expected whole characters, got half a surrogate pair: {error}") from error
+    return str(value)
+
+
+def _bad_request(message: str) -> Exception:
+    """Make the error that the server answers with status 400; any other would look like a fault of its own."""
+    from mlflow.exceptions import MlflowException
+
+    error: Exception = MlflowException.invalid_parameter_value(message)
+    return error
+
+
+def _requirements(bundle: Path) -> list[str]:
+    """Give the distributions that serving needs, as they are installed here; MLflow would take seconds to guess."""
+    reads_encoder = json.loads((bundle / CONFIG_NAME).read_bytes())["config"].get("encoder") is not None
+    names = [*_REQUIREMENTS, *(["transformers"] if reads_encoder else [])]
+    return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in names]
+
+
+def _signature() -> Any:
+    """Give the signature of a served tagger.
+
+    Its input is any value and without a name, and ``_texts`` sees to it that it is text. Of a string, MLflow would let
+    nulls pass, and the server would make them the text ``None`` and numbers text, too; with a name, it would refuse
+    lists.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import AnyType, Array, Object, Property
+
+    kinds = {"start_char": DataType.long, "end_char": DataType.long, "text": DataType.string, "label": DataType.string}
+    entity = Object([Property(name, kinds.get(name, DataType.double)) for name in ENTITY_FIELDS])
+    return ModelSignature(inputs=Schema([ColSpec(AnyType())]), outputs=Schema([ColSpec(Array(entity), "entities")]))
