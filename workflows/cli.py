@@ -53,8 +53,14 @@ def main() -> None:
     set_environment()
 
 
-def verb(*, example: str) -> Callable[[Callable[..., Answer]], click.Command]:
-    """Make a function a command: it gives an answer, and errors that can be explained are."""
+def verb(
+    *, example: str, group: click.Group = main, name: str | None = None
+) -> Callable[[Callable[..., Answer]], click.Command]:
+    """Make a function a command: it gives an answer, and errors that can be explained are.
+
+    Args:
+        name: the function's own if None.
+    """
 
     def make(work: Callable[..., Answer]) -> click.Command:
         @functools.wraps(work)
@@ -64,7 +70,7 @@ def verb(*, example: str) -> Callable[[Callable[..., Answer]], click.Command]:
             give(answer, as_json=as_json)
 
         option = click.option("--json", "as_json", is_flag=True, help="Write one JSON object to stdout.")
-        return main.command(epilog=f"\b\nExample:\n  {example}")(option(call))
+        return group.command(name, epilog=f"\b\nExample:\n  {example}")(option(call))
 
     return make
 
@@ -370,6 +376,59 @@ def submit(job: Path, *, address: str, overrides: tuple[str, ...], no_wait: bool
     from workflows import submit as workflow
 
     return workflow.run(config, workflow.SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))
+
+
+@main.group(cls=_InOrder)
+def registry() -> None:
+    """Look after the versions of models.
+
+    The registry is MLflow's, at MLFLOW_TRACKING_URI, else mlflow.db in the folder the command is started from.
+    """
+
+
+@verb(example="concord registry list", group=registry, name="list")
+def list_models() -> Answer:
+    """List the models with their aliases."""
+    from workflows import versions as workflow
+
+    return workflow.list_models()
+
+
+@verb(example="concord registry show bilstm_crf@champion", group=registry)
+@click.argument("model", metavar="NAME[/VERSION|@ALIAS]")
+def show(model: str) -> Answer:
+    """Describe a model's versions, or one of them."""
+    from workflows import versions as workflow
+
+    return workflow.show(model)
+
+
+@verb(example="concord registry register runs/mine/bundle --name entities", group=registry)
+@click.argument("bundle", type=EXISTING_FOLDER)
+@click.option("--name", required=True, help="The model whose newest version it becomes.")
+@click.option("--alias", help="Point this alias at the version, unless a newer one has it.")
+def register(bundle: Path, *, name: str, alias: str | None) -> Answer:
+    """Make a bundle a version.
+
+    'concord train' registers what it has trained; this is for bundles from elsewhere. The same bundle under the same
+    name is registered once.
+    """
+    from workflows import versions as workflow
+
+    return workflow.register_bundle(bundle, name=name, alias=alias)
+
+
+@verb(example="concord registry sync runs out", group=registry)
+@click.argument("folders", nargs=-1, type=EXISTING_FOLDER)
+def sync(folders: tuple[Path, ...]) -> Answer:
+    """Send results that the store has missed.
+
+    FOLDERS are trainings or annotated collections, or folders that hold some; without any, runs and out are looked
+    through. What was sent before is left as it is, so the command may be given as often as one likes.
+    """
+    from workflows import versions as workflow
+
+    return workflow.sync(folders or (Path("runs"), Path("out")))
 
 
 @verb(example="concord status out/news")

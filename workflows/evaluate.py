@@ -3,6 +3,8 @@
 A tagger of token labels has its accuracy instead, whole and by label.
 """
 
+import csv
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -53,6 +55,11 @@ from workflows.corpora import (
 WARM_UP_DOCUMENTS = 3
 SHOWN_LABELS = 60
 NO_DRAFT = {"f1": 0.0}
+BREAKDOWNS = (
+    *("scores", "draft_scores", "label_scores", "by_mention_length", "by_sentence_length", "by_novelty"),
+    "by_position",
+)
+SCORE_COLUMNS = ("precision", "recall", "f1", "gold", "predicted", "correct")
 PART_NAMES = {
     SAME_TYPE: "  with this label",
     OTHER_TYPE: "  with other labels only",
@@ -213,6 +220,24 @@ def score_predictions(
         "words_per_second": words / seconds,
         "sentences_per_second": sentences / seconds,
     }
+
+
+def write_tables(values: Mapping[str, Any], folder: Path, *, name: str) -> None:
+    """Write scores into a folder: all of them as NAME.json, the breakdowns as one table NAME.csv.
+
+    Args:
+        values: what ``score_tagger`` gives.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(
+            stream, ["breakdown", "part", *SCORE_COLUMNS], extrasaction="ignore", lineterminator="\n"
+        )
+        writer.writeheader()
+        for breakdown in BREAKDOWNS:
+            for part, found in (values.get(breakdown) or {}).items():
+                writer.writerow({"breakdown": breakdown, "part": part, **found})
 
 
 def _score_token_labels(

@@ -31,6 +31,7 @@ class ModelVersion:
     Attributes:
         digest: sha256 in hex over the bundle, as written down when it was registered; None if it was not.
         source: where the store keeps the bundle.
+        created_ms: when it was registered, in milliseconds since 1970.
         run_id: the run that made it, if one did.
         aliases: those that point at it now.
     """
@@ -39,6 +40,7 @@ class ModelVersion:
     version: int
     digest: str | None
     source: str
+    created_ms: int = 0
     run_id: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
@@ -67,7 +69,8 @@ def resolve(reference: str) -> ModelVersion:
     _check_store(reference)
     client = open_client()
     name, alias, version = match["name"], match["alias"], match["version"]
-    with explained(f"{reference} could not be looked up", absent=reference):
+    moved = "; the alias may have moved, so no bundle that was fetched before stands in" if alias is not None else ""
+    with explained(f"{reference} could not be looked up{moved}", absent=reference):
         if alias is not None:
             version = client.get_model_version_by_alias(name, alias).version
         return _model_version(client.get_model_version(name, str(version)))
@@ -107,6 +110,9 @@ def versions(name: str) -> list[ModelVersion]:
 def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) -> ModelVersion:
     """Keep a bundle with a run and make it the newest version of a model, unless the run has done so before.
 
+    Args:
+        alias: pointed at the version, unless a newer version has it already: this one may come late.
+
     Raises:
         ModelError: when the bundle is not whole.
         TrackingError: when the store cannot be reached or refuses.
@@ -115,7 +121,8 @@ def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) 
     client = open_client()
     with explained(f"the bundle could not be registered as {name}"):
         version = _registered(client, name, digest, run_id) or _register(client, bundle, name, digest, run_id)
-    if alias is not None:
+        holder = int(client.get_registered_model(name).aliases.get(alias, 0))
+    if alias is not None and holder <= version.version:
         set_alias(name, alias, version.version)
     return version
 
@@ -225,6 +232,7 @@ def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVers
         version=int(found.version),
         digest=found.tags.get(DIGEST_TAG),
         source=found.source,
+        created_ms=int(found.creation_timestamp),
         run_id=found.run_id or None,
         tags=dict(found.tags),
         aliases=tuple(sorted(found.aliases if aliases is None else aliases)),

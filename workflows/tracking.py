@@ -6,17 +6,24 @@ the artifacts beside it in ``mlruns``. No server is needed.
 
 import logging
 import os
-import time
-from collections.abc import Iterator, Mapping
+import socket
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pipeline.errors import ModelError, StoreError
+from workflows.environment import has_ended, process_name
 from workflows.locks import exclusive
 
 LONGEST_PARAMETER = 6000
+LONGEST_DIGEST = 36
 PARAMETERS_A_BATCH = 100
+METRICS_A_BATCH = 1000
+KEY_TAG = "concord.run"
+PROCESS_TAG = "concord.process"
 _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
@@ -31,46 +38,53 @@ class TrackingError(StoreError):
         self.code = code
 
 
-class TrainingRun(Protocol):
-    """A run in a tracking store; every method may raise TrackingError."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """A file that a run has read.
 
-    run_id: str
+    Attributes:
+        sha256: of the file, in hex.
+        role: what it was read for, such as training or validation.
+    """
 
-    def log_metrics(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Write the metrics of one epoch."""
-
-    def log_file(self, path: Path) -> None:
-        """Keep a file with the run."""
-
-    def close(self, status: RunStatus) -> None:
-        """End the run."""
+    place: str
+    sha256: str
+    role: str
 
 
-class MlflowRun:
-    """A run in an MLflow store; opened by ``open_run``."""
+class Run:
+    """A run in the store; opened by ``open_run``. Whatever is told twice stands there once."""
 
     def __init__(self, client: Any, run_id: str) -> None:
         self._client = client
         self.run_id = run_id
 
-    def log_metrics(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Write the metrics of one epoch in one call (a call each takes 26 ms and more)."""
+    def log_metrics(self, metrics: Mapping[str, float], *, step: int, time_ms: int) -> None:
+        """Write the metrics of one step in one call (a call each takes 26 ms and more).
+
+        Args:
+            time_ms: when they were measured, in milliseconds since 1970; a metric of the same time is the same one.
+        """
         from mlflow.entities import Metric
 
-        now = int(time.time() * 1000)
         with explained("metrics could not be logged"):
-            batch = [Metric(key, float(value), now, step) for key, value in metrics.items()]
-            self._client.log_batch(self.run_id, metrics=batch)
+            batch = [Metric(key, float(value), time_ms, step) for key, value in metrics.items()]
+            for start in range(0, len(batch), METRICS_A_BATCH):
+                self._client.log_batch(self.run_id, metrics=batch[start : start + METRICS_A_BATCH])
 
-    def log_file(self, path: Path) -> None:
-        """Keep a file with the run."""
+    def log_file(self, path: Path, *, folder: str | None = None) -> None:
+        """Keep a file with the run, in a folder of the run's if one is named."""
         with explained(f"{path.name} could not be logged"):
-            self._client.log_artifact(self.run_id, str(path))
+            self._client.log_artifact(self.run_id, str(path), folder)
 
-    def close(self, status: RunStatus) -> None:
-        """End the run."""
+    def close(self, status: RunStatus, *, time_ms: int | None = None) -> None:
+        """End the run.
+
+        Args:
+            time_ms: when it ended, in milliseconds since 1970; now if None.
+        """
         with explained("the run could not be closed"):
-            self._client.set_terminated(self.run_id, status=status)
+            self._client.set_terminated(self.run_id, status=status, end_time=time_ms)
 
 
 def tracking_uri() -> str:
@@ -131,24 +145,35 @@ def open_run(
     name: str,
     parameters: Mapping[str, object],
     tags: Mapping[str, str],
-    run_id: str | None = None,
-) -> MlflowRun:
-    """Open a run, or take an earlier one up again.
+    datasets: Sequence[Dataset] = (),
+    key: str | None = None,
+    started_ms: int | None = None,
+) -> Run:
+    """Open a run, or take an earlier one up again; runs that processes of this host left open are closed.
 
     Args:
         parameters: logged as text; MLflow lets none of them change later.
-        run_id: the run of a training that was interrupted; a new run if the store does not know it.
+        datasets: shown among the run's inputs.
+        key: names the run in any store: if one bears it already, that is the one.
+        started_ms: when it began, in milliseconds since 1970; now if None.
 
     Raises:
         TrackingError: when the store cannot be reached.
     """
     client = open_client()
     with explained("the run could not be opened"):
-        if run_id is not None and _reopen(client, run_id):
-            return MlflowRun(client, run_id)
-        run = client.create_run(_experiment_id(client, experiment), run_name=name, tags=dict(tags))
-        _log_parameters(client, run.info.run_id, parameters)
-    return MlflowRun(client, run.info.run_id)
+        experiment_id = _experiment_id(client, experiment)
+        _close_stale(client, experiment_id)
+        tags = {**tags, PROCESS_TAG: process_name(), **({KEY_TAG: key} if key is not None else {})}
+        found = _find(client, experiment_id, key) if key is not None else None
+        run = found or client.create_run(experiment_id, started_ms, tags=tags, run_name=name)
+        run_id = run.info.run_id
+        if found is not None:
+            client.update_run(run_id, status="RUNNING")
+            _log_tags(client, run_id, tags)
+        _log_parameters(client, run_id, {key: parameters[key] for key in parameters if key not in run.data.params})
+        _log_datasets(client, run_id, datasets)
+    return Run(client, run_id)
 
 
 def download(source: str, folder: Path) -> Path:
@@ -192,16 +217,23 @@ def _experiment_id(client: Any, name: str) -> str:
     return str(client.create_experiment(name, artifact_location=location))
 
 
-def _reopen(client: Any, run_id: str) -> bool:
-    from mlflow.exceptions import MlflowException
+def _close_stale(client: Any, experiment_id: str) -> None:
+    """Close the runs of processes that were killed: MLflow would show them as running for ever."""
+    open_here = f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{socket.gethostname()}:%'"
+    for run in client.search_runs([experiment_id], filter_string=open_here):
+        if has_ended(run.data.tags[PROCESS_TAG]):
+            client.set_terminated(run.info.run_id, status="KILLED")
 
-    try:
-        client.update_run(run_id, status="RUNNING")
-    except MlflowException as error:
-        if error.error_code in _ABSENT:
-            return False
-        raise
-    return True
+
+def _find(client: Any, experiment_id: str, key: str) -> Any:
+    found = client.search_runs([experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
+    return found[0] if found else None
+
+
+def _log_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
+    from mlflow.entities import RunTag
+
+    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
 
 def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, object]) -> None:
@@ -210,3 +242,22 @@ def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, object]) 
     texts = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in parameters.items()]
     for start in range(0, len(texts), PARAMETERS_A_BATCH):
         client.log_batch(run_id, params=texts[start : start + PARAMETERS_A_BATCH])
+
+
+def _log_datasets(client: Any, run_id: str, datasets: Sequence[Dataset]) -> None:
+    from mlflow.data.dataset_source_registry import resolve_dataset_source
+    from mlflow.data.meta_dataset import MetaDataset
+    from mlflow.entities import DatasetInput, InputTag
+
+    inputs = []
+    for dataset in datasets:
+        with warnings.catch_warnings():
+            # It knows local files by two names of one kind, and says so each time.
+            warnings.simplefilter("ignore", UserWarning)
+            source = resolve_dataset_source(dataset.place)
+        name = f"{Path(dataset.place).parent.name}/{Path(dataset.place).name}"
+        found = MetaDataset(source, name=name, digest=dataset.sha256[:LONGEST_DIGEST])
+        tags = [InputTag("mlflow.data.context", dataset.role), InputTag("sha256", dataset.sha256)]
+        inputs.append(DatasetInput(found._to_mlflow_entity(), tags))
+    if inputs:
+        client.log_inputs(run_id, inputs)

@@ -4,16 +4,15 @@ The bundle stands on disk before the store hears of it. Once training has begun,
 and never the training.
 """
 
-import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
+import yaml
 
 from models.base import Tagger, TaggerConfig
 from models.checkpoint import load_tagger, pick_device, tagger_digest
@@ -26,20 +25,23 @@ from models.registry import tagger_class
 from models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
 from pipeline.errors import InputError, ModelError
 from workflows import evaluate
-from workflows.config import TrainJob
+from workflows.config import ProfileConfig, TrainConfig, TrainJob
 from workflows.console import Answer, indented, note, table
 from workflows.corpora import Documents, entity_types, gold_format, read_corpora, token_labels, tree_source
 from workflows.curves import draw_curves
+from workflows.environment import code_tags, describe_environment
 from workflows.provenance import Provenance, describe_part, write_provenance
-from workflows.registry import ModelVersion, register
-from workflows.tracking import MlflowRun, RunStatus, TrackingError, TrainingRun, open_run
+from workflows.record import RecordedRun, Registration, begin, corpus
+from workflows.tracking import RunStatus
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
-RUN_NAME = "run.json"
+RESOLVED_NAME = "config.resolved.yaml"
+ENVIRONMENT_NAME = "environment.json"
 CURVES_NAME = "curves.png"
-
-_Value = TypeVar("_Value")
+TABLES = "evaluation"
+SCORES = {"dev": "best_dev", "test": "test"}
+"""Part of the result -> what the names of its metrics begin with; dev alone names those of every epoch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +85,11 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     corpora = _read(job, model.scheme)
     tagger = _build(job, model, corpora, config).move_to(pick_device(options.device))
     _claim(folder, job, resume=options.resume)
-    tracked = _open(job, tagger, folder) if options.tracked else None
+    _write_resolved(job, model, config, folder)
+    recorded = _begin(job, tagger, folder) if options.tracked else None
     status: RunStatus = "FAILED"
+    registration = None
+    version = None
     try:
         result = fit(
             tagger,
@@ -92,22 +97,23 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             corpora.dev,
             config,
             folder,
-            on_epoch=lambda epoch: _tell(epoch, config, tracked),
+            on_epoch=lambda epoch: _tell(epoch, config, recorded),
             resume=options.resume,
             progress=sys.stderr.isatty(),
         )
         write_provenance(result.bundle, _provenance(job, corpora))
         values = _conclude(job, corpora, result, folder)
-        version = _register(tracked, job, values, folder, alias=options.alias)
+        _tell_scores(values, recorded)
+        registration = Registration(bundle=result.bundle.name, name=job.register_as, alias=options.alias)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
-        if tracked is not None:
-            _try("close the run", lambda: tracked.close(status))
+        if recorded is not None:
+            version = recorded.end(status, files=_kept(folder), registration=registration)
     if version is not None:
-        values |= {"registered": f"models:/{version.name}/{version.version}", "alias": options.alias}
+        values |= {"registered": version.reference, "alias": options.alias}
     return Answer(values=values, text=_describe(values, result))
 
 
@@ -196,30 +202,35 @@ def _claim(folder: Path, job: TrainJob, *, resume: bool) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _open(job: TrainJob, tagger: Tagger, folder: Path) -> MlflowRun:
+def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folder: Path) -> None:
+    """Write the job down as a file of conf/train with every default, which trains the same again."""
+    resolved = TrainConfig(
+        tagger=job.tagger,
+        data=job.data,
+        profiles={job.profile: ProfileConfig(model=model.model_dump(mode="json"), fit=config.model_dump(mode="json"))},
+        register_as=job.register_as,
+        experiment=job.experiment,
+    )
+    text = yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
+
+
+def _begin(job: TrainJob, tagger: Tagger, folder: Path) -> RecordedRun:
     """Open the run, or the one that an interrupted training has left open."""
-    path = folder / RUN_NAME
-    earlier = json.loads(path.read_text(encoding="utf-8"))["run_id"] if path.exists() else None
+    environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
+    (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
     sizes = {"parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad)}
-    opened = open_run(
+    roles = [*((path, "training") for path in job.data.train), (job.data.dev, "validation")]
+    if job.data.test is not None:
+        roles.append((job.data.test, "testing"))
+    return begin(
+        folder,
         experiment=job.experiment,
         name=folder.name,
         parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
-        tags={"concord.job": job.digest, **_data_tags(job)},
-        run_id=earlier,
+        tags={"concord.kind": "training", "concord.job": job.digest, **code_tags()},
+        corpora=[corpus(path, role) for path, role in roles],
     )
-    path.write_text(json.dumps({"run_id": opened.run_id}) + "\n", encoding="utf-8")
-    return opened
-
-
-def _data_tags(job: TrainJob) -> dict[str, str]:
-    digests = {}
-    for path in _paths(job):
-        with Path(path).open("rb") as stream:
-            digests[f"sha256 {Path(path).parent.name}/{Path(path).name}"] = hashlib.file_digest(
-                stream, "sha256"
-            ).hexdigest()
-    return digests
 
 
 def _paths(job: TrainJob) -> list[str]:
@@ -235,15 +246,15 @@ def _provenance(job: TrainJob, corpora: _Corpora) -> Provenance:
     )
 
 
-def _tell(epoch: EpochResult, config: FitConfig, tracked: TrainingRun | None) -> None:
+def _tell(epoch: EpochResult, config: FitConfig, recorded: RecordedRun | None) -> None:
     note(
         f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev {epoch.measure} {epoch.dev_score:.2f} "
         f"({_precision_and_recall(epoch)}draft {epoch.draft_score:.2f}), "
         f"{epoch.seconds + epoch.dev_seconds:.0f} s"
     )
-    if tracked is not None:
+    if recorded is not None:
         numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
-        _try("log the epoch", lambda: tracked.log_metrics(numbers, step=epoch.epoch))
+        recorded.log_metrics(numbers, step=epoch.epoch)
 
 
 def _precision_and_recall(epoch: EpochResult) -> str:
@@ -253,7 +264,7 @@ def _precision_and_recall(epoch: EpochResult) -> str:
 
 
 def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path) -> dict[str, Any]:
-    """Score the chosen model once on the test set and write the result down."""
+    """Score the chosen model on the dev set and once on the test set, and write the result down."""
     values: dict[str, Any] = {
         "tagger": job.tagger,
         "profile": job.profile,
@@ -264,47 +275,43 @@ def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path)
         "epochs": len(result.epochs),
         "seconds": sum(epoch.seconds + epoch.dev_seconds for epoch in result.epochs),
     }
+    values["dev"] = _score(result.bundle, job, job.data.dev, corpora.dev)
     if corpora.test is not None and job.data.test is not None:
-        scored = evaluate.EvaluateJob(
-            folder=result.bundle,
-            data=[job.data.test],
-            labels=job.data.labels,
-            form=job.data,
-            train=job.data.train,
-        )
-        values["test"] = evaluate.score_tagger(load_tagger(result.bundle), corpora.test, scored)
+        values["test"] = _score(result.bundle, job, job.data.test, corpora.test)
+    for part in SCORES.keys() & values.keys():
+        evaluate.write_tables(values[part], folder / TABLES, name=part)
     (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
     return values
 
 
-def _register(
-    tracked: TrainingRun | None, job: TrainJob, values: Mapping[str, Any], folder: Path, *, alias: str | None
-) -> ModelVersion | None:
-    if tracked is None:
-        return None
-    if "test" in values:
-        test = values["test"]
-        if "accuracy" in test:
-            numbers = {"test_accuracy": test["accuracy"]}
-        else:
-            numbers = {f"test_{key}": test["scores"]["all"][key] for key in ("f1", "precision", "recall")}
-        _try("log the test scores", lambda: tracked.log_metrics(numbers, step=values["best"]["epoch"]))
-    for name in (CURVES_NAME, JOB_NAME, RESULT_NAME):
-        _try(f"keep {name}", partial(tracked.log_file, folder / name))
-    bundle = Path(values["bundle"])
-    return _try(
-        "register the bundle",
-        lambda: register(bundle, name=job.register_as, run_id=tracked.run_id, alias=alias),
+def _score(bundle: Path, job: TrainJob, place: str, documents: Documents) -> dict[str, Any]:
+    scored = evaluate.EvaluateJob(
+        folder=bundle, data=[place], labels=job.data.labels, form=job.data, train=job.data.train
     )
+    return evaluate.score_tagger(load_tagger(bundle), documents, scored)
 
 
-def _try(action: str, work: Callable[[], _Value]) -> _Value | None:
-    try:
-        return work()
-    except TrackingError as error:
-        note(f"Warning: could not {action}; the files are safe on disk, --resume tells the store later. {error}")
-        return None
+def _tell_scores(values: Mapping[str, Any], recorded: RecordedRun | None) -> None:
+    """Log the chosen model's scores, whole and by type, at the step that chose it."""
+    if recorded is None:
+        return
+    numbers = {}
+    for part, prefix in SCORES.items():
+        found = values.get(part, {})
+        if "accuracy" in found:
+            numbers[f"{prefix}_accuracy"] = found["accuracy"]
+        for kind, scores in found.get("scores", {}).items():
+            suffix = "" if kind == "all" else f".{kind}"
+            numbers |= {f"{prefix}_{key}{suffix}": scores[key] for key in ("f1", "precision", "recall")}
+    recorded.log_metrics(numbers, step=values["best"]["epoch"])
+
+
+def _kept(folder: Path) -> list[str]:
+    """Give the files of a training that go to the store, as far as it has come."""
+    names = [JOB_NAME, RESOLVED_NAME, ENVIRONMENT_NAME, RESULT_NAME, CURVES_NAME]
+    tables = sorted(path.relative_to(folder).as_posix() for path in (folder / TABLES).glob("*"))
+    return [*(name for name in names if (folder / name).exists()), *tables]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

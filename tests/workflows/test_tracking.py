@@ -7,17 +7,20 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from workflows.tracking import TrackingError, open_run, tracking_uri
+from workflows.environment import COMMIT_TAG, DIRTY_TAG, code_tags, has_ended, process_name
+from workflows.tracking import PROCESS_TAG, Dataset, TrackingError, open_run, tracking_uri
 
 
 def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
     long = "x" * 10_000
     run = open_run(experiment="test", name="mine", parameters={"model.hidden": 8, "long": long}, tags={"who": "me"})
-    run.log_metrics({"loss": 2.0, "dev_f1": 50.0}, step=1)
-    run.log_metrics({"loss": 1.0, "dev_f1": 60.0}, step=2)
     (store / "curves.png").write_bytes(b"png")
-    run.log_file(store / "curves.png")
-    run.close("FINISHED")
+    for _ in range(2):
+        run.log_metrics({"loss": 2.0, "dev_f1": 50.0}, step=1, time_ms=1000)
+        run.log_metrics({"loss": 1.0, "dev_f1": float("nan")}, step=2, time_ms=2000)
+        run.log_file(store / "curves.png")
+        run.log_file(store / "curves.png", folder="pictures")
+        run.close("FINISHED", time_ms=3000)
     client = MlflowClient(tracking_uri())
     found = client.get_run(run.run_id)
     assert found.info.status == "FINISHED"
@@ -25,18 +28,67 @@ def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
     assert found.data.params["long"] == long[:6000]
     assert found.data.tags["who"] == "me"
     assert [metric.value for metric in client.get_metric_history(run.run_id, "loss")] == [2.0, 1.0]
-    assert (store / "mlruns" / run.run_id / "artifacts" / "curves.png").read_bytes() == b"png"
+    artifacts = store / "mlruns" / run.run_id / "artifacts"
+    assert {path.relative_to(artifacts).as_posix() for path in artifacts.rglob("*.png")} == {
+        "curves.png",
+        "pictures/curves.png",
+    }
+    assert found.info.end_time == 3000
 
 
-def test_an_interrupted_run_is_taken_up_again(store: Path) -> None:
-    first = open_run(experiment="test", name="run", parameters={"a": 1}, tags={})
+def test_a_run_of_the_same_key_is_taken_up_again(store: Path) -> None:
+    first = open_run(experiment="test", name="run", parameters={"a": 1}, tags={"kind": "x"}, key="k", started_ms=1000)
     first.close("KILLED")
-    again = open_run(experiment="test", name="run", parameters={"a": 2}, tags={}, run_id=first.run_id)
-    assert again.run_id == first.run_id
+    again = open_run(experiment="test", name="run", parameters={"a": 2, "b": 3}, tags={"kind": "y"}, key="k")
+    other = open_run(experiment="test", name="run", parameters={}, tags={}, key="l")
+    assert again.run_id == first.run_id != other.run_id
+    found = MlflowClient(tracking_uri()).get_run(first.run_id)
+    assert (found.info.status, found.info.start_time) == ("RUNNING", 1000)
+    assert found.data.params == {"a": "1", "b": "3"}
+    assert found.data.tags["kind"] == "y"
+
+
+def test_corpora_are_inputs_of_a_run_once(store: Path) -> None:
+    read = [Dataset(place="/data/mine/train.conllu", sha256="ab" * 32, role="training")]
+    for _ in range(2):
+        run = open_run(experiment="test", name="run", parameters={}, tags={}, datasets=read, key="k")
+    (item,) = MlflowClient(tracking_uri()).get_run(run.run_id).inputs.dataset_inputs
+    assert (item.dataset.name, item.dataset.digest) == ("mine/train.conllu", "ab" * 18)
+    assert {tag.key: tag.value for tag in item.tags} == {"mlflow.data.context": "training", "sha256": "ab" * 32}
+
+
+def test_the_next_start_closes_runs_of_processes_that_were_killed(store: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    gone, alive, elsewhere = (
+        open_run(experiment="test", name=name, parameters={}, tags={}) for name in ("gone", "alive", "elsewhere")
+    )
     client = MlflowClient(tracking_uri())
-    assert client.get_run(first.run_id).info.status == "RUNNING"
-    assert client.get_run(first.run_id).data.params == {"a": "1"}
-    assert open_run(experiment="test", name="run", parameters={}, tags={}, run_id="0" * 32).run_id != first.run_id
+    client.set_tag(gone.run_id, PROCESS_TAG, process_name(killed.pid))
+    client.set_tag(elsewhere.run_id, PROCESS_TAG, "another-host:1:1")
+    open_run(experiment="test", name="next", parameters={}, tags={})
+    assert client.get_run(gone.run_id).info.status == "RUNNING"
+    killed.kill()
+    killed.wait()
+    open_run(experiment="test", name="next", parameters={}, tags={})
+    assert [client.get_run(run.run_id).info.status for run in (gone, alive, elsewhere)] == [
+        *("KILLED", "RUNNING", "RUNNING")
+    ]
+
+
+def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
+    host, pid, _ = process_name().split(":")
+    assert not has_ended(process_name())
+    assert has_ended(f"{host}:{pid}:1")
+    assert not has_ended(f"another-host:{pid}:1")
+
+
+def test_runs_bear_the_commit_of_the_code() -> None:
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    tags = code_tags()
+    assert tags.get(COMMIT_TAG, "") == commit
+    assert tags.get(DIRTY_TAG) in ({"true", "false"} if commit else {None})
 
 
 def test_a_server_that_is_down_fails_in_seconds(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

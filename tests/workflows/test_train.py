@@ -1,5 +1,7 @@
 """Training: bundle on disk first, every epoch in the store, a version that annotate and evaluate can name."""
 
+import csv
+import hashlib
 import json
 import re
 import shutil
@@ -19,11 +21,13 @@ from pipeline.errors import InputError, ModelError
 from pipeline.readers.gold_lines import GoldFormat
 from workflows import train
 from workflows.cli import main
-from workflows.config import read_train_job
+from workflows.config import read_train_config, read_train_job
 from workflows.corpora import entity_types, read_corpora
 from workflows.registry import fetch, resolve
-from workflows.tracking import MlflowRun, TrackingError, tracking_uri
+from workflows.tracking import Run, TrackingError, tracking_uri
 from workflows.train import TrainOptions, default_folder, flatten
+
+CHECKOUT = Path(__file__).parents[2]
 
 
 def concord(*arguments: object) -> Result:
@@ -38,11 +42,12 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     folder = Path(values["folder"])
     assert folder.parent == store / "runs"
     assert values["registered"] == "models:/tiny/1"
-    assert {path.name for path in folder.iterdir()} >= {"bundle", "curves.png", "job.json", "result.json", "run.json"}
+    files = {"curves.png", "job.json", "result.json", "config.resolved.yaml", "environment.json"}
+    assert {path.name for path in folder.iterdir()} >= {"bundle", "evaluation", "tracking.json", *files}
     assert load_tagger(folder / "bundle").name == "bilstm_crf"
 
     client = MlflowClient(tracking_uri())
-    run = client.get_run(json.loads((folder / "run.json").read_text())["run_id"])
+    run = client.get_run(resolve("models:/tiny@champion").run_id)
     assert run.info.status == "FINISHED"
     assert run.data.params["fit.epochs"] == "2"
     assert run.data.params["model.lstm.hidden"] == "16"
@@ -50,7 +55,21 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert {"loss", "dev_f1", "learning_rates.tagger", "test_f1"} <= set(run.data.metrics)
     assert len(client.get_metric_history(run.info.run_id, "dev_f1")) == 2
     kept = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert kept == {"model", "curves.png", "job.json", "result.json"}
+    assert kept == {"model", "evaluation", *files}
+    tables = {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")}
+    assert tables == {f"evaluation/{part}.{kind}" for part in ("dev", "test") for kind in ("json", "csv")}
+    assert run.data.metrics["best_dev_f1"] == pytest.approx(values["best"]["dev_f1"])
+    assert run.data.metrics["test_f1.PER"] == values["test"]["scores"]["PER"]["f1"]
+    breakdown = list(csv.DictReader((folder / "evaluation" / "dev.csv").open(encoding="utf-8")))
+    found = {(row["breakdown"], row["part"]): row for row in breakdown}
+    assert float(found["scores", "all"]["f1"]) == values["dev"]["scores"]["all"]["f1"]
+    assert ("by_mention_length", "1") in found
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["versions"]["torch"].startswith("2.13.0")
+    assert {item.dataset.name for item in run.inputs.dataset_inputs} == {"train/train.conllu", "train/dev.conllu"}
+    digest = hashlib.sha256((CHECKOUT / "examples/train/train.conllu").read_bytes()).hexdigest()
+    assert run.data.tags["sha256 train/train.conllu"] == digest
+    assert {"training", digest} in [{tag.value for tag in item.tags} for item in run.inputs.dataset_inputs]
 
     version = resolve("models:/tiny@champion")
     assert version.digest == values["digest"] == tagger_digest(fetch(version))
@@ -80,13 +99,16 @@ def test_a_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: 
 def test_an_interrupted_training_goes_on_in_its_run(
     store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logged = MlflowRun.log_metrics
+    logged = Run.log_metrics
+    told = []
 
-    def interrupt(self: MlflowRun, metrics: dict[str, float], *, step: int) -> None:
-        logged(self, metrics, step=step)
-        raise KeyboardInterrupt
+    def interrupt(self: Run, metrics: dict[str, float], *, step: int, time_ms: int) -> None:
+        logged(self, metrics, step=step, time_ms=time_ms)
+        told.append(step)
+        if told == [1]:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(MlflowRun, "log_metrics", interrupt)
+    monkeypatch.setattr(Run, "log_metrics", interrupt)
     assert concord("train", train_file).exit_code == 130
     monkeypatch.undo()
     monkeypatch.chdir(store)
@@ -96,11 +118,10 @@ def test_an_interrupted_training_goes_on_in_its_run(
     assert (refused.exit_code, "--resume goes on with it" in refused.stderr) == (2, True)
     resumed = concord("train", train_file, "--resume", "--json")
     assert resumed.exit_code == 0, resumed.output
-    folder = Path(json.loads(resumed.stdout)["folder"])
     client = MlflowClient(tracking_uri())
-    run_id = json.loads((folder / "run.json").read_text())["run_id"]
-    assert [item.step for item in client.get_metric_history(run_id, "loss")] == [1, 2]
-    assert client.get_run(run_id).info.status == "FINISHED"
+    (run,) = client.search_runs([client.get_experiment_by_name("concord").experiment_id])
+    assert [item.step for item in client.get_metric_history(run.info.run_id, "loss")] == [1, 2]
+    assert run.info.status == "FINISHED"
     whole = concord("train", train_file, "--no-tracking", "--output", store / "whole", "--json")
     assert json.loads(whole.stdout)["digest"] == json.loads(resumed.stdout)["digest"]
 
@@ -111,12 +132,11 @@ def test_a_store_that_fails_midway_costs_a_warning(
     def fail(*_: object, **__: object) -> None:
         raise TrackingError("the store is down")
 
-    for name in ("log_metrics", "log_file", "close"):
-        monkeypatch.setattr(MlflowRun, name, fail)
-    monkeypatch.setattr("workflows.train.register", fail)
+    monkeypatch.setattr(Run, "log_metrics", fail)
     result = concord("train", train_file)
     assert result.exit_code == 0, result.output
-    assert "Warning: could not register the bundle" in result.stderr
+    assert result.stderr.count("Warning: the tracking store is told when the run ends. the store is down") == 1
+    assert result.stderr.count("Warning: all results are on disk") == 1
     assert "registered  no" in result.stdout
 
     monkeypatch.undo()
@@ -125,6 +145,17 @@ def test_a_store_that_fails_midway_costs_a_warning(
         again = concord("train", train_file, "--resume", "--alias", "late")
         assert "registered  models:/tiny/1" in again.stdout, again.output
     assert resolve("models:/tiny@late").version == 1
+
+
+def test_the_resolved_job_trains_the_same_again(store: Path, train_file: Path) -> None:
+    options = TrainOptions(folder=store / "first", tracked=False)
+    first = train.run(read_train_job(train_file, overrides=["fit.epochs=1"]), options)
+    resolved = store / "first" / "config.resolved.yaml"
+    config = read_train_config(resolved)
+    assert config.profiles["small"].model["lstm"] == {"hidden": 16, "layers": 1, "dropout": 0.5}
+    assert config.profiles["small"].fit["epochs"] == 1
+    again = train.run(read_train_job(resolved), TrainOptions(folder=store / "again", tracked=False))
+    assert again.values["digest"] == first.values["digest"]
 
 
 def test_a_store_that_is_down_before_training_ends_it_with_75(
@@ -183,7 +214,7 @@ def test_a_tagger_of_parts_of_speech_is_trained_scored_and_refused_for_annotatin
     assert "try it" not in result.stdout
     values = json.loads((store / "pos/result.json").read_text())
     client = MlflowClient(tracking_uri())
-    metrics = client.get_run(json.loads((store / "pos/run.json").read_text())["run_id"]).data.metrics
+    metrics = client.get_run(resolve("models:/tiny/1").run_id).data.metrics
     assert metrics["dev_accuracy"] == pytest.approx(values["best"]["dev_accuracy"])
     assert metrics["test_accuracy"] == pytest.approx(values["test"]["accuracy"])
     assert not {"dev_f1", "test_f1"} & set(metrics)

@@ -1,0 +1,197 @@
+"""Records of runs: on disk first, sent whole, sent once however often, and later where the store was down."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from mlflow import MlflowClient
+
+from models.config import ConfigError
+from pipeline.errors import InputError
+from workflows import record, registry, tracking
+from workflows.cli import main
+from workflows.environment import process_name
+from workflows.record import RECORD_NAME, Registration, begin, corpus, find_records, read_record, send, write_record
+from workflows.registry import versions
+from workflows.tracking import Run, TrackingError, tracking_uri
+
+DOWN = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def folder(store: Path, tiny_bundle: Path) -> Path:
+    """Give the folder of a run with a file, a table and a bundle."""
+    path = store / "runs" / "mine"
+    (path / "evaluation").mkdir(parents=True)
+    (path / "result.json").write_text("{}")
+    (path / "evaluation" / "dev.csv").write_text("a,b\n")
+    (path / "bundle").symlink_to(tiny_bundle)
+    return path
+
+
+def work(folder: Path, *, status: tracking.RunStatus | None = "FINISHED") -> registry.ModelVersion | None:
+    run = begin(
+        folder,
+        experiment="test",
+        name="mine",
+        parameters={"a": 1},
+        tags={"who": "me"},
+        corpora=[corpus(str(folder / "result.json"), "training")],
+    )
+    for epoch in (1, 2):
+        run.log_metrics({"loss": 1.0 / epoch}, step=epoch)
+    if status is None:
+        return None
+    files, registration = (
+        ["result.json", "evaluation/dev.csv"],
+        Registration(bundle="bundle", name="tiny", alias="late"),
+    )
+    return run.end(status, files=files, registration=registration)
+
+
+def check_whole(folder: Path) -> None:
+    """Check that the store has the run of the folder, once and whole."""
+    client = MlflowClient(tracking_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("test").experiment_id])
+    assert (run.info.status, run.data.params, run.data.tags["who"]) == ("FINISHED", {"a": "1"}, "me")
+    assert [metric.value for metric in client.get_metric_history(run.info.run_id, "loss")] == [1.0, 0.5]
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"result.json", "evaluation", "model"}
+    assert [item.path for item in client.list_artifacts(run.info.run_id, "evaluation")] == ["evaluation/dev.csv"]
+    assert len(run.inputs.dataset_inputs) == 1
+    assert [(version.version, version.aliases, version.run_id) for version in versions("tiny")] == [
+        (1, ("late",), run.info.run_id)
+    ]
+    kept = read_record(folder)
+    assert (kept.sent, kept.status) == (True, "FINISHED")
+    assert (run.info.start_time, run.info.end_time) == (kept.started_ms, kept.ended_ms)
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_run_is_told_whole_and_once(folder: Path) -> None:
+    version = work(folder)
+    assert version is not None
+    assert version.reference == "models:/tiny/1"
+    check_whole(folder)
+    send(folder)
+    check_whole(folder)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *[(tracking, "_log_parameters"), (tracking, "_log_datasets"), (Run, "log_metrics"), (Run, "log_file")],
+        *[(registry, "create_model"), (registry, "_register"), (registry, "set_alias"), (Run, "close")],
+    ],
+    ids=lambda step: step[1],
+)
+def test_a_sending_that_was_killed_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
+) -> None:
+    begin(folder, experiment="test", name="mine", parameters={"a": 1}, tags={"who": "me"})
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "send_or_warn", lambda folder: None)
+        work(folder)
+    owner, name = step
+    done: Callable[..., Any] = getattr(owner, name)
+
+    def killed(*arguments: Any, **named: Any) -> None:
+        done(*arguments, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            send(folder)
+    assert not read_record(folder).sent
+    assert concord("registry", "sync", folder).exit_code == 0
+    check_whole(folder)
+
+
+def test_what_a_store_missed_is_sent_later_and_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    def fail(*_: object, **__: object) -> None:
+        raise TrackingError("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log_metrics", fail)
+        assert work(folder) is None
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", DOWN)
+        down = concord("registry", "sync", "--json")
+        assert (down.exit_code, DOWN in json.loads(down.stdout)["error"]) == (75, True)
+    first = concord("registry", "sync", "--json")
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.stdout)["sent"] == [{"folder": "runs/mine", "registered": "models:/tiny/1"}]
+    check_whole(folder)
+    again = concord("registry", "sync", folder.parent, folder)
+    assert again.stdout == f"1 record in {folder.parent}, {folder}: 0 sent, 0 at work\n"
+
+
+def test_a_record_goes_to_another_store_whole(
+    folder: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(folder)
+    other = folder.parents[1] / "other" / "mlflow.db"
+    other.parent.mkdir()
+    other.write_bytes(store_template.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
+    write_record(folder, read_record(folder).model_copy(update={"sent": False}))
+    assert concord("registry", "sync").exit_code == 0
+    check_whole(folder)
+
+
+def test_a_run_at_work_is_left_alone_and_that_of_a_dead_process_closed(folder: Path) -> None:
+    work(folder, status=None)
+    at_work = concord("registry", "sync", "--json")
+    assert json.loads(at_work.stdout)["at_work"] == ["runs/mine"]
+    dead = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    gone = read_record(folder).model_copy(update={"process": process_name(dead.pid)})
+    dead.kill()
+    dead.wait()
+    write_record(folder, gone)
+    assert json.loads(concord("registry", "sync", "--json").stdout)["sent"] == [
+        {"folder": "runs/mine", "registered": None}
+    ]
+    client = MlflowClient(tracking_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("test").experiment_id])
+    assert run.info.status == "KILLED"
+
+
+def test_an_epoch_that_is_done_again_stands_once(folder: Path) -> None:
+    run = begin(folder, experiment="test", name="mine", parameters={}, tags={})
+    for loss in (2.0, 1.0):
+        run.log_metrics({"loss": loss}, step=1)
+    run.log_metrics({"best_dev_f1": 50.0}, step=1)
+    assert [metrics.values for metrics in read_record(folder).metrics] == [{"loss": 1.0}, {"best_dev_f1": 50.0}]
+
+
+def test_a_loss_that_is_no_number_is_kept(folder: Path) -> None:
+    begin(folder, experiment="test", name="mine", parameters={}, tags={}).log_metrics({"loss": float("nan")}, step=1)
+    (metrics,) = read_record(folder).metrics
+    assert metrics.values["loss"] != metrics.values["loss"]
+
+
+def test_records_are_found_in_trainings_collections_and_folders_of_them(tmp_path: Path) -> None:
+    for place in ("runs/a", "out/news/_run", "out/old/_run"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / RECORD_NAME).touch()
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    assert find_records([runs, out]) == [runs / "a", out / "news/_run", out / "old/_run"]
+    assert find_records([runs / "a", out / "news", tmp_path / "none"]) == [runs / "a", out / "news/_run"]
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tracking\.json: expected the record of a run"):
+        read_record(tmp_path)
+    (tmp_path / RECORD_NAME).write_text('{"kye": 1}')
+    with pytest.raises(ConfigError, match=r"tracking\.json: kye: unknown key"):
+        read_record(tmp_path)

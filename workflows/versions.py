@@ -1,0 +1,139 @@
+"""What ``concord registry`` answers: models and their versions, a bundle made a version, records sent late."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from workflows.console import Answer, counted, note, table
+from workflows.environment import code_tags
+from workflows.manifest import bundle_digest
+from workflows.record import find_records, read_record, send
+from workflows.registry import ModelVersion, is_reference, model_names, register, resolve, versions
+from workflows.tracking import has_store, open_run, tracking_uri
+
+EXPERIMENT = "concord"
+SHOWN_DIGEST = 12
+
+
+def list_models() -> Answer:
+    """Give every model with its newest version and its aliases.
+
+    Raises:
+        TrackingError: when the store cannot be reached.
+    """
+    found = {name: versions(name) for name in model_names()} if has_store() else {}
+    values: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "versions": len(known),
+            "newest": known[0].version if known else None,
+            "aliases": {alias: version.version for version in known for alias in version.aliases},
+        }
+        for name, known in found.items()
+    ]
+    rows = [(item["name"], item["versions"], item["newest"], _aliases(item["aliases"])) for item in values]
+    text = table(rows, header=("model", "versions", "newest", "aliases"))
+    if not rows:
+        text = f"No model is registered at {tracking_uri()}; 'concord train' and 'concord registry register' do that."
+    return Answer(values={"store": tracking_uri(), "models": values}, text=text)
+
+
+def show(model: str) -> Answer:
+    """Give the versions of a model, or all about one of them.
+
+    Args:
+        model: NAME, NAME/VERSION or NAME@ALIAS, also with ``models:/`` before it.
+
+    Raises:
+        ModelError: when there is no such model or version.
+        TrackingError: when the store cannot be reached.
+    """
+    name = model.removeprefix("models:/")
+    if "/" in name or "@" in name:
+        version = resolve(model if is_reference(model) else f"models:/{model}")
+        values = _values(version)
+        told = [(key, _told(value)) for key, value in values.items() if key != "tags"]
+        tags = [("tag", f"{key} {value}") for key, value in values["tags"].items()]
+        return Answer(values=values, text=table([*told, *tags]))
+    found = [_values(version) for version in versions(name)]
+    rows = [
+        (item["version"], ", ".join(item["aliases"]), _short(item["digest"]), item["created"], item["run_id"])
+        for item in found
+    ]
+    header = ("version", "aliases", "digest", "created", "run")
+    return Answer(values={"name": name, "versions": found}, text=table(rows, header=header))
+
+
+def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
+    """Make a bundle that was trained elsewhere the newest version of a model, unless it is one of its versions.
+
+    Raises:
+        ModelError: when the bundle is not whole.
+        TrackingError: when the store cannot be reached.
+    """
+    digest = bundle_digest(bundle)
+    run = open_run(
+        experiment=EXPERIMENT,
+        name=f"register {name}",
+        parameters={"bundle": bundle.absolute()},
+        tags={"concord.kind": "registration", **code_tags()},
+        # The same bundle under the same name is the same registration, however often it is asked for.
+        key=f"{name} {digest}",
+    )
+    version = register(bundle, name=name, run_id=run.run_id, alias=alias)
+    run.close("FINISHED")
+    lines = [f"registered  {version.reference}", f"digest      {version.digest}"]
+    if alias is not None:
+        lines.append(f"alias       {alias}")
+    lines.append(f"try it      concord annotate examples/news --output out/try --model {version.reference}")
+    return Answer(values=_values(version), text="\n".join(lines))
+
+
+def sync(places: Sequence[Path]) -> Answer:
+    """Send what the store has missed of trainings and annotations.
+
+    Raises:
+        TrackingError: when the store cannot be reached; what was sent stays.
+    """
+    folders = find_records(places)
+    sent, at_work = [], []
+    for folder in folders:
+        record = read_record(folder)
+        if record.is_at_work:
+            at_work.append(str(folder))
+            note(f"{folder}: at work; left alone")
+        elif not record.sent:
+            version = send(folder)
+            sent.append({"folder": str(folder), "registered": version.reference if version is not None else None})
+            note(f"{folder}: sent")
+    rows = [(item["folder"], item["registered"] or "") for item in sent]
+    looked = ", ".join(map(str, places))
+    summary = f"{counted(len(folders), 'record')} in {looked}: {len(sent):,} sent, {len(at_work):,} at work"
+    text = f"{table(rows)}\n{summary}" if rows else summary
+    return Answer(values={"store": tracking_uri(), "found": len(folders), "sent": sent, "at_work": at_work}, text=text)
+
+
+def _values(version: ModelVersion) -> dict[str, Any]:
+    return {
+        "name": version.name,
+        "version": version.version,
+        "aliases": list(version.aliases),
+        "digest": version.digest,
+        "created": datetime.fromtimestamp(version.created_ms / 1000, UTC).isoformat(timespec="seconds"),
+        "run_id": version.run_id,
+        "source": version.source,
+        "tags": dict(version.tags),
+    }
+
+
+def _aliases(aliases: dict[str, int]) -> str:
+    return ", ".join(f"{alias} {version}" for alias, version in sorted(aliases.items()))
+
+
+def _short(digest: str | None) -> str | None:
+    return digest[:SHOWN_DIGEST] if digest is not None else None
+
+
+def _told(value: object) -> object:
+    return ", ".join(value) if isinstance(value, list) else value
