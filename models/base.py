@@ -17,6 +17,7 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
+from models.calibration import Calibration, chosen_probability
 from models.config import Config
 from models.data import Batch, BatchEncoder, DigitRule, Sentence, Vocabulary, check_trees
 from models.decoders.base import AskedSpans, LabelDistribution, entropy
@@ -82,12 +83,15 @@ class TokenTable:
         documents: the call's documents.
         draft, label: numbers of stage one's and of the final label, shape ``(N,)``, int64.
         draft_probability, draft_margin: of stage one, shape ``(N,)``, float32, 0..1.
-        probability, margin: of the deciding stage, shape ``(N,)``, float32, 0..1.
+        probability, margin: of the deciding stage, shape ``(N,)``, float32, 0..1; the probability as calibrated.
         uncertainty: nats, shape ``(N,)``, float32.
         refined: shape ``(N,)``, bool.
         span: at the first word of an entity, and of each part of one that runs over the seam of two windows, the
             probability of that part; 1 elsewhere. An entity has the product over its words. Shape ``(N,)``, float32,
             0..1.
+        temperature: by which probabilities are sharpened as they are entered.
+        distributions: label probabilities of the deciding stage, uncalibrated, shape ``(N, L)``, float32; None where
+            nobody asked for them.
     """
 
     documents: Sequence[Sequence[Sentence]]
@@ -98,10 +102,14 @@ class TokenTable:
     uncertainty: Tensor
     refined: Tensor
     span: Tensor
+    temperature: float = 1.0
+    distributions: Tensor | None = None
 
     @classmethod
-    def empty(cls, documents: Sequence[Sequence[Sentence]]) -> "TokenTable":
-        """Make a table with a row for every word."""
+    def empty(
+        cls, documents: Sequence[Sequence[Sentence]], *, temperature: float = 1.0, labels: int | None = None
+    ) -> "TokenTable":
+        """Make a table with a row for every word, and with distributions over so many labels, if a number is given."""
         words = sum(len(sentence.words) for document in documents for sentence in document)
         return cls(
             documents=documents,
@@ -112,6 +120,8 @@ class TokenTable:
             uncertainty=torch.zeros(words),
             refined=torch.zeros(words, dtype=torch.bool),
             span=torch.ones(words),
+            temperature=temperature,
+            distributions=None if labels is None else torch.zeros(words, labels),
         )
 
     def write(
@@ -119,17 +129,26 @@ class TokenTable:
     ) -> None:
         """Enter what a tagger of one stage says of a batch; the uncertainty is the entropy of a word's marginal."""
         labels, marginals = distribution.mode(), distribution.marginals()
-        chosen = marginals.gather(2, labels[:, :, None])[:, :, 0]
         rows, cells = kept_cells(windows, batch.mask.shape[1])
         for column, values in (
             (self.draft, labels),
             (self.label, labels),
-            (self.probability, chosen),
             (self.margin, top_two_margin(marginals)),
             (self.uncertainty, entropy(marginals)),
         ):
             column[rows] = values.flatten().cpu()[cells]
+        self.write_probabilities(rows, cells, marginals, labels)
         self.write_spans(windows, labels, vocabulary, distribution.span_probability)
+
+    def write_probabilities(self, rows: Tensor, cells: Tensor, probabilities: Tensor, labels: Tensor) -> None:
+        """Enter how probable the labels ``(B, T)`` of a batch are among all ``(B, T, L)``, as the deciding stage says.
+
+        Args:
+            rows, cells: of the words that are meant, as ``kept_cells`` gives them.
+        """
+        self.probability[rows] = chosen_probability(probabilities, labels, self.temperature).flatten().cpu()[cells]
+        if self.distributions is not None:
+            self.distributions[rows] = probabilities.flatten(0, 1).cpu()[cells]
 
     def write_spans(
         self,
@@ -153,8 +172,12 @@ class TokenTable:
             firsts = torch.tensor([window.first for window in windows])
             self.span[firsts[asked.sentences.cpu()] + asked.starts.cpu()] = probability(asked).float().cpu()
 
-    def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
-        """Turn rows into text: strict spans, labels in BIO2; or plain labels of the words."""
+    def predictions(self, vocabulary: Vocabulary, calibration: Calibration | None = None) -> list[list[Prediction]]:
+        """Turn rows into text: strict spans, labels in BIO2; or plain labels of the words.
+
+        Args:
+            calibration: of the entities; the words' probabilities are calibrated already.
+        """
         names = vocabulary.labels
         columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined, self.span)
         draft, label, probability, margin, uncertainty, refined, span = (column.tolist() for column in columns)
@@ -169,6 +192,9 @@ class TokenTable:
                 drafted = [names[number] for number in draft[rows]]
                 spans = decode_spans(final, vocabulary.scheme)
                 parts = span[rows]
+                confidences = [prod(parts[found.start : found.end]) for found in spans]
+                if calibration is not None:
+                    confidences = calibration.map_entities(confidences)
                 predictions.append(
                     Prediction(
                         labels=to_gold(final, vocabulary.scheme),
@@ -178,7 +204,7 @@ class TokenTable:
                         uncertainty=tuple(uncertainty[rows]),
                         refined=tuple(refined[rows]),
                         spans=spans,
-                        confidences=tuple(prod(parts[found.start : found.end]) for found in spans),
+                        confidences=tuple(confidences),
                     )
                 )
             results.append(predictions)
@@ -205,6 +231,7 @@ class Tagger(nn.Module, ABC):
         needs_trees: whether every sentence must have tags, heads and relations.
         trees: where the trees came from that the tagger learned from: the signature of a parser, ``gold`` or
             ``unknown``; None for a tagger that needs none.
+        calibration: of the probabilities that it gives; None where they are its own.
     """
 
     name: ClassVar[str]
@@ -223,6 +250,7 @@ class Tagger(nn.Module, ABC):
         self.vocabulary = vocabulary
         self.batch_encoder = BatchEncoder(vocabulary)
         self.trees: str | None = UNKNOWN_TREES if self.needs_trees else None
+        self.calibration: Calibration | None = None
         self.device = torch.device("cpu")
         self.tuned_encoder: TunedEncoder | None = None
         self.encoder_width: int | None = None
@@ -292,7 +320,7 @@ class Tagger(nn.Module, ABC):
         table = self.tabulate(
             documents, batch_words=batch_words, samples=samples, threshold=threshold, precision=precision
         )
-        return table.predictions(self.vocabulary)
+        return table.predictions(self.vocabulary, self.calibration)
 
     def tabulate(
         self,
@@ -302,15 +330,23 @@ class Tagger(nn.Module, ABC):
         samples: int | None = None,
         threshold: float | None = None,
         precision: Precision = "fp32",
+        keep: Literal["labels", "distributions"] = "labels",
     ) -> TokenTable:
         """Do the work of ``predict_documents`` and give the table, whose labels are the tagger's own.
+
+        Args:
+            keep: also the words' whole label distributions.
 
         Raises:
             ValueError: when the tagger is in training mode.
         """
         self._check_mode("predict_documents")
-        table = TokenTable.empty(documents)
-        config = self.config
+        config, calibration = self.config, self.calibration
+        table = TokenTable.empty(
+            documents,
+            temperature=1.0 if calibration is None else calibration.temperature,
+            labels=len(self.vocabulary.labels) if keep == "distributions" else None,
+        )
         settings = CallSettings(
             batch_words=batch_words,
             samples=samples,
@@ -320,7 +356,7 @@ class Tagger(nn.Module, ABC):
         )
         with torch.inference_mode():
             self.fill(table, settings)
-        return table
+        return table if calibration is None else replace(table, probability=calibration.map_tokens(table.probability))
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
         """Give where the words of a document look, for figures.

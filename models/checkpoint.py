@@ -1,4 +1,4 @@
-"""Saved taggers: a folder with tagger.json and weights.safetensors, nothing pickled.
+"""Saved taggers: a folder with tagger.json and weights.safetensors, nothing pickled, and calibration.json if fitted.
 
 A tuned encoder stands beside them in the folder `encoder`, whole as a Hugging Face folder (weights, configuration,
 tokenizer), so that the tagger needs no pretrained one. A frozen encoder is never saved.
@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.base import Tagger
+from models.calibration import Calibration
+from models.config import ConfigError
 from models.data import Vocabulary
 from models.layers import encoder
 from models.layers.tuned_encoder import TunedEncoder
@@ -25,6 +27,7 @@ FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
 WEIGHTS_NAME = "weights.safetensors"
 ENCODER_NAME = "encoder"
+CALIBRATION_NAME = "calibration.json"
 _ENCODER_PREFIX = "tuned_encoder."
 
 
@@ -53,6 +56,17 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
     (folder / CONFIG_NAME).write_text(json.dumps(saved, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
     own = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_ENCODER_PREFIX)}
     save_file(_stored(own, half=half), folder / WEIGHTS_NAME)
+    save_calibration(tagger.calibration, folder)
+
+
+def save_calibration(calibration: Calibration | None, folder: Path) -> None:
+    """Write a calibration into the folder of a saved tagger, or take away the one that is there."""
+    path = folder / CALIBRATION_NAME
+    if calibration is None:
+        path.unlink(missing_ok=True)
+        return
+    text = json.dumps(calibration.model_dump(mode="json"), ensure_ascii=False, indent=1, sort_keys=True)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
@@ -79,6 +93,7 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
         tagger.load_state_dict(weights | tuned)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ModelLoadError(f"{folder / WEIGHTS_NAME}: {error}") from error
+    tagger.calibration = _read_calibration(folder / CALIBRATION_NAME)
     return tagger.eval().move_to(pick_device(device))
 
 
@@ -98,7 +113,9 @@ def pick_device(device: str) -> str:
 
 
 def tagger_digest(folder: Path) -> str:
-    """Give the sha256, in hex, over the files of a saved tagger; those of a tuned encoder are among them.
+    """Give the sha256, in hex, over the files of a saved tagger.
+
+    A tuned encoder's are among them, and the calibration: a tagger with other probabilities is another one.
 
     Raises:
         ModelLoadError: when one is missing.
@@ -106,6 +123,8 @@ def tagger_digest(folder: Path) -> str:
     digest = hashlib.sha256()
     for name in (CONFIG_NAME, WEIGHTS_NAME):
         digest.update(_file_digest(folder / name))
+    if (folder / CALIBRATION_NAME).exists():
+        digest.update(CALIBRATION_NAME.encode() + _file_digest(folder / CALIBRATION_NAME))
     # Whatever stands beside a tuned encoder may change how it is read, so names count as well.
     for path in sorted(path for path in (folder / ENCODER_NAME).rglob("*") if path.is_file()):
         digest.update(path.relative_to(folder).as_posix().encode() + _file_digest(path))
@@ -137,6 +156,17 @@ def _stored(weights: Mapping[str, Tensor], *, half: bool) -> dict[str, Tensor]:
         name: (value.half() if half and value.is_floating_point() else value).cpu().contiguous()
         for name, value in weights.items()
     }
+
+
+def _read_calibration(path: Path) -> Calibration | None:
+    if not path.exists():
+        return None
+    try:
+        return Calibration.from_mapping(json.loads(path.read_bytes()), where=str(path))
+    except ConfigError as error:
+        raise ModelLoadError(str(error)) from error
+    except ValueError as error:
+        raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
 
 
 def _read_config(path: Path) -> dict[str, Any]:

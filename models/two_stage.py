@@ -316,15 +316,14 @@ class TwoStageTagger(Tagger):
             with self.autocast(settings.precision):
                 draft = self.draft_network.draft(batch, features, samples)
             rows, cells = kept_cells(windows, batch.mask.shape[1])
-            best = draft.probabilities.amax(dim=-1)
             for column, values in (
                 (table.draft, draft.labels),
                 (table.label, draft.labels),
-                (table.probability, best),
                 (table.margin, top_two_margin(draft.probabilities)),
                 (table.uncertainty, draft.uncertainty),
             ):
                 column[rows] = values.flatten().cpu()[cells]
+            table.write_probabilities(rows, cells, draft.probabilities, draft.labels)
             if store is not None:
                 store.write(rows, draft, cells)
             uncertain = ((draft.uncertainty > threshold) & batch.mask).any(dim=1).tolist()
@@ -377,8 +376,7 @@ class TwoStageTagger(Tagger):
             chosen = refined.refined.flatten().cpu()[cells]
             rows, cells = rows[chosen], cells[chosen]
             table.label[rows] = refined.labels.flatten().cpu()[cells]
-            own = refined.probabilities.gather(2, refined.labels[:, :, None])
-            table.probability[rows] = own.flatten().cpu()[cells]
+            table.write_probabilities(rows, cells, refined.probabilities, refined.labels)
             margin = top_two_margin(refined.probabilities).flatten().cpu()[cells]
             table.margin[rows] = torch.minimum(table.margin[rows], margin)
             table.refined[rows] = True

@@ -1,7 +1,7 @@
 """The Arrow schemas of the output, their version, and the way from records to tables.
 
-Every field carries one line of description, and every table the version, the signatures of parser and tagger
-and the unit of offsets, in the schema's metadata.
+Every field carries one line of description, and every table the version, the signatures of parser and tagger, how the
+tagger's probabilities are calibrated and the unit of offsets, in the schema's metadata.
 """
 
 import hashlib
@@ -24,6 +24,8 @@ _VERSION_KEY = "concord.schema_version"
 _PARSER_KEY = "concord.parser"
 _TAGGER_KEY = "concord.tagger"
 _OFFSET_KEY = "concord.offset_unit"
+_CALIBRATION_KEY = "concord.calibration"
+UNCALIBRATED = "none"
 
 
 def _field(name: str, kind: pa.DataType, description: str, *, nullable: bool = False) -> pa.Field:
@@ -79,7 +81,12 @@ TOKENS = _schema(
     _field("deprel", pa.string(), "relation to the head"),
     _field("draft_ner", pa.string(), "stage one's label in BIO2; equals ner for a tagger of one stage"),
     _field("ner", pa.string(), "final label in BIO2; a sentence that continues another may begin with I-"),
-    _field("ner_prob", pa.float32(), "probability of the label by the stage that gave it, 0..1, uncalibrated"),
+    _field(
+        "ner_prob",
+        pa.float32(),
+        "probability of the label by the stage that gave it, 0..1; calibrated unless the tables' metadata say "
+        "concord.calibration: none",
+    ),
     _field("uncertainty", pa.float32(), "entropy of stage one in nats"),
     _field("refined", pa.bool_(), "true where stage two gave the label"),
 )
@@ -99,7 +106,12 @@ ENTITIES = _schema(
     ),
     _field("text", pa.string(), "the slice of the raw text"),
     _field("label", pa.string(), "entity type"),
-    _field("confidence", pa.float32(), "probability that just these words are an entity of this label, 0..1"),
+    _field(
+        "confidence",
+        pa.float32(),
+        "probability that just these words are an entity of this label, 0..1; calibrated unless the tables' metadata "
+        "say concord.calibration: none",
+    ),
     _field("uncertainty", pa.float32(), "largest uncertainty of its words in nats"),
     _field("refined", pa.bool_(), "true where stage two gave the label of any of its words"),
 )
@@ -128,10 +140,15 @@ def component_signature(component: ComponentIdentity) -> str:
     return f"{component.name}@{component.digest}"
 
 
-def signed_schema(name: str, *, parser: str, tagger: str) -> pa.Schema:
-    """Give a table's schema with the signatures of parser and tagger in its metadata."""
+def signed_schema(name: str, *, parser: str, tagger: str, calibration: str) -> pa.Schema:
+    """Give a table's schema with the signatures of parser and tagger in its metadata.
+
+    Args:
+        calibration: the methods by which the tagger's probabilities are calibrated, or ``UNCALIBRATED``.
+    """
     schema = SCHEMAS[name]
-    return schema.with_metadata({**schema.metadata, _PARSER_KEY: parser, _TAGGER_KEY: tagger})
+    signed = {_PARSER_KEY: parser, _TAGGER_KEY: tagger, _CALIBRATION_KEY: calibration}
+    return schema.with_metadata({**schema.metadata, **signed})
 
 
 def schema_version(schema: pa.Schema) -> int | None:
@@ -140,28 +157,34 @@ def schema_version(schema: pa.Schema) -> int | None:
     return int(version) if version is not None else None
 
 
-def annotated_tables(documents: Iterable[AnnotatedDocument], *, parser: str, tagger: str) -> dict[str, pa.Table]:
+def annotated_tables(
+    documents: Iterable[AnnotatedDocument], *, parser: str, tagger: str, calibration: str = UNCALIBRATED
+) -> dict[str, pa.Table]:
     """Give the four tables of annotated documents, in the documents' order.
 
     Args:
         parser, tagger: their signatures.
+        calibration: as in ``signed_schema``.
 
     Raises:
         ValueError: for a value that the schema does not allow (UnicodeEncodeError for a lone surrogate).
     """
     flat = [_flatten(document) for document in documents]
     columns = {
-        "documents": _document_columns(flat, parser=parser, tagger=tagger),
+        "documents": _document_columns(flat, parser=parser, tagger=tagger, calibration=calibration),
         "sentences": _sentence_columns(flat),
         "tokens": _token_columns(flat),
         "entities": _entity_columns(flat),
     }
-    return {name: _table(values, signed_schema(name, parser=parser, tagger=tagger)) for name, values in columns.items()}
+    return {
+        name: _table(values, signed_schema(name, parser=parser, tagger=tagger, calibration=calibration))
+        for name, values in columns.items()
+    }
 
 
-def error_table(letters: Sequence[DeadLetter], *, parser: str, tagger: str) -> pa.Table:
+def error_table(letters: Sequence[DeadLetter], *, parser: str, tagger: str, calibration: str) -> pa.Table:
     """Give the table of dead letters. What cannot be written in UTF-8 is written with backslashes."""
-    schema = signed_schema("errors", parser=parser, tagger=tagger)
+    schema = signed_schema("errors", parser=parser, tagger=tagger, calibration=calibration)
     columns = {name: [_writable(getattr(letter, name)) for letter in letters] for name in schema.names}
     return _table(columns, schema)
 
@@ -248,7 +271,7 @@ def _chain(predictions: Sequence[Prediction], name: str) -> list[Any]:
     return [value for prediction in predictions for value in getattr(prediction, name)]
 
 
-def _document_columns(flat: Sequence[_Flat], *, parser: str, tagger: str) -> dict[str, list[Any]]:
+def _document_columns(flat: Sequence[_Flat], *, parser: str, tagger: str, calibration: str) -> dict[str, list[Any]]:
     documents = [item.annotated.parsed.document for item in flat]
     return {
         "doc_id": [document.doc_id for document in documents],

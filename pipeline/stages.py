@@ -16,6 +16,7 @@ from typing import Literal, Protocol, Self, TypeVar
 import pyarrow as pa
 import torch
 
+from models.calibration import Calibration
 from models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from models.data import Sentence
 from models.labels import Span
@@ -38,7 +39,7 @@ from pipeline.records import (
     Shard,
     ShardReport,
 )
-from pipeline.schema import annotated_tables, component_signature, error_table, offset_fault
+from pipeline.schema import UNCALIBRATED, annotated_tables, component_signature, error_table, offset_fault
 from pipeline.writers.parquet import write_part
 
 Read = Callable[[Piece], Iterable[Document | DeadLetter]]
@@ -63,6 +64,10 @@ class DocumentParser(Protocol):
 
 class DocumentTagger(Protocol):
     """What the tag stage needs of a tagger; see models.base.Tagger."""
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Of the probabilities that it gives; None where they are its own."""
 
     @property
     def threshold(self) -> float | None:
@@ -173,18 +178,25 @@ class CommitStage:
     """Outcomes of a shard to committed parts. Nothing is written unless every record is accounted for."""
 
     def __init__(
-        self, folder: RunFolder, *, generation: int, parser: str, tagger: str, threshold: float | None
+        self,
+        folder: RunFolder,
+        *,
+        generation: int,
+        parser: str,
+        tagger: str,
+        calibration: str,
+        threshold: float | None,
     ) -> None:
         """Take where to write and what to sign with.
 
         Args:
             parser, tagger: their signatures.
+            calibration: as in ``pipeline.schema.signed_schema``.
             threshold: nats above which stage two decides, for the counts.
         """
         self._folder = folder
         self._generation = generation
-        self._parser = parser
-        self._tagger = tagger
+        self._signed = {"parser": parser, "tagger": tagger, "calibration": calibration}
         self._threshold = threshold
 
     def __call__(self, shard: Shard, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> ShardReport:
@@ -211,17 +223,17 @@ class CommitStage:
         )
         check_equation(report, place=f"shard {shard.name}")
         if letters:
-            tables["errors"] = error_table(letters, parser=self._parser, tagger=self._tagger)
+            tables["errors"] = error_table(letters, **self._signed)
         return self._commit(report, tables, shard)
 
     def _tabulate(
         self, documents: Sequence[AnnotatedDocument]
     ) -> tuple[dict[str, pa.Table], list[AnnotatedDocument], list[DeadLetter]]:
         """Give the tables, the documents in them, and a dead letter for each that the schema cannot hold."""
-        pieces = [annotated_tables([], parser=self._parser, tagger=self._tagger)]
+        pieces = [annotated_tables([], **self._signed)]
 
         def tabulate(group: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
-            pieces.append(annotated_tables(group, parser=self._parser, tagger=self._tagger))
+            pieces.append(annotated_tables(group, **self._signed))
             return group
 
         results = _in_bulk(documents, tabulate, _write_letter)
@@ -281,6 +293,7 @@ class ShardWorker:
                 generation=plan.generation,
                 parser=component_signature(plan.parser),
                 tagger=component_signature(plan.tagger),
+                calibration=UNCALIBRATED if tagger.calibration is None else tagger.calibration.summary,
                 threshold=tag.threshold,
             ),
         )

@@ -307,6 +307,61 @@ def compare(
     return workflow.run(job, output=output)
 
 
+@verb(example="concord calibrate runs/mine/bundle --data my/calibration.conllu --test my/test.conllu")
+@click.argument("model")
+@data_option
+@click.option("--output", "-o", type=FOLDER, help="Folder of a calibrated copy.  [default: the bundle itself]")
+@labels_option
+@column_option
+@click.option("--test", multiple=True, type=EXISTING_FILE, help="A gold corpus on which the result is only measured.")
+@click.option(
+    "--tokens",
+    type=click.Choice(["temperature", "isotonic", "auto"]),
+    default="temperature",
+    show_default=True,
+    help="How words are calibrated; auto chooses by cross-validation.",
+)
+@click.option(
+    "--entities",
+    type=click.Choice(["platt", "isotonic", "auto"]),
+    default="auto",
+    show_default=True,
+    help="How entities are.",
+)
+@click.option("--allow-overlap", is_flag=True, help="Take documents that the tagger has seen; it is written down.")
+@click.option("--picture", type=click.Path(path_type=Path), help="[default: reliability.png in the bundle]")
+@device_option
+def calibrate(
+    model: str,
+    *,
+    data: tuple[Path, ...],
+    labels: str,
+    label_column: str | None,
+    test: tuple[Path, ...],
+    **options: Any,
+) -> Answer:
+    """Make a tagger's probabilities say how often it is right.
+
+    --data must be documents that it neither learned from nor that chose its checkpoint or threshold. Labels and
+    uncertainty stay as they are; ner_prob and confidence change, and with them the tagger's digest.
+
+    Prints the expected calibration error of words and entities before and after, always on documents that the fit has
+    not seen: by cross-validation on --data, and on --test.
+    """
+    from pipeline.readers.gold_lines import GoldFormat
+    from workflows import calibrate as workflow
+
+    job = workflow.CalibrateJob(
+        model=model,
+        data=[str(path) for path in data],
+        labels=_label_map(labels),
+        form=GoldFormat(label_column=_column(label_column)),
+        test=[str(path) for path in test],
+        **options,
+    )
+    return workflow.run(job)
+
+
 @verb(example="concord figures entities_en --data examples/train/dev.conllu --output out/figures")
 @click.argument("model")
 @data_option

@@ -105,6 +105,22 @@ def draw_uncertainty(values: Mapping[str, Any], path: Path, *, title: str) -> No
     _save(figure, path)
 
 
+def draw_reliability(panels: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
+    """Draw how often predictions are right over how sure they are, before and after a calibration."""
+    figure, drawn = _panels(len(panels), title)
+    for axes, panel in zip(drawn, panels, strict=True):
+        bins = [entry for curve in panel["curves"].values() for entry in curve["bins"]]
+        least = min(min(entry["confidence"], entry["accuracy"]) for entry in bins)
+        axes.plot([least, 1], [least, 1], color=GREY, linewidth=0.8)
+        for (name, curve), color, marker in zip(panel["curves"].items(), (ORANGE, BLUE), ("s", "o"), strict=True):
+            places, heights = ([entry[key] for entry in curve["bins"]] for key in ("confidence", "accuracy"))
+            label = f"{name}: calibration error {100 * curve['ece']:.2f} %"
+            axes.plot(places, heights, color=color, marker=marker, label=label)
+        axes.set(xlabel=f"mean confidence of {panel['title']}", ylabel="share that is right")
+        axes.legend(loc="upper left", fontsize="small")
+    _save(figure, path)
+
+
 def draw_attention(
     weights: Sequence[Sequence[float]],
     path: Path,

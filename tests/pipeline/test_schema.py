@@ -52,7 +52,7 @@ def prediction(*labels: str, spans: tuple[Span, ...] = (), confidence: float = 0
 
 
 def tables_of(*documents: AnnotatedDocument) -> dict[str, pa.Table]:
-    return annotated_tables(documents, parser="p@1", tagger="t@2")
+    return annotated_tables(documents, parser="p@1", tagger="t@2", calibration="tokens: isotonic")
 
 
 def test_every_field_has_a_description() -> None:
@@ -69,6 +69,7 @@ def test_tables_have_the_schemas_and_are_signed() -> None:
         assert schema_version(table.schema) == SCHEMA_VERSION
         assert table.schema.metadata[b"concord.parser"] == b"p@1"
         assert table.schema.metadata[b"concord.tagger"] == b"t@2"
+        assert table.schema.metadata[b"concord.calibration"] == b"tokens: isotonic"
 
 
 def test_rows_say_what_the_records_say() -> None:
@@ -166,7 +167,7 @@ def test_a_prediction_of_another_length_is_refused() -> None:
 
 def test_errors_hold_what_utf8_cannot() -> None:
     letter = DeadLetter(doc_id=None, source_uri="/in\udcff", position=3, stage="read", error="e", message="\ud800")
-    (row,) = error_table([letter], parser="p", tagger="t").to_pylist()
+    (row,) = error_table([letter], parser="p", tagger="t", calibration="none").to_pylist()
     assert row["source_uri"] == "/in\\udcff"
     assert row["message"] == "\\ud800"
     assert row["doc_id"] is None

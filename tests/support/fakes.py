@@ -65,6 +65,7 @@ class FakeTagger:
     """Runs of capitalised words are persons; the uncertainty goes by the word's length."""
 
     threshold = 0.35
+    calibration = None
 
     def __init__(self) -> None:
         self.calls: list[list[list[Sentence]]] = []

@@ -22,8 +22,8 @@ from workflows.provenance import (
 )
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WORDS = tuple(["the", "old", "mill", "by", "the", "river", "stood", "empty", "for", "years", "after"])
-OTHER = tuple(["nobody", "in", "the", "valley", "could", "say", "who", "had", "built", "its", "wheel"])
+WORDS = ("the", "old", "mill", "by", "the", "river", "stood", "empty", "for", "years", "after")
+OTHER = ("nobody", "in", "the", "valley", "could", "say", "who", "had", "built", "its", "wheel")
 SHORT = ("Good", "morning", "!")
 
 

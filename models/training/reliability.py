@@ -1,0 +1,91 @@
+"""Do probabilities say how often they are right? Calibration error, and risk against coverage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+BINS = 15
+COVERAGES = (0.95, 0.9)
+Binning = Literal["mass", "width"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bin:
+    """Predictions of like probability.
+
+    Attributes:
+        confidence: mean of their probabilities, 0..1.
+        accuracy: share of them that is right, 0..1.
+    """
+
+    size: int
+    confidence: float
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """The score when only the most certain documents are kept.
+
+    Attributes:
+        whole: in percent, of all documents.
+        at: share of the documents that are kept, 0..1 -> the score of these, in percent.
+        risk_area: mean over the numbers of documents that may be kept of 1 less their score, 0..1; less is better.
+    """
+
+    whole: float
+    at: dict[float, float]
+    risk_area: float
+
+
+def reliability(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> list[Bin]:
+    """Part predictions into 15 bins by probability, of equal mass or of equal width; empty ones are left out.
+
+    Args:
+        probabilities: shape ``(N,)``, 0..1.
+        right: shape ``(N,)``, bool.
+    """
+    order = np.argsort(probabilities, kind="stable")
+    if binning == "mass":
+        groups = np.array_split(order, BINS)
+    else:
+        edges = np.searchsorted(probabilities[order], np.linspace(0, 1, BINS + 1)[1:-1], side="right")
+        groups = np.split(order, edges)
+    return [
+        Bin(size=len(group), confidence=float(probabilities[group].mean()), accuracy=float(right[group].mean()))
+        for group in groups
+        if len(group)
+    ]
+
+
+def expected_calibration_error(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> float:
+    """Give the mean gap of confidence and accuracy over bins, weighted by size, 0..1 (Naeini et al., 2015)."""
+    bins = reliability(probabilities, right, binning=binning)
+    total = sum(entry.size for entry in bins)
+    return sum(entry.size * abs(entry.confidence - entry.accuracy) for entry in bins) / max(1, total)
+
+
+def brier_score(probabilities: np.ndarray, right: np.ndarray) -> float:
+    """Give the mean squared gap of probability and outcome, 0..1; 0 where there is none."""
+    return float(np.square(probabilities - right).mean()) if len(right) else 0.0
+
+
+def coverage(confidences: np.ndarray, counts: np.ndarray, *, kept: Sequence[float] = COVERAGES) -> Coverage:
+    """Score the most certain documents.
+
+    Args:
+        confidences: of each document, shape ``(D,)``; only their order counts. Of equal ones the first come first.
+        counts: gold, predicted and correct of each document, shape ``(D, 3)``; the score is the F1 of their sums, for
+            words, of which there are as many in gold as predicted, the accuracy.
+    """
+    sums = counts[np.argsort(-confidences, kind="stable")].cumsum(axis=0)
+    mentioned = sums[:, 0] + sums[:, 1]
+    # Where nothing is and nothing is found, nothing is wrong.
+    scores = np.where(mentioned > 0, 200.0 * sums[:, 2] / np.maximum(mentioned, 1), 100.0)
+    return Coverage(
+        whole=float(scores[-1]),
+        at={share: float(scores[int(np.ceil(share * len(scores))) - 1]) for share in kept},
+        risk_area=float((1 - scores / 100.0).mean()),
+    )
