@@ -27,6 +27,7 @@ VERBS = (
     "train",
     "evaluate",
     "compare",
+    "calibrate",
     "figures",
     "submit",
     "status",
