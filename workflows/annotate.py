@@ -1,5 +1,6 @@
 """One annotation run."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -8,11 +9,18 @@ from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig
 from pipeline.errors import IntegrityError
 from pipeline.signatures import ComponentIdentity
-from workflows.config import names_model
+from workflows.config import flatten, names_model
 from workflows.console import Answer, counted, table
+from workflows.environment import code_tags
 from workflows.progress import RunProgress
+from workflows.record import EXPERIMENT, send_or_warn, standing_record, tell_ended
+from workflows.registry import is_reference
+from workflows.status import read_stats
 from workflows.summary import component, describe_run, total_counts
 from workflows.taggers import find_entity_tagger
+
+PLAN_TAG = "concord.plan"
+KEPT = ("report.html", "config.resolved.yaml", "stats.json")
 
 
 def run(config: AnnotateConfig) -> Answer:
@@ -28,6 +36,8 @@ def run(config: AnnotateConfig) -> Answer:
     plan, manifest = folder.plan(), folder.manifest()
     if manifest is None:
         raise IntegrityError(f"{folder.manifest_path}: gone as soon as the run was finished; run the command again")
+    if is_reference(config.tagger.model):
+        _track(config, tagger, report, folder=folder, counts=total_counts(manifest))
     return Answer(
         values={**_values(report, tagger), "counts": total_counts(manifest)},
         text=describe_run(report, config=config, plan=plan, manifest=manifest),
@@ -57,6 +67,40 @@ def preview(config: AnnotateConfig) -> Answer:
     return Answer(
         values={**_values(report, tagger), "dry_run": True, "config": config.model_dump(mode="json")},
         text=f"{table(rows)}\n\nNothing was written; leave --dry-run out to start.",
+    )
+
+
+def _track(
+    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: RunFolder, counts: Mapping[str, int]
+) -> None:
+    """Log a run whose tagger came from the registry, once, linked to the version; the run itself never fails by it."""
+    plan = folder.plan()
+    standing = standing_record(folder.run)
+    if standing is not None and standing.tags.get(PLAN_TAG) == plan.digest:
+        if not standing.sent:
+            send_or_warn(folder.run)
+        return
+    stats = read_stats(folder.run / "stats.json")
+    outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters", "shards")}
+    rates = {f"words_per_second.{stage}": rate for stage, rate in stats.get("words_per_second", {}).items()}
+    share = {"dead_letter_share": report.dead_letters / report.read} if report.read else {}
+    tell_ended(
+        folder.run,
+        experiment=EXPERIMENT,
+        name=report.output.name,
+        seconds=stats.get("wall_seconds", 0.0),
+        parameters=flatten(config.model_dump(mode="json")),
+        tags={
+            "concord.kind": "annotation",
+            "concord.model": f"models:/{tagger.name}/{tagger.version}",
+            "concord.model.name": tagger.name,
+            "concord.model.version": str(tagger.version),
+            "concord.digest": tagger.digest,
+            PLAN_TAG: plan.digest,
+            **code_tags(),
+        },
+        metrics={**outcome, **share, **rates, **{f"counts.{name}": count for name, count in counts.items()}},
+        files=[name for name in KEPT if (folder.run / name).exists()],
     )
 
 

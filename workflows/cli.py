@@ -90,6 +90,9 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     INPUT is a file, a folder or a pattern; a YAML file is a job with all its settings.
 
     The same command resumes a run that was interrupted and leaves a finished one as it is.
+
+    When a run with a model of the registry (models:/...) has ended, its counts, rates and report go to MLflow; if
+    MLflow is down then, 'concord registry sync' sends them later.
     """
     config = _annotate_job(source, options, overrides)
     from workflows import annotate as workflow

@@ -223,6 +223,15 @@ def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
     current[last] = value
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give nested mappings as dotted keys; lists stay whole."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
 def absolute(path: str) -> str:
     """Give a local path as absolute; an address such as ``s3://bucket/key`` stays as it is."""
     return path if "://" in path else str(Path.cwd() / Path(path).expanduser())

@@ -22,6 +22,7 @@ from workflows.registry import ModelVersion, register
 from workflows.tracking import Dataset, Run, RunStatus, TrackingError, open_run
 
 RECORD_NAME = "tracking.json"
+EXPERIMENT = "concord"
 
 
 class Registration(Config):
@@ -132,7 +133,7 @@ def begin(
     Raises:
         TrackingError: when the store cannot be reached.
     """
-    standing = read_record(folder) if (folder / RECORD_NAME).exists() else None
+    standing = standing_record(folder)
     record = RunRecord(
         key=standing.key if standing is not None else uuid.uuid4().hex,
         experiment=experiment,
@@ -146,6 +147,40 @@ def begin(
     )
     run = _open(record)
     return RecordedRun(folder, write_record(folder, record), run=run)
+
+
+def tell_ended(
+    folder: Path,
+    *,
+    experiment: str,
+    name: str,
+    seconds: float,
+    parameters: Mapping[str, object],
+    tags: Mapping[str, str],
+    metrics: Mapping[str, float],
+    files: Sequence[str],
+) -> None:
+    """Tell of a run that has ended well just now; a store that is down costs a warning, and nothing is lost.
+
+    Args:
+        seconds: how long it took.
+    """
+    now = _now()
+    record = RunRecord(
+        key=uuid.uuid4().hex,
+        experiment=experiment,
+        name=name,
+        process=process_name(),
+        started_ms=now - int(1000 * seconds),
+        ended_ms=now,
+        parameters={key: str(value) for key, value in parameters.items()},
+        tags=dict(tags),
+        metrics=[Metrics(step=0, time_ms=now, values=dict(metrics))],
+        files=list(files),
+        status="FINISHED",
+    )
+    write_record(folder, record)
+    send_or_warn(folder)
 
 
 def send(folder: Path) -> ModelVersion | None:
@@ -183,6 +218,15 @@ def send_or_warn(folder: Path) -> ModelVersion | None:
             f"'concord registry sync {folder}' sends them later. {error}"
         )
         return None
+
+
+def standing_record(folder: Path) -> RunRecord | None:
+    """Read the record of a folder; None when there is none.
+
+    Raises:
+        InputError, ConfigError: as ``read_record`` does.
+    """
+    return read_record(folder) if (folder / RECORD_NAME).exists() else None
 
 
 def read_record(folder: Path) -> RunRecord:

@@ -33,7 +33,7 @@ def run(output: Path) -> Answer:
         "dead_letters": sum(report.dead_letters for report in done.values()),
         "parser": plan.parser.model_dump(),
         "tagger": plan.tagger.model_dump(),
-        "stats": _stats(folder.run / "stats.json"),
+        "stats": read_stats(folder.run / "stats.json"),
     }
     rows = [
         ("state", "finished" if finished else "not finished; the same annotate command goes on with it"),
@@ -50,7 +50,7 @@ def run(output: Path) -> Answer:
     return Answer(values=values, text=table(rows))
 
 
-def _stats(path: Path) -> dict[str, Any]:
+def read_stats(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = orjson.loads(path.read_bytes())
     except FileNotFoundError:

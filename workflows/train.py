@@ -25,7 +25,7 @@ from models.registry import tagger_class
 from models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
 from pipeline.errors import InputError, ModelError
 from workflows import evaluate
-from workflows.config import ProfileConfig, TrainConfig, TrainJob
+from workflows.config import ProfileConfig, TrainConfig, TrainJob, flatten
 from workflows.console import Answer, indented, note, table
 from workflows.corpora import Documents, entity_types, gold_format, read_corpora, token_labels, tree_source
 from workflows.curves import draw_curves
@@ -312,15 +312,6 @@ def _kept(folder: Path) -> list[str]:
     names = [JOB_NAME, RESOLVED_NAME, ENVIRONMENT_NAME, RESULT_NAME, CURVES_NAME]
     tables = sorted(path.relative_to(folder).as_posix() for path in (folder / TABLES).glob("*"))
     return [*(name for name in names if (folder / name).exists()), *tables]
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Give nested mappings as dotted keys; lists stay whole."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
-    return flat
 
 
 def _describe(values: Mapping[str, Any], result: FitResult) -> str:

@@ -8,11 +8,10 @@ from typing import Any
 from workflows.console import Answer, counted, note, table
 from workflows.environment import code_tags
 from workflows.manifest import bundle_digest
-from workflows.record import find_records, read_record, send
+from workflows.record import EXPERIMENT, find_records, read_record, send
 from workflows.registry import ModelVersion, is_reference, model_names, register, resolve, versions
 from workflows.tracking import has_store, open_run, tracking_uri
 
-EXPERIMENT = "concord"
 SHOWN_DIGEST = 12
 
 

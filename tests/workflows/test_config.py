@@ -8,7 +8,7 @@ from models.config import ConfigError
 from models.registry import tagger_class
 from models.training.fit import FitConfig
 from pipeline.config import AnnotateConfig
-from workflows.config import names_model, read_annotate_job, read_train_config, read_train_job, read_yaml
+from workflows.config import flatten, names_model, read_annotate_job, read_train_config, read_train_job, read_yaml
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -168,3 +168,7 @@ def test_the_columns_of_a_corpus_are_set_by_name_or_number(train_file: Path) -> 
         assert (job.data.label_column, job.data.format) == (column, "conll2012")
     with pytest.raises(ConfigError, match=r"data\.format: .*'conll2013'"):
         read_train_job(train_file, overrides=["data.format=conll2013"])
+
+
+def test_flatten_gives_dotted_keys() -> None:
+    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "d": [1]}

@@ -25,7 +25,7 @@ from workflows.config import read_train_config, read_train_job
 from workflows.corpora import entity_types, read_corpora
 from workflows.registry import fetch, resolve
 from workflows.tracking import Run, TrackingError, tracking_uri
-from workflows.train import TrainOptions, default_folder, flatten
+from workflows.train import TrainOptions, default_folder
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -306,7 +306,3 @@ def test_token_labels_are_renamed_and_none_can_be_dropped(write_corpus: Callable
     assert sentence.labels == ("PRP", "VERB")
     with pytest.raises(ConfigError, match=r"labels\.VBD: expected a label"):
         read_corpora([path], labels={"VBD": None}, form=form)
-
-
-def test_flatten_gives_dotted_keys() -> None:
-    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "d": [1]}
