@@ -48,7 +48,8 @@ def main() -> None:
     """Annotate document collections: sentences, trees, and names whose labels agree across a document.
 
     Results go to stdout, progress and warnings to stderr. Exit codes: 0 done; 1 failure; 2 usage, configuration or
-    model; 3 more dead letters than allowed; 75 no space or store, try again; 130 interrupted; 143 terminated.
+    model; 3 more dead letters than allowed; 4 promotion refused or race lost; 75 no space or store, try again; 130
+    interrupted; 143 terminated.
     """
     set_environment()
 
@@ -413,6 +414,46 @@ def figures(
     return workflow.run(job)
 
 
+@verb(example="concord promote bilstm_crf 3 --gate conf/promote.yaml")
+@click.argument("name")
+@click.argument("version", type=click.IntRange(min=1))
+@click.option(
+    "--gate",
+    type=EXISTING_FILE,
+    default=Path("conf/promote.yaml"),
+    show_default=True,
+    help="What the version must show, and on which corpora.",
+)
+@click.option("--force", "forced", is_flag=True, help="Move the champion even if the gate does not hold.")
+@click.option("--reason", metavar="TEXT", help="Why, for the ledger; --force needs one.")
+@device_option
+def promote(name: str, *, version: int, gate: Path, forced: bool, reason: str | None, device: str) -> Answer:
+    """Make a version the champion if the gate holds.
+
+    The version is compared with the champion on the promotion set: better beyond chance, by enough, no slice worse,
+    fast enough, its files those that were registered, and none of the documents seen in its making. Every condition is
+    reported; exit code 4 when one fails, or when somebody else has moved the champion in the meantime.
+
+    The former champion stays as the alias previous, and the ledger gets a line: concord registry history NAME.
+    """
+    from workflows import promote as workflow
+
+    return workflow.run(name, version, workflow.PromoteOptions(gate=gate, forced=forced, reason=reason, device=device))
+
+
+@verb(example="concord rollback bilstm_crf --reason 'misses company names since Monday'")
+@click.argument("name")
+@click.option("--reason", metavar="TEXT", help="Why, for the ledger.")
+def rollback(name: str, *, reason: str | None) -> Answer:
+    """Make the previous champion the champion again.
+
+    The two change places. The ledger gets a line; exit code 4 when somebody else has moved the champion meanwhile.
+    """
+    from workflows import promote as workflow
+
+    return workflow.rollback(name, reason=reason)
+
+
 @verb(example="concord submit conf/annotate/nightly.yaml")
 @click.argument("job", metavar="JOB.yaml", type=EXISTING_FILE)
 @click.option("--address", envvar="RAY_API_SERVER_ADDRESS", default=DEFAULT_ADDRESS, show_default=True)
@@ -459,6 +500,19 @@ def show(model: str) -> Answer:
     from workflows import versions as workflow
 
     return workflow.show(model)
+
+
+@verb(example="concord registry history bilstm_crf", group=registry)
+@click.argument("name")
+def history(name: str) -> Answer:
+    """Show who moved a model's champion, and why.
+
+    Every promotion and every rollback is a line of the ledger, which holds the hash of the line before; exit code 1
+    when that chain is broken, with the line.
+    """
+    from workflows import history as workflow
+
+    return workflow.run(name)
 
 
 @verb(example="concord registry register runs/mine/bundle --name entities", group=registry)

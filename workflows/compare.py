@@ -15,6 +15,7 @@ from models.training.breakdown import known_names
 from models.training.metrics import entity_spans, word_spans
 from pipeline.annotate import ResolvedTagger
 from pipeline.durable import store_faults, write_over
+from pipeline.errors import InputError
 from pipeline.readers.gold import GoldDocument
 from pipeline.readers.gold_lines import GoldFormat
 from workflows.comparison import (
@@ -164,9 +165,16 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
 
 
 def file_sha256(path: Path) -> str:
-    """Give the sha256 of a file, in hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    """Give the sha256 of a file, in hex.
+
+    Raises:
+        InputError: when it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: expected a readable file: {error.strerror}") from error
 
 
 def _identity(tagger: ResolvedTagger) -> dict[str, str | None]:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field
@@ -90,6 +90,36 @@ class ParseConfig(Config):
     parser: ParserConfig = ParserConfig()
 
 
+class GateConfig(GoldFormat):
+    """What a new version must show before it becomes the champion; one file, conf/promote.yaml as a rule."""
+
+    data: list[str]
+    """The promotion set: corpora that no training, choice of a checkpoint or calibration has seen."""
+    labels: dict[str, str | None] = Field(default_factory=dict)
+    """Entity type -> the type to compare by, of the corpora and of both taggers; null makes it no entity."""
+    train: list[str] = Field(default_factory=list)
+    """Corpora that say which names are seen, for slices that ask for it."""
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    """The p of the randomisation test over all names must be below; intervals leave out as much."""
+    minimum_gain: float = 0.0
+    """Points of F1 (of accuracy for token labels) over the champion; the gain must be above 0 in any case."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Name -> what is in it, written as after the name in ``concord compare --slice``."""
+    slice_tolerance: float = Field(default=2.0, ge=0)
+    """Points that a slice may lose at most by the lower end of its interval; the fewer its names, the wider that is."""
+    throughput_ratio: float = Field(default=0.8, ge=0)
+    """Least speed as a share of the champion's, both timed by turns in the same process; 0 asks for none."""
+    throughput_turns: int = Field(default=5, ge=1)
+    """How often each labels the promotion set for that; the median of the ratios counts."""
+    min_f1: float = Field(default=50.0, ge=0, le=100)
+    """What the first champion needs, in percent (accuracy for token labels): there is none to compare it with."""
+    unknown_provenance: Literal["refuse", "allow"] = "refuse"
+    """Whether a bundle that does not say what it was made from may pass."""
+    rounds: int = Field(default=10_000, ge=1)
+    """Of the randomisation test."""
+    seed: int = 1
+
+
 def read_annotate_job(
     path: Path | None, *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> AnnotateConfig:
@@ -134,6 +164,17 @@ def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) 
 def names_model(config: AnnotateConfig) -> bool:
     """Say whether the job names its tagger; else the default is meant, or what stands in for it."""
     return "model" in config.tagger.model_fields_set
+
+
+def read_gate(path: Path) -> GateConfig:
+    """Read a gate; its paths become absolute.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    gate = GateConfig.from_mapping(read_yaml(path), where=str(path))
+    places = {key: [absolute(corpus) for corpus in getattr(gate, key)] for key in ("data", "train")}
+    return gate.model_copy(update=places)
 
 
 def read_train_config(path: Path) -> TrainConfig:

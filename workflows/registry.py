@@ -21,6 +21,8 @@ DIGEST_TAG = "concord.digest"
 MODEL = "model"
 DATA = f"data/{BUNDLE}"
 """Where a bundle lies in an MLflow model."""
+LOCK_SUFFIX = ".promotion-lock"
+"""A name that ends so is no model: it stands while the champion of the model before it is moved."""
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
 
 
@@ -77,14 +79,15 @@ def resolve(reference: str) -> ModelVersion:
 
 
 def model_names() -> list[str]:
-    """Give the names of all registered models, sorted.
+    """Give the names of all registered models, sorted; locks are none.
 
     Raises:
         TrackingError: when the store cannot be reached.
     """
     client = open_client()
     with explained("the models could not be listed"):
-        return sorted(model.name for model in _every_page(client.search_registered_models))
+        names = [model.name for model in _every_page(client.search_registered_models)]
+    return sorted(name for name in names if not name.endswith(LOCK_SUFFIX))
 
 
 def versions(name: str) -> list[ModelVersion]:
@@ -142,7 +145,7 @@ def create_model(name: str, *, tags: Mapping[str, str] | None = None) -> bool:
     """Make a name in the registry; of several processes that do so at once, one does.
 
     Returns:
-        False when it is there already.
+        False when it is there already, or was when this was asked.
 
     Raises:
         TrackingError: when the store cannot be reached or refuses.
@@ -152,7 +155,8 @@ def create_model(name: str, *, tags: Mapping[str, str] | None = None) -> bool:
         with explained(f"{name} could not be made in the registry"):
             client.create_registered_model(name, tags=dict(tags or {}))
     except TrackingError as error:
-        if error.code != "RESOURCE_ALREADY_EXISTS":
+        # MLflow looks up who has the name, and it may be gone by then.
+        if error.code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
             raise
         return False
     return True

@@ -29,6 +29,8 @@ VERBS = (
     "compare",
     "calibrate",
     "figures",
+    "promote",
+    "rollback",
     "submit",
     "status",
     "verify",
@@ -95,7 +97,7 @@ def test_every_verb_has_an_example_and_json(verb: str) -> None:
     assert "--json" in result.stdout
 
 
-@pytest.mark.parametrize("verb", ["list", "show", "register", "sync"])
+@pytest.mark.parametrize("verb", ["list", "show", "history", "register", "sync"])
 def test_every_verb_of_the_registry_has_an_example_and_json(verb: str) -> None:
     result = concord("registry", verb, "--help")
     assert result.exit_code == 0

@@ -1,0 +1,141 @@
+"""The ledger of a model: one line for every move of its champion, each holding the hash of the line before.
+
+A line is JSON text. Whoever changes or takes out a line must rewrite all that follow, or the chain breaks there.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+TAG = "concord.ledger."
+LONGEST_LINE = 5000
+"""Characters: MLflow lets longer tags pass, whose column in its database is no wider."""
+LONGEST_REASON = 1000
+BEGINNING = "0" * 64
+Action = Literal["promote", "rollback"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One move of the champion.
+
+    Attributes:
+        number: of the line, from 1 on.
+        previous: sha256 in hex of the line before; zeros for the first.
+        who: user and host.
+        when: UTC, ISO 8601.
+        came_from, went_to: versions; None where there was no champion.
+        digest: of the bundle of ``went_to``, in hex.
+        evidence: sha256 of the evidence; ``evidence_place`` is its address in the store.
+        gate: sha256 of the gate's file.
+        promotion_set: sha256 that names the corpora of the gate.
+        uses: how often they had been used for a promotion of any model before.
+        forced: whether the champion was moved although the gate did not hold.
+    """
+
+    number: int
+    previous: str
+    action: Action
+    who: str
+    when: str
+    came_from: int | None
+    went_to: int
+    digest: str | None = None
+    evidence: str | None = None
+    evidence_place: str | None = None
+    gate: str | None = None
+    promotion_set: str | None = None
+    uses: int | None = None
+    forced: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Break:
+    """A place where the chain does not hold."""
+
+    line: int
+    message: str
+
+
+def write_line(entry: Entry) -> str:
+    """Give the text of a line.
+
+    Raises:
+        ValueError: when it is longer than a tag may be.
+    """
+    text = json.dumps(asdict(entry), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    if len(text) > LONGEST_LINE:
+        raise ValueError(f"ledger line {entry.number}: expected {LONGEST_LINE:,} characters at most, got {len(text):,}")
+    return text
+
+
+def read_line(text: str) -> Entry:
+    """Read the text of a line.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    values: Any = json.loads(text)
+    try:
+        return Entry(**values)
+    except TypeError as error:
+        raise ValueError(f"expected the keys of a ledger line: {error}") from error
+
+
+def line_hash(text: str) -> str:
+    """Give the sha256 of a line, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def tag_of(number: int) -> str:
+    """Give the tag under which a line stands; tags sort as their numbers do."""
+    return f"{TAG}{number:08d}"
+
+
+def lines_of(tags: Mapping[str, str]) -> list[str]:
+    """Give the lines among a model's tags, in order."""
+    return [tags[key] for key in _keys(tags)]
+
+
+def next_number(tags: Mapping[str, str]) -> int:
+    """Give the number of the line to come, which no line bears, even where some are missing."""
+    keys = _keys(tags)
+    return int(keys[-1].removeprefix(TAG)) + 1 if keys else 1
+
+
+def check_chain(lines: Sequence[str], *, champion: int | None) -> list[Break]:
+    """Check that every line is whole and holds the hash of the one before, and that the last led to the champion.
+
+    Without the last check, lines cut off at the end would show nowhere.
+    """
+    breaks: list[Break] = []
+    number, previous, champion_then = 1, BEGINNING, None
+    for text in lines:
+        try:
+            entry = read_line(text)
+        except ValueError as error:
+            breaks.append(Break(line=number, message=f"expected a ledger line, got {text[:60]!r}: {error}"))
+        else:
+            breaks += _faults(entry, number, previous=previous)
+            number, champion_then = entry.number, entry.went_to
+        number, previous = number + 1, line_hash(text)
+    if lines and champion != champion_then:
+        message = f"the ledger ends with version {champion_then} as champion, the alias stands at {champion}"
+        breaks.append(Break(line=number - 1, message=f"{message}: moved by other means, or lines are missing"))
+    return breaks
+
+
+def _faults(entry: Entry, number: int, *, previous: str) -> list[Break]:
+    found = []
+    if entry.number != number:
+        found.append(f"expected line {number}, got {entry.number}: a line is missing")
+    if entry.previous != previous:
+        found.append(f"holds {entry.previous[:12]} as the hash of the line before, whose hash is {previous[:12]}")
+    return [Break(line=number, message=message) for message in found]
+
+
+def _keys(tags: Mapping[str, str]) -> list[str]:
+    return sorted(key for key in tags if key.startswith(TAG) and key.removeprefix(TAG).isdigit())
