@@ -184,7 +184,8 @@ def train(
 ) -> Answer:
     """Train a tagger and register it.
 
-    Parameters, scores of every epoch, curves and the bundle go to MLflow.
+    Parameters, scores of every epoch, tables, curves and the bundle go to MLflow. If MLflow is down when the training
+    ends, 'concord registry sync' sends them later.
 
     Keys of the profile are set by model.KEY and fit.KEY.
 

@@ -72,7 +72,10 @@ def bundle_digest(folder: Path) -> str:
 
 
 def _data_files(bundle: Path) -> Iterator[Path]:
-    yield from (path for path in bundle.glob("*") if path.is_file() and path.suffix in _DATA_SUFFIXES)
+    for path in bundle.glob("*"):
+        # A bundle that was fetched has a manifest of before.
+        if path.is_file() and path.suffix in _DATA_SUFFIXES and path.name != MANIFEST_NAME:
+            yield path
     yield from (path for path in (bundle / ENCODER_NAME).rglob("*") if path.is_file())
 
 

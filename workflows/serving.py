@@ -82,12 +82,11 @@ class ServedTagger:
         # The server asks from a pool of threads; Stanza's pipeline is not made for that.
         self._lock = Lock()
 
-    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[list[dict[str, Any]]]:
+    def predict(self, model_input: Any) -> list[list[dict[str, Any]]]:
         """Give the entities of each text, in order.
 
         Args:
             model_input: a data frame with the column ``text``, or texts.
-            params: none are known.
 
         Returns:
             for each text its entities by ``ENTITY_FIELDS``; offsets are code points of the text, half-open.

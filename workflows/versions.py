@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from models.config import ConfigError
+from pipeline.errors import InputError, ModelError
 from workflows.console import Answer, counted, note, table
 from workflows.environment import code_tags
 from workflows.manifest import bundle_digest
@@ -90,27 +92,39 @@ def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
 
 
 def sync(places: Sequence[Path]) -> Answer:
-    """Send what the store has missed of trainings and annotations.
+    """Send what the store has missed of trainings and annotations; exit code 1 when a record cannot be sent.
 
     Raises:
         TrackingError: when the store cannot be reached; what was sent stays.
     """
     folders = find_records(places)
-    sent, at_work = [], []
+    found: dict[str, list[dict[str, Any]]] = {"sent": [], "at_work": [], "failed": []}
     for folder in folders:
+        _sync(folder, found)
+    sent, at_work, failed = found.values()
+    rows = [(item["folder"], item["registered"]) for item in sent]
+    counts = f"{len(sent):,} sent, {len(at_work):,} at work, {len(failed):,} failed"
+    summary = f"{counted(len(folders), 'record')} in {', '.join(map(str, places))}: {counts}"
+    return Answer(
+        values={"store": tracking_uri(), "found": len(folders), **found},
+        text=f"{table(rows, header=('sent', 'registered'))}\n\n{summary}" if rows else summary,
+        exit_code=1 if failed else 0,
+    )
+
+
+def _sync(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
+    """Send the record of a folder unless it was sent or is being written; one that is broken stops no other."""
+    try:
         record = read_record(folder)
         if record.is_at_work:
-            at_work.append(str(folder))
-            note(f"{folder}: at work; left alone")
+            found["at_work"].append({"folder": str(folder)})
         elif not record.sent:
             version = send(folder)
-            sent.append({"folder": str(folder), "registered": version.reference if version is not None else None})
+            found["sent"].append({"folder": str(folder), "registered": version.reference if version else None})
             note(f"{folder}: sent")
-    rows = [(item["folder"], item["registered"] or "") for item in sent]
-    looked = ", ".join(map(str, places))
-    summary = f"{counted(len(folders), 'record')} in {looked}: {len(sent):,} sent, {len(at_work):,} at work"
-    text = f"{table(rows)}\n{summary}" if rows else summary
-    return Answer(values={"store": tracking_uri(), "found": len(folders), "sent": sent, "at_work": at_work}, text=text)
+    except (ConfigError, InputError, ModelError) as error:
+        found["failed"].append({"folder": str(folder), "error": str(error)})
+        note(f"Warning: {folder}: {error}")
 
 
 def _values(version: ModelVersion) -> dict[str, Any]:

@@ -40,6 +40,11 @@ def test_what_belongs_to_a_bundle_goes_along_and_nothing_else(tiny_bundle: Path,
     assert set(check_bundle(tmp_path / "packed")["files"]) == {*expected, "encoder/merges"}
 
 
+def test_a_packed_bundle_can_be_packed_again(packed: Path, tmp_path: Path) -> None:
+    pack_bundle(packed, tmp_path / "again")
+    assert check_bundle(tmp_path / "again") == check_bundle(packed)
+
+
 def test_a_tagger_that_learned_from_a_parser_names_that_parser(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     saved = json.loads((bundle / "tagger.json").read_text())

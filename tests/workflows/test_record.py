@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from mlflow import MlflowClient
 
+from models.checkpoint import tagger_digest
 from models.config import ConfigError
 from pipeline.errors import InputError
 from workflows import record, registry, tracking
@@ -84,6 +86,20 @@ def test_a_run_is_told_whole_and_once(folder: Path) -> None:
     check_whole(folder)
 
 
+@pytest.mark.slow
+def test_a_run_is_told_to_a_server_and_its_version_comes_back(
+    folder: Path, tiny_bundle: Path, mlflow_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
+    version = work(folder)
+    send(folder)
+    check_whole(folder)
+    assert version is not None
+    assert registry.resolve("models:/tiny@late") == replace(version, aliases=("late",))
+    assert tagger_digest(registry.fetch(version)) == tagger_digest(tiny_bundle)
+    assert json.loads(concord("registry", "list", "--json").stdout)["models"][0]["aliases"] == {"late": 1}
+
+
 @pytest.mark.parametrize(
     "step",
     [
@@ -133,7 +149,19 @@ def test_what_a_store_missed_is_sent_later_and_once(folder: Path, monkeypatch: p
     assert json.loads(first.stdout)["sent"] == [{"folder": "runs/mine", "registered": "models:/tiny/1"}]
     check_whole(folder)
     again = concord("registry", "sync", folder.parent, folder)
-    assert again.stdout == f"1 record in {folder.parent}, {folder}: 0 sent, 0 at work\n"
+    assert again.stdout == f"1 record in {folder.parent}, {folder}: 0 sent, 0 at work, 0 failed\n"
+
+
+def test_a_broken_record_stops_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "send_or_warn", lambda folder: None)
+    work(folder)
+    for name, content in (("a", "{"), ("b", '{"kye": 1}')):
+        (folder.parent / name).mkdir()
+        (folder.parent / name / RECORD_NAME).write_text(content)
+    synced = concord("registry", "sync", "--json")
+    values = json.loads(synced.stdout)
+    assert (synced.exit_code, [item["folder"] for item in values["failed"]]) == (1, ["runs/a", "runs/b"])
+    assert [item["folder"] for item in values["sent"]] == ["runs/mine"]
 
 
 def test_a_record_goes_to_another_store_whole(
@@ -152,7 +180,7 @@ def test_a_record_goes_to_another_store_whole(
 def test_a_run_at_work_is_left_alone_and_that_of_a_dead_process_closed(folder: Path) -> None:
     work(folder, status=None)
     at_work = concord("registry", "sync", "--json")
-    assert json.loads(at_work.stdout)["at_work"] == ["runs/mine"]
+    assert json.loads(at_work.stdout)["at_work"] == [{"folder": "runs/mine"}]
     dead = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     gone = read_record(folder).model_copy(update={"process": process_name(dead.pid)})
     dead.kill()
