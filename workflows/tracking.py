@@ -128,7 +128,7 @@ def explained(action: str, *, absent: str | None = None) -> Iterator[None]:
     except MlflowException as error:
         if absent is not None and error.error_code in _ABSENT:
             raise ModelError(f"{absent}: not in the registry {tracking_uri()}: {error}") from error
-        raise TrackingError(f"{tracking_uri()}: {action}: {error}", code=error.error_code) from error
+        raise TrackingError(f"{tracking_uri()}: {action}: {_reason(error)}", code=error.error_code) from error
     except OSError as error:
         raise TrackingError(f"{tracking_uri()}: {action}: {error}") from error
 
@@ -189,6 +189,13 @@ def download(source: str, folder: Path) -> Path:
         return Path(download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=tracking_uri()))
 
 
+def _reason(error: Exception) -> str:
+    """Give MLflow's message; where a server does not answer, only the innermost of the causes that it nests."""
+    request, failed, causes = str(error).partition(" failed with exception ")
+    cause = causes.rpartition(": ")[2].rstrip("\"')")
+    return f"{request} failed: {cause}" if failed else request
+
+
 def _silence() -> None:
     """Set MLflow's own switches before it is imported; what the user has set stays."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -200,6 +207,8 @@ def _silence() -> None:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It warns of every vain try; the error that follows says it once.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
 def _sqlite_file(uri: str) -> Path | None:
