@@ -7,49 +7,29 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
 import yaml
 
-from pipeline.commits import RunFolder
+from pipeline.changes import Changes
+from pipeline.commits import STATS_NAME, RunFolder, total
 from pipeline.config import AnnotateConfig
-from pipeline.durable import file_sha256, store_faults, write_over
-from pipeline.errors import ModelError, StoreError
+from pipeline.durable import store_faults, write_over
+from pipeline.errors import StoreError
 from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
+from pipeline.generations import Planner
 from pipeline.inputs import absolute
-from pipeline.parsing.parser import parser_identity
-from pipeline.planning import Plan, make_plan
+from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.report import write_report
-from pipeline.schema import component_signature
-from pipeline.signatures import ComponentIdentity
+from pipeline.signatures import ComponentIdentity, ResolvedTagger
 from pipeline.stages import Timings, build_worker
 
-_MOST_LOCAL_THREADS = 4
 _STAGES = ("read", "parse", "tag", "write")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResolvedTagger:
-    """The tagger a run uses, settled once before it starts.
-
-    Attributes:
-        version: of the registry, if it comes from there.
-        digest: SHA-256 in hex over its files (models.checkpoint.tagger_digest).
-        folder: where the bundle lies; every worker must be able to read it there.
-        trees: where the trees came from that it learned from (models.base.Tagger.trees).
-    """
-
-    name: str
-    version: str | None
-    digest: str
-    folder: Path
-    trees: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +48,9 @@ class RunReport:
 
     Attributes:
         read: records the planner counted.
-        shards: in the plan; done_before of them were committed before this call.
+        shards: to be worked on in this generation; done_before of them were committed before this call.
+        changes: how the input differs from what stood.
+        reasons: why documents that stood are done again, if they are.
         seconds: by stage, summed over the shards and workers of this call.
         wall_seconds: of this call's work on shards.
         words: annotated by this call.
@@ -83,6 +65,8 @@ class RunReport:
     dead_letters: int
     shards: int
     done_before: int
+    changes: Changes = field(default_factory=Changes)
+    reasons: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     wall_seconds: float = 0.0
     words: int = 0
@@ -120,11 +104,13 @@ def annotate(
     """
     config = _absolute(config)
     folder = RunFolder(Path(config.output))
-    plan = _plan(config, folder, tagger=tagger, parser=parser)
+    planner = Planner(config, folder, tagger=tagger, parser=parser)
+    plan = planner.settle()
     folder.freeze(plan)
-    done = folder.done(plan)
+    planner.hashes.keep(staging=folder.staging)
+    kept, done = folder.kept(plan), folder.done(plan)
     left = [shard for shard in plan.shards if shard.index not in done]
-    tally = _Tally(plan, done.values(), progress)
+    tally = _Tally(plan, [*kept.values(), *done.values()], progress)
     finished = folder.is_finished(plan)
     if not finished:
         _write(folder, "config.resolved.yaml", _yaml(config))
@@ -136,43 +122,24 @@ def annotate(
     report = folder.run / "report.html"
     if config.report and not (finished and report.exists()):
         write_report(folder.output)
-    return _run_report(config, plan, folder.done(plan), done_before=len(done), tally=tally)
+    return _run_report(config, plan, [*kept.values(), *folder.done(plan).values()], done_before=len(done), tally=tally)
 
 
 def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: ComponentIdentity | None = None) -> RunReport:
     """Say what ``annotate`` would find to do, and write nothing.
 
     Returns:
-        the counts of what earlier calls have committed; ``read`` and ``shards`` are the plan's.
+        the counts of what earlier calls have committed; ``read``, ``shards`` and ``plan`` are those of the run to come.
 
     Raises:
         PlanError, InputError, ModelError: as ``annotate`` would.
     """
     config = _absolute(config)
     folder = RunFolder(Path(config.output))
-    plan = _plan(config, folder, tagger=tagger, parser=parser)
-    if folder.plan_path.exists():
-        folder.freeze(plan)
+    plan = Planner(config, folder, tagger=tagger, parser=parser).settle()
     done = folder.done(plan)
-    return _run_report(config, plan, done, done_before=len(done), tally=_Tally(plan, done.values(), None))
-
-
-def check_trees(name: str, trees: str | None, *, parser: str) -> None:
-    """Refuse a tagger that learned from other trees than it would be given.
-
-    Args:
-        name, trees: of the tagger (models.base.Tagger.trees).
-        parser: the signature of the parser that it would work with.
-
-    Raises:
-        ModelError: when these are not the same.
-    """
-    if trees not in (None, parser):
-        raise ModelError(
-            f"tagger.model: {name} learned from trees of {trees!r}, this run's are of {parser!r}; its labels would "
-            "suffer. Choose the same parser under 'parser', or give the training corpora this parser's trees "
-            "(concord parse) and train anew; --set tagger.accept_parser=true goes on all the same"
-        )
+    reports = [*folder.kept(plan).values(), *done.values()]
+    return _run_report(config, plan, reports, done_before=len(done), tally=_Tally(plan, reports, None))
 
 
 def _absolute(config: AnnotateConfig) -> AnnotateConfig:
@@ -182,42 +149,6 @@ def _absolute(config: AnnotateConfig) -> AnnotateConfig:
         parser = parser.model_copy(update={"directory": absolute(parser.directory)})
     paths = {"input": absolute(config.input), "output": absolute(config.output)}
     return config.model_copy(update={**paths, "parser": parser})
-
-
-def _plan(
-    config: AnnotateConfig, folder: RunFolder, *, tagger: ResolvedTagger, parser: ComponentIdentity | None
-) -> Plan:
-    parser = parser or parser_identity(config.parser)
-    if not config.tagger.accept_parser:
-        check_trees(tagger.name, tagger.trees, parser=component_signature(parser))
-    return make_plan(
-        config,
-        parser=parser,
-        tagger=ComponentIdentity(name=tagger.name, version=tagger.version, digest=tagger.digest),
-        tagger_folder=tagger.folder.absolute(),
-        threads=_threads(config, folder),
-        hash_file=partial(_hash_files, config) if config.executor.kind == "ray" else None,
-    )
-
-
-def _threads(config: AnnotateConfig, folder: RunFolder) -> int:
-    """Settle the threads of a worker: as configured, else as the standing plan has them, else by the executor."""
-    if config.executor.threads is not None:
-        return config.executor.threads
-    if folder.plan_path.exists():
-        return folder.plan().threads
-    if config.executor.kind == "ray":
-        return 1
-    return min(_MOST_LOCAL_THREADS, len(os.sched_getaffinity(0)))
-
-
-def _hash_files(config: AnnotateConfig, paths: Sequence[str]) -> list[str]:
-    if sum(Path(path).stat().st_size for path in paths) <= config.planning.hash_with_ray_bytes:
-        return [file_sha256(Path(path)) for path in paths]
-    settle_auth_mode(os.environ.get("RAY_ADDRESS"))
-    from pipeline.executors.ray_cluster import hash_files
-
-    return hash_files(paths)
 
 
 def _executor(config: AnnotateConfig, build: BuildWorker) -> Executor:
@@ -282,8 +213,7 @@ def _write_stats(folder: RunFolder, tally: _Tally) -> None:
     The file holds ``shards`` and ``words`` that were timed, ``wall_seconds`` of all calls together, ``seconds`` by
     stage summed over workers, and ``words_per_second`` by stage (of one worker) and of the whole ``run``.
     """
-    path = folder.run / "stats.json"
-    earlier = orjson.loads(path.read_bytes()) if path.exists() else {}
+    earlier = folder.stats()
     earlier_seconds = earlier.get("seconds", {})
     seconds = {stage: earlier_seconds.get(stage, 0.0) + tally.seconds[stage] for stage in _STAGES}
     wall_seconds = earlier.get("wall_seconds", 0.0) + tally.wall_seconds
@@ -296,7 +226,7 @@ def _write_stats(folder: RunFolder, tally: _Tally) -> None:
         "seconds": seconds,
         "words_per_second": rates,
     }
-    _write(folder, path.name, orjson.dumps(stats, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    _write(folder, STATS_NAME, orjson.dumps(stats, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def _write(folder: RunFolder, name: str, content: bytes) -> None:
@@ -311,22 +241,21 @@ def _yaml(config: AnnotateConfig) -> bytes:
 
 
 def _run_report(
-    config: AnnotateConfig, plan: Plan, done: Mapping[int, ShardReport], *, done_before: int, tally: _Tally
+    config: AnnotateConfig, plan: Plan, reports: Sequence[ShardReport], *, done_before: int, tally: _Tally
 ) -> RunReport:
-    reports = list(done.values())
-    dead_letters = sum(report.dead_letters for report in reports)
+    outcome = total(reports, generation=plan.generation)
     html = Path(config.output) / "_run" / "report.html"
     return RunReport(
         output=Path(config.output),
         read=plan.read,
-        annotated=sum(report.annotated for report in reports),
-        unchanged=sum(report.unchanged for report in reports),
-        dead_letters=dead_letters,
+        **asdict(outcome),
         shards=len(plan.shards),
         done_before=done_before,
+        changes=plan.changes,
+        reasons=plan.reasons,
         seconds=tally.seconds,
         wall_seconds=tally.wall_seconds,
         words=tally.words,
         report=html if html.exists() else None,
-        exit_code=3 if dead_letters > config.max_dead_letters * plan.read else 0,
+        exit_code=3 if outcome.dead_letters > config.max_dead_letters * plan.read else 0,
     )

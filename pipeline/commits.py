@@ -1,7 +1,8 @@
-"""Commit records and the manifest: which shard is done, with which bytes.
+"""Plans, commit records and the manifest: which shard is done, with which bytes.
 
 A shard counts once its commit record stands, and a record is created by exactly one worker, whoever comes first.
-Nothing else has a say: a part without a record is a stray, removed when all shards have committed.
+Nothing else has a say. When all shards of a generation have committed, the manifest is swapped in; what it does not
+name - parts without a record, and what later generations have replaced - is then removed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from pipeline.records import PartFile, Shard, ShardReport
 from pipeline.schema import SCHEMAS
 
 MANIFEST_VERSION = 1
+STATS_NAME = "stats.json"
 
 # What a file that is no record raises: no JSON, no mapping, other keys.
 _MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
@@ -30,7 +32,8 @@ class Manifest:
 
     Attributes:
         plan: digest of the plan.
-        shards: the content of every commit record, in the shards' order.
+        annotated, unchanged: documents annotated in the manifest's generation, and taken over from earlier ones.
+        shards: the content of every commit record that counts, in the shards' order.
     """
 
     manifest_version: int = MANIFEST_VERSION
@@ -56,6 +59,26 @@ class Finding:
     problem: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of records: annotated in one generation, taken over from earlier ones, or a dead letter."""
+
+    annotated: int
+    unchanged: int
+    dead_letters: int
+
+
+def total(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
+    """Add up what the shards of a collection hold, as seen from a generation."""
+    annotated = unchanged = dead_letters = 0
+    for report in reports:
+        new = report.annotated if report.generation == generation else 0
+        annotated += new
+        unchanged += report.annotated + report.unchanged - new
+        dead_letters += report.dead_letters
+    return Outcome(annotated=annotated, unchanged=unchanged, dead_letters=dead_letters)
+
+
 def check_equation(report: ShardReport | Manifest, *, place: str) -> None:
     """Check read = annotated + unchanged + dead letters.
 
@@ -78,34 +101,49 @@ class RunFolder:
         self.output = output
         self.run = output / "_run"
         self.staging = self.run / "staging"
-        self.plan_path = self.run / "plan.json"
+        self.plans = self.run / "plans"
         self.manifest_path = self.run / "manifest.json"
 
     def freeze(self, plan: Plan) -> None:
-        """Write the plan, or check that the one standing there decides the same output.
+        """Write the plan of a generation, or check that the one standing there decides the same output.
 
         Raises:
             PlanError: when it does not.
             StoreError: when there is no space.
         """
-        if not self.plan_path.exists():
-            with store_faults(self.plan_path):
-                created = write_once(self.plan_path, plan.to_json(), staging=self.staging)
+        path = self.plan_path(plan.generation)
+        created = False
+        if not path.exists():
+            with store_faults(path):
+                created = write_once(path, plan.to_json(), staging=self.staging)
             reach("plan")
-            if created:
-                return
-        self._check_same(plan)
+        if not created and self.plan(plan.generation).digest != plan.digest:
+            raise PlanError(
+                f"{self.output}: another run has just begun generation {plan.generation} with another plan, so the "
+                "input or the configuration has changed in between; run the command again"
+            )
 
-    def plan(self) -> Plan:
-        """Read the plan.
+    def plan(self, generation: int | None = None) -> Plan:
+        """Read the plan of a generation, the latest one if None.
 
         Raises:
             PlanError: when there is none, or none that can be read.
         """
+        chosen = self.latest_generation() if generation is None else generation
+        if chosen is None:
+            raise PlanError(f"{self.output}: expected the output of a run, found no plan in {self.plans}")
         try:
-            return Plan.from_json(self.plan_path.read_bytes())
+            return Plan.from_json(self.plan_path(chosen).read_bytes())
         except FileNotFoundError:
-            raise PlanError(f"{self.output}: expected the output of a run, found no {self.plan_path.name}") from None
+            raise PlanError(f"{self.output}: expected {self.plan_path(chosen)}, found no such file") from None
+
+    def plan_path(self, generation: int) -> Path:
+        """Give the place of a generation's plan."""
+        return self.plans / f"{generation}.json"
+
+    def latest_generation(self) -> int | None:
+        """Give the number of the newest plan; None where there is no run."""
+        return max((int(path.stem) for path in self.plans.glob("*.json") if path.stem.isdecimal()), default=None)
 
     def manifest(self) -> Manifest | None:
         """Read the manifest; None while the run is not finished.
@@ -120,6 +158,14 @@ class RunFolder:
             return None
         except _MALFORMED as error:
             raise IntegrityError(f"{self.manifest_path}: not a manifest: {error}") from None
+
+    def stats(self) -> dict[str, Any]:
+        """Read what runs have taken so far; see pipeline.annotate. Nothing where none was timed."""
+        try:
+            found: dict[str, Any] = orjson.loads((self.run / STATS_NAME).read_bytes())
+        except FileNotFoundError:
+            return {}
+        return found
 
     def commit(self, report: ShardReport) -> ShardReport:
         """Make a shard's parts count, unless another worker was first: then ours go and its record is given.
@@ -143,9 +189,9 @@ class RunFolder:
                 (self.output / part.path).unlink(missing_ok=True)
         return winner
 
-    def committed(self, shard: Shard, *, generation: int) -> ShardReport | None:
+    def committed(self, shard: int, *, generation: int) -> ShardReport | None:
         """Give a shard's record if its parts are there and of the right size."""
-        path = self.record_path(shard.index, generation=generation)
+        path = self.record_path(shard, generation=generation)
         try:
             report = _read_record(path)
         except IntegrityError:
@@ -155,38 +201,49 @@ class RunFolder:
         return report
 
     def done(self, plan: Plan) -> dict[int, ShardReport]:
-        """Give the records of all shards that need no more work, by the shard's index."""
-        found = ((shard.index, self.committed(shard, generation=plan.generation)) for shard in plan.shards)
+        """Give the records of a plan's shards that need no more work, by the shard's index."""
+        found = ((shard.index, self.committed(shard.index, generation=plan.generation)) for shard in plan.shards)
         return {index: report for index, report in found if report is not None}
+
+    def kept(self, plan: Plan) -> dict[int, ShardReport]:
+        """Give the records of earlier generations that a plan keeps, by the shard's index."""
+        found = ((carry.shard, self.committed(carry.shard, generation=carry.generation)) for carry in plan.kept)
+        return {index: report for index, report in found if report is not None}
+
+    def is_whole(self, plan: Plan) -> bool:
+        """Say whether every shard of a plan stands, new and kept."""
+        return len(self.done(plan)) == len(plan.shards) and len(self.kept(plan)) == len(plan.kept)
 
     def withdraw(self, shards: Iterable[Shard], *, generation: int) -> None:
         """Remove the records of shards whose parts are gone or cut short, so that they can be done again."""
         for shard in shards:
             path = self.record_path(shard.index, generation=generation)
-            if path.exists() and self.committed(shard, generation=generation) is None:
+            if path.exists() and self.committed(shard.index, generation=generation) is None:
                 path.unlink(missing_ok=True)
 
     def finish(self, plan: Plan) -> Manifest:
-        """Check the equation in total, remove strays and swap the manifest in; a finished run is left untouched.
+        """Check the equation in total, swap the manifest in and remove strays; a finished run is left untouched.
 
         Raises:
+            PlanError: when a newer generation has been begun meanwhile.
             IntegrityError: when a shard has no commit record.
             ReconciliationError: when documents went missing.
             StoreError: when there is no space.
         """
         manifest = self._new_manifest(plan)
+        if self.latest_generation() != plan.generation:
+            raise PlanError(f"{self.output}: another run has begun a newer generation; run the command again")
+        content = _canonical(manifest)
+        if not (self.manifest_path.exists() and self.manifest_path.read_bytes() == content):
+            with store_faults(self.manifest_path):
+                write_over(self.manifest_path, content, staging=self.staging)
+            reach("swap")
         strays = list(self._strays(manifest))
         for stray in strays:
             stray.unlink(missing_ok=True)
         for folder in {stray.parent for stray in strays}:
             sync_folder(folder)
         reach("sweep")
-        content = _canonical(manifest)
-        if self.manifest_path.exists() and self.manifest_path.read_bytes() == content:
-            return manifest
-        with store_faults(self.manifest_path):
-            write_over(self.manifest_path, content, staging=self.staging)
-        reach("swap")
         return manifest
 
     def record_path(self, shard: int, *, generation: int) -> Path:
@@ -202,7 +259,7 @@ class RunFolder:
         return (
             manifest is not None
             and manifest.plan == plan.digest
-            and {report.shard: report for report in manifest.shards} == self.done(plan)
+            and {report.shard: report for report in manifest.shards} == self.kept(plan) | self.done(plan)
             and not any(self._strays(manifest))
         )
 
@@ -222,40 +279,37 @@ class RunFolder:
         for stray in self._strays(manifest):
             yield Finding(place=self._below(stray), problem="stray: no commit record names it")
 
-    def _check_same(self, plan: Plan) -> None:
-        standing = self.plan()
-        if standing.digest == plan.digest:
-            return
-        differences = "\n".join(f"  - {line}" for line in plan.difference(standing))
-        raise PlanError(
-            f"{self.output}: holds a run of another plan:\n{differences}\n"
-            "Give a new --output folder, or undo the change to resume this one"
-        )
-
     def _new_manifest(self, plan: Plan) -> Manifest:
-        reports = self.done(plan)
-        missing = [shard.name for shard in plan.shards if shard.index not in reports]
+        reports = self.kept(plan) | self.done(plan)
+        wanted = sorted([shard.index for shard in plan.shards] + [carry.shard for carry in plan.kept])
+        missing = [f"{index:05d}" for index in wanted if index not in reports]
         if missing:
             raise IntegrityError(
                 f"{self.output}: no whole commit for shard {', '.join(missing[:5])}; run the command again"
             )
-        shards = tuple(reports[shard.index] for shard in plan.shards)
+        shards = tuple(reports[index] for index in wanted)
+        outcome = total(shards, generation=plan.generation)
         manifest = Manifest(
             schema_version=plan.schema_version,
             generation=plan.generation,
             plan=plan.digest,
             read=plan.read,
-            annotated=sum(report.annotated for report in shards),
-            unchanged=sum(report.unchanged for report in shards),
-            dead_letters=sum(report.dead_letters for report in shards),
+            annotated=outcome.annotated,
+            unchanged=outcome.unchanged,
+            dead_letters=outcome.dead_letters,
             shards=shards,
         )
         check_equation(manifest, place=str(self.output))
         return manifest
 
     def _strays(self, manifest: Manifest) -> Iterator[Path]:
+        """Give all files that a manifest does not name; what a newer generation has done so far is none."""
         kept = {self.output / part.path for shard in manifest.shards for part in shard.files.values()}
-        for folder in (*(self.output / name for name in SCHEMAS), self.staging):
+        kept |= {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
+        kept.add(self.plan_path(manifest.generation))
+        folders = [*(self.output / name for name in SCHEMAS), self.staging, self.plans]
+        folders += sorted((self.run / "commits").glob("*"))
+        for folder in folders:
             if folder.is_dir():
                 yield from (path for path in sorted(folder.iterdir()) if path not in kept and path.is_file())
 
@@ -268,11 +322,12 @@ class RunFolder:
 
     def _plan_faults(self, manifest: Manifest) -> Iterator[Finding]:
         try:
-            plan = self.plan()
+            plan = self.plan(manifest.generation)
         except PlanError as error:
-            yield Finding(place=self._below(self.plan_path), problem=str(error))
+            yield Finding(place=self._below(self.plan_path(manifest.generation)), problem=str(error))
             return
         planned = {shard.index: shard.records for shard in plan.shards}
+        planned |= {carry.shard: carry.records for carry in plan.kept}
         reported = {report.shard: report.read for report in manifest.shards}
         problems = []
         if plan.digest != manifest.plan:
@@ -326,6 +381,9 @@ def verify(output: Path, *, deep: bool = True) -> list[Finding]:
     if manifest is None:
         folder.plan()
         return [Finding(place="_run/manifest.json", problem="missing: the run is not finished; run the command again")]
+    if folder.latest_generation() not in (None, manifest.generation):
+        begun = f"generation {folder.latest_generation()} is begun and not finished: run the command again"
+        return [Finding(place="_run/plans", problem=begun)]
     return list(folder.faults(manifest, deep=deep))
 
 

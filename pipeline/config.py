@@ -25,6 +25,11 @@ class PlanningConfig(Config):
 
     shard_bytes: int = Field(default=500_000, ge=1)
     """A shard is closed when its records reach this many bytes of input; a document is never split."""
+    compact_at: int | None = Field(default=8, ge=2)
+    """So many small shards (with less than a quarter of shard_bytes in characters) are put together when a run
+    changes a collection; none ever if null."""
+    rehash: bool = False
+    """Hash every input file, also those whose size and time are as when they were hashed last."""
     hash_with_ray_bytes: int = Field(default=2_000_000_000, ge=1)
     """With the Ray executor, inputs larger than this many bytes in total are hashed by Ray tasks."""
 
@@ -83,7 +88,7 @@ class AnnotateConfig(Config):
     input: str
     """A file, a folder, or a pattern such as archive/*.jsonl.gz."""
     output: str
-    """The folder of the annotated collection; made if absent, resumed if it holds the same plan."""
+    """The folder of the annotated collection; made if absent, else brought up to date with the input."""
     reader: ReaderConfig = ReaderConfig()
     planning: PlanningConfig = PlanningConfig()
     parser: ParserConfig = ParserConfig()
@@ -91,6 +96,10 @@ class AnnotateConfig(Config):
     executor: ExecutorConfig = ExecutorConfig()
     max_dead_letters: float = Field(default=0.1, ge=0, le=1)
     """Share of the records that may end as dead letters; above it the run ends with exit code 3."""
+    max_removed: float = Field(default=0.5, ge=0, le=1)
+    """Share of the standing documents that a run may find gone from the input; above it nothing is done."""
+    accept_input: bool = False
+    """Bring a collection up to date with another input than the one it was made of, as when the archive has moved."""
     limit: int | None = Field(default=None, ge=1)
     """Take only the first so many records, for a try."""
     report: bool = True

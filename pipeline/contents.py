@@ -55,8 +55,9 @@ def _document_faults(
     report: ShardReport, tables: Mapping[str, pa.Table], paths: Mapping[str, Path], *, seen: set[str]
 ) -> Iterator[Fault]:
     ids = tables["documents"]["doc_id"].to_pylist()
-    if len(ids) != report.annotated:
-        yield paths["documents"], f"expected {report.annotated} annotated documents, got {len(ids)}"
+    if len(ids) != report.annotated + report.unchanged:
+        held = f"{report.annotated} annotated and {report.unchanged} unchanged documents"
+        yield paths["documents"], f"expected {held}, got {len(ids)}"
     letters = tables["errors"].num_rows if "errors" in tables else 0
     if letters != report.dead_letters:
         yield paths["documents"], f"expected {report.dead_letters} dead letters, got {letters}"

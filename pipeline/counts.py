@@ -2,10 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from models.outputs import Prediction
-from pipeline.records import AnnotatedDocument, DeadLetter
+from pipeline.records import AnnotatedDocument
 
 UNCERTAINTY_BINS = 40
 UNCERTAINTY_BIN_WIDTH = 0.05
@@ -14,66 +18,81 @@ NEAR_TIE = 1e-5
 """Words this near to another label or to the threshold may differ on other batch sizes or processors."""
 
 
-def count_outcomes(
-    documents: Sequence[AnnotatedDocument], letters: Sequence[DeadLetter], *, threshold: float | None
-) -> dict[str, float]:
-    """Count what became of a shard's records.
+def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> dict[str, float]:
+    """Count what the tables of a shard hold.
 
     Args:
         threshold: nats above which stage two decides; None for a tagger of one stage.
 
     Returns:
         Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
-        (above the threshold), refined (stage two gave the label), changed (and gave another than stage one), or near
-        ties; sentences with a refined token; ``uncertainty.<bin>``; ``dead_letters.<stage>.<error>``; for a bf16 run
-        ``bf16.compared_tokens`` and ``bf16.changed_tokens``, whose labels differ from those of fp32. All but the bins,
-        types, reasons and bf16 counts are there even when 0.
+        (above the threshold), refined (stage two gave the label) or changed (and gave another than stage one);
+        sentences with a refined token; ``uncertainty.<bin>``; ``dead_letters.<stage>.<error>``. All but the bins, types
+        and reasons are there even when 0.
     """
-    counts: Counter[str] = Counter(dict.fromkeys(_ALWAYS, 0))
-    counts["documents"] = len(documents)
+    tokens, sentences = tables["tokens"], tables["sentences"]
+    uncertainty = _values(tokens, "uncertainty").astype(np.float64)
+    refined = _values(tokens, "refined")
+    counts: Counter[str] = Counter(
+        {
+            "documents": tables["documents"].num_rows,
+            "sentences": sentences.num_rows,
+            "tokens": tokens.num_rows,
+            "entities": tables["entities"].num_rows,
+            "uncertain_tokens": int((uncertainty > _limit(threshold)).sum()),
+            "refined_tokens": int(refined.sum()),
+            "changed_tokens": int((_values(tokens, "ner") != _values(tokens, "draft_ner")).sum()),
+            "refined_sentences": _sentences_with(refined, _values(sentences, "n_tokens").astype(np.int64)),
+        }
+    )
+    bins = np.minimum((uncertainty / UNCERTAINTY_BIN_WIDTH).astype(np.int64), UNCERTAINTY_BINS - 1)
+    counts.update({f"uncertainty.{number:02d}": int(count) for number, count in zip(*_tally(bins), strict=True)})
+    counts.update(f"entities.{label}" for label in tables["entities"]["label"].to_pylist())
+    if "errors" in tables:
+        reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
+        counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))
+    return dict(counts)
+
+
+def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | None) -> dict[str, float]:
+    """Count what no table tells of documents that have just been annotated.
+
+    Returns:
+        Name to number: tokens that are ``near_ties``; for a bf16 run ``bf16.compared_tokens`` and
+        ``bf16.changed_tokens``, whose labels differ from those of fp32.
+    """
+    counts: Counter[str] = Counter(near_ties=0)
     for document in documents:
-        counts["sentences"] += len(document.predictions)
-        for prediction in document.predictions:
-            _count_prediction(counts, prediction, threshold)
+        counts["near_ties"] += sum(_near_ties(prediction, _limit(threshold)) for prediction in document.predictions)
         for prediction, reference in zip(document.predictions, document.in_fp32 or (), strict=False):
             counts["bf16.compared_tokens"] += len(prediction.labels)
             counts["bf16.changed_tokens"] += sum(
                 label != other for label, other in zip(prediction.labels, reference.labels, strict=True)
             )
-    counts.update(f"dead_letters.{letter.stage}.{letter.error}" for letter in letters)
-    return dict(sorted(counts.items()))
+    return dict(counts)
 
 
-_ALWAYS = (
-    "documents",
-    "sentences",
-    "tokens",
-    "entities",
-    "uncertain_tokens",
-    "refined_tokens",
-    "changed_tokens",
-    "refined_sentences",
-    "near_ties",
-)
-
-
-def _count_prediction(counts: Counter[str], prediction: Prediction, threshold: float | None) -> None:
-    counts["tokens"] += len(prediction.labels)
-    counts["entities"] += len(prediction.spans)
-    counts.update(f"entities.{span.label}" for span in prediction.spans)
-    counts.update(f"uncertainty.{_bin(value):02d}" for value in prediction.uncertainty)
-    counts["refined_tokens"] += sum(prediction.refined)
-    counts["refined_sentences"] += any(prediction.refined)
-    counts["changed_tokens"] += sum(
-        label != draft for label, draft in zip(prediction.labels, prediction.draft_labels, strict=True)
-    )
-    limit = math.inf if threshold is None else threshold
-    counts["uncertain_tokens"] += sum(value > limit for value in prediction.uncertainty)
-    counts["near_ties"] += sum(
+def _near_ties(prediction: Prediction, limit: float) -> int:
+    return sum(
         margin < NEAR_TIE or abs(value - limit) < NEAR_TIE
         for margin, value in zip(prediction.margins, prediction.uncertainty, strict=True)
     )
 
 
-def _bin(uncertainty: float) -> int:
-    return min(UNCERTAINTY_BINS - 1, int(uncertainty / UNCERTAINTY_BIN_WIDTH))
+def _limit(threshold: float | None) -> float:
+    return math.inf if threshold is None else threshold
+
+
+def _values(table: pa.Table, name: str) -> NDArray[np.generic]:
+    return np.asarray(table[name].to_numpy())
+
+
+def _sentences_with(marked: NDArray[np.generic], lengths: NDArray[np.int64]) -> int:
+    """Count the sentences that hold a marked word; every sentence has a word."""
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    return len(np.unique(owners[marked.astype(np.bool_)]))
+
+
+def _tally(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    found, counts = np.unique(numbers, return_counts=True)
+    return found, counts

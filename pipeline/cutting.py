@@ -2,7 +2,7 @@
 
 from pipeline.inputs import InputFile
 from pipeline.readers.scanned import ScannedRecord
-from pipeline.records import Piece, Shard
+from pipeline.records import ParsePlace, Piece, Shard
 
 
 class ShardCutter:
@@ -12,9 +12,10 @@ class ShardCutter:
         records: how many records have been added.
     """
 
-    def __init__(self, shard_bytes: int) -> None:
+    def __init__(self, shard_bytes: int, *, first_index: int = 0) -> None:
         self.records = 0
         self._shard_bytes = shard_bytes
+        self._first_index = first_index
         self._shards: list[Shard] = []
         self._pieces: list[Piece] = []
         self._size = 0
@@ -23,12 +24,21 @@ class ShardCutter:
         self._last: ScannedRecord | None = None
         self._count = 0
         self._duplicates: list[int] = []
+        self._parses: dict[ParsePlace, None] = {}
 
-    def add(self, file: InputFile, record: ScannedRecord, *, is_duplicate: bool) -> None:
-        """Add the next record of the input."""
+    def add(
+        self, file: InputFile, record: ScannedRecord, *, is_duplicate: bool, parse: ParsePlace | None = None
+    ) -> None:
+        """Add the next record of the input.
+
+        Args:
+            parse: where the record's parse stands, if it does.
+        """
         if file is not self._file:
             self._end_piece()
             self._file = file
+        if parse is not None:
+            self._parses[parse] = None
         self._first = self._first or record
         self._last = record
         self._count += 1
@@ -40,6 +50,10 @@ class ShardCutter:
         if self._size >= self._shard_bytes:
             self._end_shard()
 
+    def skip(self) -> None:
+        """Leave out the next record of the input: pieces hold none that is not to be read."""
+        self._end_piece()
+
     def finish(self) -> tuple[Shard, ...]:
         """Close the last shard and give all."""
         self._end_shard()
@@ -48,8 +62,10 @@ class ShardCutter:
     def _end_shard(self) -> None:
         self._end_piece()
         if self._pieces:
-            self._shards.append(Shard(index=len(self._shards), pieces=tuple(self._pieces)))
+            index = self._first_index + len(self._shards)
+            self._shards.append(Shard(index=index, pieces=tuple(self._pieces), parses=tuple(self._parses)))
         self._pieces = []
+        self._parses = {}
         self._size = 0
 
     def _end_piece(self) -> None:

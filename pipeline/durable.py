@@ -19,7 +19,7 @@ from typing import BinaryIO, TypeVar
 from pipeline.errors import StoreError
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
-CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "sweep", "swap")
+CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "swap", "sweep")
 
 # Faults of the store and not of the program; EFBIG is what a file size limit gives.
 _STORE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
@@ -33,9 +33,9 @@ def reach(step: str) -> None:
     """Say that a step has just been done; tests have the process killed here.
 
     ``CONCORD_CRASH_AT=commit`` kills it with SIGKILL when it reaches ``commit`` first, ``commit:3`` when it does so for
-    the third time. Without the variable nothing happens. The steps, in the order of a run: ``plan`` (plan.json
+    the third time. Without the variable nothing happens. The steps, in the order of a run: ``plan`` (the plan
     stands), ``write`` (bytes given to a staged file), ``fsync`` (they are on disk), ``rename`` (a part has its final
-    name), ``commit`` (a commit record stands), ``sweep`` (strays are gone), ``swap`` (the manifest stands).
+    name), ``commit`` (a commit record stands), ``swap`` (the manifest stands), ``sweep`` (strays are gone).
     """
     wanted = os.environ.get(CRASH_VARIABLE)
     if not wanted:

@@ -1,29 +1,33 @@
-"""The plan of a run: its input cut into shards, and everything else that decides the output."""
+"""The plan of a run: its input cut into shards, and everything else that decides the output.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+A collection is annotated in generations. The first plan covers the whole input; each further one keeps what stands
+and covers what is new, changed, or due for another tagger.
+"""
+
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, Self
 
 from pydantic import ValidationError
 
 from models.config import Config
+from pipeline.changes import Changes, Comparison, Difference
 from pipeline.config import AnnotateConfig
 from pipeline.cutting import ShardCutter
-from pipeline.durable import file_sha256
 from pipeline.errors import InputError, PlanError
+from pipeline.hashing import FileHashes, FileState, state_of
 from pipeline.inputs import InputFile, absolute, find_inputs
-from pipeline.readers.base import scan_file, unreadable
+from pipeline.readers.base import scan_file
 from pipeline.readers.encodings import check_encoding
-from pipeline.records import Shard
-from pipeline.schema import SCHEMA_VERSION
-from pipeline.signatures import ComponentIdentity, canonical_json, deciding_config, digest_of
+from pipeline.records import Carry, Shard
+from pipeline.schema import SCHEMA_VERSION, component_signature
+from pipeline.signatures import ComponentIdentity, Recipe, canonical_json, deciding_config, digest_of, row_config
+from pipeline.standing import Standing
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class Source(Config):
@@ -57,6 +61,13 @@ class Plan(Config):
     """Threads a worker computes with, equal for every executor."""
     sources: tuple[Source, ...]
     shards: tuple[Shard, ...]
+    """What this generation works on."""
+    kept: tuple[Carry, ...] = ()
+    """Committed shards of earlier generations that stay untouched."""
+    changes: Changes = Changes()
+    """How the input differs from what stood."""
+    reasons: tuple[str, ...] = ()
+    """Why documents that stand are done again, if they are."""
     read: int
     """Records of the input in total, as the planner counted them."""
     ignored: int = 0
@@ -86,23 +97,22 @@ class Plan(Config):
     @cached_property
     def digest(self) -> str:
         """Sha256 in hex over everything that decides the output; see deciding_config for what does not."""
-        return digest_of(self._deciding() | self.model_dump(mode="json", include={"sources", "shards"}))
+        return digest_of(self._deciding() | self.model_dump(mode="json", include={"sources", "shards", "kept"}))
 
-    def difference(self, earlier: "Plan") -> list[str]:
-        """Say in plain words what decides the output and is no longer as in an earlier plan.
+    @property
+    def recipe(self) -> Recipe:
+        """What decides the rows of its documents."""
+        return Recipe(
+            schema_version=self.schema_version,
+            parser=component_signature(self.parser),
+            tagger=component_signature(self.tagger),
+            config=row_config(self.config),
+        )
 
-        Empty if and only if the digests are equal.
-        """
-        then, now = _flat(earlier._deciding()), _flat(self._deciding())
-        lines = [
-            f"{key}: was {then.get(key)!r}, is now {now.get(key)!r}"
-            for key in sorted(then.keys() | now.keys())
-            if then.get(key) != now.get(key)
-        ]
-        lines += _changed_sources(earlier.sources, self.sources)
-        if not lines and self.digest != earlier.digest:
-            lines.append("shards: the same input is cut in another way, as by another release")
-        return lines
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it builds on no earlier generation."""
+        return not self.kept and not any(shard.carries or shard.parses for shard in self.shards)
 
     def _deciding(self) -> dict[str, Any]:
         """Give what decides the output but the input: plain values by section."""
@@ -118,15 +128,20 @@ def make_plan(
     tagger: ComponentIdentity,
     tagger_folder: str | Path,
     threads: int,
-    hash_file: Callable[[Sequence[str]], list[str]] | None = None,
+    generation: int = 0,
+    standing: Standing | None = None,
+    reasons: Sequence[str] = (),
+    hashes: FileHashes | None = None,
 ) -> Plan:
-    """Look through the input once, in order, and cut it into shards.
+    """Look through the input, in order, and cut what is to be done into shards.
 
-    Time and memory are linear in the input; memory is about a hundred bytes a record, for the ids.
+    Time and memory are linear in the input; memory is about a hundred bytes a record for the ids, and some hundred
+    more where there is a standing collection to compare with.
 
     Args:
-        hash_file: gives the sha256 in hex of each of the files, in order; called for inputs of more than
-            planning.hash_with_ray_bytes, others are hashed in this process.
+        standing: what the new generation builds on; None for the first one.
+        reasons: why it is not current, in plain words.
+        hashes: gives the hashes of files; computes each in this process if None.
 
     Raises:
         InputError: when there is nothing to read, or a file cannot be opened.
@@ -136,47 +151,76 @@ def make_plan(
     config = config.model_copy(update={"input": absolute(config.input), "output": absolute(config.output)})
     inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
     check_encoding(config.reader.encoding, line_based=any(file.format == "jsonl" for file in inputs.files))
-    cutter = ShardCutter(config.planning.shard_bytes)
-    scans = _scan(inputs.files, cutter, config)
-    is_large = sum(scan.state[0] for scan in scans) > config.planning.hash_with_ray_bytes
-    hash_all = hash_file if hash_file is not None and is_large else _hash_here
-    digests = hash_all([scan.file.path for scan in scans])
+    hashes = hashes or FileHashes()
+    if standing is None:
+        sources, difference = _plan_all(inputs.files, config, hashes)
+    else:
+        sources, difference = _plan_changes(inputs.files, config, hashes, standing)
     return Plan(
         schema_version=SCHEMA_VERSION,
+        generation=generation,
         config=config,
         parser=parser,
         tagger=tagger,
         tagger_folder=str(tagger_folder),
         threads=threads,
-        sources=tuple(_source(scan, digest) for scan, digest in zip(scans, digests, strict=True)),
-        shards=cutter.finish(),
-        read=cutter.records,
+        sources=tuple(sources),
+        shards=difference.shards,
+        kept=difference.kept,
+        changes=difference.changes,
+        reasons=tuple(reasons) if difference.changes.again else (),
+        read=sum(source.records for source in sources),
         ignored=len(inputs.ignored),
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Scan:
-    """A file that was looked through: how it stood before, and how many records were taken."""
-
-    file: InputFile
-    state: tuple[int, int]
-    records: int
-
-
-def _scan(files: Sequence[InputFile], cutter: ShardCutter, config: AnnotateConfig) -> list[_Scan]:
-    scans: list[_Scan] = []
+def _plan_all(
+    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes
+) -> tuple[list[Source], Difference]:
+    """Plan to annotate every record."""
+    cutter = ShardCutter(config.planning.shard_bytes)
+    states: list[FileState] = []
+    records: list[int] = []
     taken: set[bytes] = set()
     for file in files:
         room = None if config.limit is None else config.limit - cutter.records
         if room == 0:
             break
-        state, before = _state(file.path), cutter.records
+        states.append(state_of(file.path))
+        before = cutter.records
         found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
         for record in islice(found, room):
             cutter.add(file, record, is_duplicate=not _take(record.doc_id, taken))
-        scans.append(_Scan(file=file, state=state, records=cutter.records - before))
-    return scans
+        records.append(cutter.records - before)
+    read = files[: len(states)]
+    sources = list(map(_source, read, states, hashes.of([file.path for file in read], states), records))
+    return sources, Difference(kept=(), shards=cutter.finish(), changes=Changes(new=cutter.records))
+
+
+def _plan_changes(
+    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes, standing: Standing
+) -> tuple[list[Source], Difference]:
+    """Plan to annotate the records that do not stand.
+
+    Files that stand as they are come first: of two records with one id the one that stands keeps it.
+    """
+    states = [state_of(file.path) for file in files]
+    digests = hashes.of([file.path for file in files], states)
+    comparison = Comparison(standing, config)
+    records: dict[str, int] = {}
+    if config.limit is None:
+        for file, digest in zip(files, digests, strict=True):
+            if comparison.stands(file.path, digest):
+                records[file.path] = comparison.keep(file.path)
+    for file in files:
+        if file.path not in records:
+            room = None if config.limit is None else config.limit - sum(records.values())
+            found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
+            chosen = list(islice(found, room))
+            comparison.compare(file, chosen)
+            records[file.path] = len(chosen)
+    counts = [records[file.path] for file in files]
+    return list(map(_source, files, states, digests, counts)), comparison.finish()
 
 
 def _take(doc_id: str | None, taken: set[bytes]) -> bool:
@@ -191,54 +235,7 @@ def _take(doc_id: str | None, taken: set[bytes]) -> bool:
     return True
 
 
-def _state(path: str) -> tuple[int, int]:
-    """Give a file's size in bytes and the time of its last change in nanoseconds."""
-    try:
-        status = Path(path).stat()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if not S_ISREG(status.st_mode):
-        raise InputError(f"{path}: expected a regular file; take it out of the input")
-    return status.st_size, status.st_mtime_ns
-
-
-def _hash_here(paths: Sequence[str]) -> list[str]:
-    digests = []
-    for path in paths:
-        try:
-            digests.append(file_sha256(Path(path)))
-        except OSError as error:
-            raise unreadable(path, error) from error
-    return digests
-
-
-def _source(scan: _Scan, digest: str) -> Source:
-    if _state(scan.file.path) != scan.state:
-        raise InputError(f"{scan.file.path}: changed while it was being planned; run again when it is complete")
-    return Source(uri=scan.file.path, format=scan.file.format, size=scan.state[0], sha256=digest, records=scan.records)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, prefix="" if key == "config" else f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def _changed_sources(earlier: Sequence[Source], later: Sequence[Source]) -> list[str]:
-    then = {source.uri: source.sha256 for source in earlier}
-    now = {source.uri: source.sha256 for source in later}
-    changes = {
-        "new": [uri for uri in now if uri not in then],
-        "gone": [uri for uri in then if uri not in now],
-        "changed": [uri for uri in now if uri in then and now[uri] != then[uri]],
-    }
-    return [f"input files {kind}: {_some(uris)}" for kind, uris in changes.items() if uris]
-
-
-def _some(uris: Sequence[str]) -> str:
-    shown = ", ".join(uris[:3])
-    return f"{shown} and {len(uris) - 3} more" if len(uris) > 3 else shown
+def _source(file: InputFile, state: FileState, digest: str, records: int) -> Source:
+    if state_of(file.path) != state:
+        raise InputError(f"{file.path}: changed while it was being planned; run again when it is complete")
+    return Source(uri=file.path, format=file.format, size=state.size, sha256=digest, records=records)

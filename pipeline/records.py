@@ -30,11 +30,66 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """A document whose text stands already, under another name, at another place, or with another meta.
+
+    Attributes:
+        was: the id under which it stands.
+        doc_id, source_uri, source_position, meta: what its row says from now on; see Document.
+    """
+
+    was: str
+    doc_id: str
+    source_uri: str
+    source_position: int
+    meta: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Carry:
+    """A committed shard whose rows are taken over as they are.
+
+    Attributes:
+        shard, generation: which commit record.
+        records: how many of its documents and dead letters are taken over.
+        without: ids of the documents that are left behind.
+        without_letters: files whose dead letters are left behind.
+        moves: documents that change their name or place on the way.
+    """
+
+    shard: int
+    generation: int
+    records: int
+    without: tuple[str, ...] = ()
+    without_letters: tuple[str, ...] = ()
+    moves: tuple[Move, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left behind or changed."""
+        return not (self.without or self.without_letters or self.moves)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParsePlace:
+    """A committed shard that holds the parses of documents which are to be tagged again."""
+
+    shard: int
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """The unit of work and of commitment: some pieces, in the order of the input."""
+    """The unit of work and of commitment: rows to take over and pieces to annotate, in the order of the input.
+
+    Attributes:
+        parses: where parses of its documents stand already.
+    """
 
     index: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece, ...] = ()
+    carries: tuple[Carry, ...] = ()
+    parses: tuple[ParsePlace, ...] = ()
 
     @property
     def name(self) -> str:
@@ -44,7 +99,7 @@ class Shard:
     @property
     def records(self) -> int:
         """How many records the planner counted."""
-        return sum(piece.records for piece in self.pieces)
+        return sum(piece.records for piece in self.pieces) + sum(carry.records for carry in self.carries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +200,7 @@ class ShardReport:
 
     Attributes:
         read: records counted by the planner, not by the reader.
+        annotated, unchanged: documents annotated by this commit, and taken over from earlier ones.
         stats: counts and sums for the report, name -> number; equal for equal plans (no times in here).
     """
 

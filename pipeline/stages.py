@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Literal, Protocol, Self, TypeVar
@@ -21,11 +20,13 @@ from models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from models.data import Sentence
 from models.labels import Span
 from models.outputs import Prediction
+from pipeline.carrying import carry_rows
 from pipeline.commits import RunFolder, check_equation
-from pipeline.config import TaggerRunConfig
-from pipeline.counts import count_outcomes
-from pipeline.errors import ConcordError, ModelError
+from pipeline.config import ReaderConfig, TaggerRunConfig
+from pipeline.counts import count_margins, count_rows
+from pipeline.errors import ConcordError, IntegrityError, ModelError
 from pipeline.memory import bound_caches, return_freed
+from pipeline.parses import StoredParses
 from pipeline.parsing.parser import build_parser
 from pipeline.planning import Plan
 from pipeline.readers.base import read_piece
@@ -35,15 +36,22 @@ from pipeline.records import (
     Document,
     ParsedDocument,
     ParsedSentence,
-    Piece,
     Shard,
     ShardReport,
 )
-from pipeline.schema import UNCALIBRATED, annotated_tables, component_signature, error_table, offset_fault
+from pipeline.schema import (
+    SCHEMAS,
+    UNCALIBRATED,
+    annotated_tables,
+    component_signature,
+    error_table,
+    offset_fault,
+    signed_schema,
+)
 from pipeline.writers.parquet import write_part
 
-Read = Callable[[Piece], Iterable[Document | DeadLetter]]
-Parse = Callable[[Sequence[Document | DeadLetter]], list[ParsedDocument | DeadLetter]]
+Read = Callable[[Shard], list[Document | ParsedDocument | DeadLetter]]
+Parse = Callable[[Sequence[Document | ParsedDocument | DeadLetter]], list[ParsedDocument | DeadLetter]]
 Tag = Callable[[Sequence[ParsedDocument | DeadLetter]], list[AnnotatedDocument | DeadLetter]]
 Committed = Callable[[Shard], ShardReport | None]
 Commit = Callable[[Shard, Sequence[AnnotatedDocument | DeadLetter]], ShardReport]
@@ -96,20 +104,45 @@ class Timings:
     words: int = 0
 
 
+class ReadStage:
+    """A shard's pieces to documents; those whose parse stands already come parsed."""
+
+    def __init__(self, config: ReaderConfig, folder: RunFolder) -> None:
+        """Take how to read, and where parses stand."""
+        self._config = config
+        self._folder = folder
+
+    def __call__(self, shard: Shard) -> list[Document | ParsedDocument | DeadLetter]:
+        """Read a shard.
+
+        Raises:
+            InputError: when a file cannot be opened, or has visibly changed since the plan was made.
+            IntegrityError: when the parses that should stand cannot be read.
+            StoreError: when a store fails.
+        """
+        records = [record for piece in shard.pieces for record in read_piece(piece, self._config)]
+        if not shard.parses:
+            return [*records]
+        stored = StoredParses(self._folder, shard.parses)
+        return [(stored.find(record) or record) if isinstance(record, Document) else record for record in records]
+
+
 class ParseStage:
-    """Documents to parsed documents, in groups."""
+    """Documents to parsed documents, in groups; those that are parsed already pass through."""
 
     def __init__(self, parser: DocumentParser, *, batch_documents: int) -> None:
         """Take the parser and how many documents one of its calls gets."""
         self._parser = parser
         self._batch_documents = batch_documents
 
-    def __call__(self, records: Sequence[Document | DeadLetter]) -> list[ParsedDocument | DeadLetter]:
+    def __call__(self, records: Sequence[Document | ParsedDocument | DeadLetter]) -> list[ParsedDocument | DeadLetter]:
         documents = [record for record in records if isinstance(record, Document)]
-        results: list[ParsedDocument | DeadLetter] = [*_letters(records)]
+        parsed: list[ParsedDocument | DeadLetter] = []
         for start in range(0, len(documents), self._batch_documents):
             group = documents[start : start + self._batch_documents]
-            results.extend(_in_bulk(group, self._parser.parse, _parse_letter))
+            parsed.extend(_in_bulk(group, self._parser.parse, _parse_letter))
+        fresh = iter(parsed)
+        results = [next(fresh) if isinstance(record, Document) else record for record in records]
         return [_checked(result) for result in results]
 
 
@@ -200,7 +233,7 @@ class CommitStage:
         self._threshold = threshold
 
     def __call__(self, shard: Shard, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> ShardReport:
-        """Write and commit.
+        """Write and commit, with the rows that the shard takes over before those of its outcomes.
 
         Returns:
             the record that counts: this one, or that of another worker who was first.
@@ -212,19 +245,44 @@ class CommitStage:
         documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         tables, annotated, refused = self._tabulate(documents)
         letters = _in_input_order(shard, [*_letters(outcomes), *refused])
+        if letters:
+            tables["errors"] = error_table(letters, **self._signed)
+        tables, unchanged = self._with_carried(shard, tables)
+        stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
         report = ShardReport(
             shard=shard.index,
             generation=self._generation,
             read=shard.records,
             annotated=len(annotated),
-            unchanged=0,
-            dead_letters=len(letters),
-            stats=count_outcomes(annotated, letters, threshold=self._threshold),
+            unchanged=unchanged,
+            dead_letters=tables["errors"].num_rows if "errors" in tables else 0,
+            stats=dict(sorted(stats.items())),
         )
         check_equation(report, place=f"shard {shard.name}")
-        if letters:
-            tables["errors"] = error_table(letters, **self._signed)
         return self._commit(report, tables, shard)
+
+    def _with_carried(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], int]:
+        """Put the rows that a shard takes over before its own; give the documents among them as well."""
+        sources = []
+        for carry in shard.carries:
+            report = self._folder.committed(carry.shard, generation=carry.generation)
+            if report is None:
+                raise IntegrityError(
+                    f"{self._folder.output}: shard {carry.shard:05d} of generation {carry.generation} is gone, whose "
+                    "rows were to be taken over; run the command again"
+                )
+            sources.append(carry_rows(self._folder.output, report, carry))
+        unchanged = sum(source["documents"].num_rows for source in sources)
+        joined = {
+            name: pa.concat_tables(
+                signed.cast(signed_schema(name, **self._signed))
+                for source in (*sources, tables)
+                if (signed := source.get(name)) is not None
+            )
+            for name in SCHEMAS
+            if any(name in source for source in (*sources, tables))
+        }
+        return joined, unchanged
 
     def _tabulate(
         self, documents: Sequence[AnnotatedDocument]
@@ -257,7 +315,7 @@ class CommitStage:
             return folder.commit(replace(report, files=files))
         except FileNotFoundError:
             # A second driver that finished first has swept the staging folder under us; its record counts.
-            winner = folder.committed(shard, generation=self._generation)
+            winner = folder.committed(shard.index, generation=self._generation)
             if winner is None:
                 raise
             return winner
@@ -284,8 +342,8 @@ class ShardWorker:
         tag = TagStage(tagger, plan.config.tagger)
         folder = RunFolder(Path(plan.config.output))
         return cls(
-            committed=partial(folder.committed, generation=plan.generation),
-            read=partial(read_piece, config=plan.config.reader),
+            committed=lambda shard: folder.committed(shard.index, generation=plan.generation),
+            read=ReadStage(plan.config.reader, folder),
             parse=ParseStage(parser, batch_documents=plan.config.parser.batch_documents),
             tag=tag,
             commit=CommitStage(
@@ -309,18 +367,18 @@ class ShardWorker:
         if standing is not None:
             return standing, Timings()
         clock = [time.perf_counter()]
-        records = [record for piece in shard.pieces for record in self.read(piece)]
+        records = self.read(shard)
         clock.append(time.perf_counter())
         parsed = self.parse(records)
         clock.append(time.perf_counter())
         outcomes = self.tag(parsed)
         clock.append(time.perf_counter())
+        words = sum(_words(outcome) for outcome in outcomes if isinstance(outcome, AnnotatedDocument))
         report = self.commit(shard, outcomes)
         del records, parsed, outcomes
         return_freed()
         clock.append(time.perf_counter())
         read, parse, tag, write = (end - start for start, end in pairwise(clock))
-        words = int(report.stats.get("tokens", 0))
         return report, Timings(read=read, parse=parse, tag=tag, write=write, words=words)
 
 
@@ -360,6 +418,10 @@ def _in_bulk(
             return [letter(items[0], error)]
     middle = len(items) // 2
     return [*_in_bulk(items[:middle], work, letter), *_in_bulk(items[middle:], work, letter)]
+
+
+def _words(document: AnnotatedDocument) -> int:
+    return sum(len(prediction.labels) for prediction in document.predictions)
 
 
 def _letters(records: Iterable[object]) -> list[DeadLetter]:

@@ -2,21 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import chain, repeat
 from typing import Any
 
-from pipeline.annotate import ResolvedTagger, RunReport, annotate, dry_run
+from pipeline.annotate import RunReport, annotate, dry_run
 from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig
 from pipeline.errors import IntegrityError
-from pipeline.signatures import ComponentIdentity
+from pipeline.signatures import ResolvedTagger
 from workflows.config import flatten, names_model
 from workflows.console import Answer, counted, table
 from workflows.environment import code_tags
 from workflows.progress import RunProgress
 from workflows.record import EXPERIMENT, send_or_warn, standing_record, tell_ended
 from workflows.registry import is_reference
-from workflows.status import read_stats
-from workflows.summary import component, describe_run, total_counts
+from workflows.summary import component, describe_changes, describe_run, total_counts
 from workflows.taggers import find_entity_tagger
 
 PLAN_TAG = "concord.plan"
@@ -54,18 +54,26 @@ def preview(config: AnnotateConfig) -> Answer:
     tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
     report = dry_run(config, tagger=tagger)
     executor = config.executor
-    identity = ComponentIdentity(name=tagger.name, version=tagger.version, digest=tagger.digest)
     left = report.shards - report.done_before
+    seconds = _expected_seconds(report)
     rows = [
         ("input", config.input),
         ("output", config.output),
-        ("records", f"{report.read:,} in {counted(report.shards, 'shard')}, {left:,} to do"),
+        ("records", f"{report.read:,}, of which {report.changes.unchanged:,} documents stay as they are"),
+        *zip(chain(["changes"], repeat("")), describe_changes(report), strict=False),
+        ("shards", f"{left:,} to do"),
+        ("time", "unknown: nothing has been timed here yet" if seconds is None else f"about {seconds:,.0f} s"),
         ("parser", config.parser.package),
-        ("tagger", component(identity)),
+        ("tagger", component(tagger.identity)),
         ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
     ]
     return Answer(
-        values={**_values(report, tagger), "dry_run": True, "config": config.model_dump(mode="json")},
+        values={
+            **_values(report, tagger),
+            "dry_run": True,
+            "expected_seconds": seconds,
+            "config": config.model_dump(mode="json"),
+        },
         text=f"{table(rows)}\n\nNothing was written; leave --dry-run out to start.",
     )
 
@@ -80,7 +88,7 @@ def _track(
         if not standing.sent:
             send_or_warn(folder.run)
         return
-    stats = read_stats(folder.run / "stats.json")
+    stats = folder.stats()
     outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters", "shards")}
     rates = {f"words_per_second.{stage}": rate for stage, rate in stats.get("words_per_second", {}).items()}
     share = {"dead_letter_share": report.dead_letters / report.read} if report.read else {}
@@ -104,10 +112,28 @@ def _track(
     )
 
 
+def _expected_seconds(report: RunReport) -> float | None:
+    """Estimate the time of a run from what earlier ones have taken for each document; None where there were none."""
+    folder = RunFolder(report.output)
+    stats, manifest = folder.stats(), folder.manifest()
+    counts = total_counts(manifest) if manifest is not None else {}
+    rate = stats.get("words_per_second", {}).get("run")
+    if not counts.get("documents") or not rate:
+        return None
+    words = counts["tokens"] / counts["documents"]
+    found = report.changes
+    to_parse = found.new + found.changed + found.again - found.parsed
+    # Without parsing, a run takes the share of its time that its other stages take.
+    seconds = stats["seconds"]
+    without_parser = 1 - seconds["parse"] / max(sum(seconds.values()), 1e-9)
+    return float(words * (to_parse + found.parsed * without_parser) / rate)
+
+
 def _values(report: RunReport, tagger: ResolvedTagger) -> dict[str, Any]:
     return {
         **asdict(report),
         "output": str(report.output),
+        "changes": report.changes.model_dump(),
         "report": str(report.report) if report.report is not None else None,
         "words_per_second": report.words_per_second,
         "tagger": {"name": tagger.name, "version": tagger.version, "digest": tagger.digest},

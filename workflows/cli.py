@@ -84,13 +84,15 @@ def verb(
 @click.option("--actors", type=click.IntRange(min=1), help="Workers of the Ray executor.  [default: 2]")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first so many records.")
 @set_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done and write nothing.")
+@click.option("--rehash", is_flag=True, default=None, help="Hash files again whose size and time have not changed.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, why and how long it takes; write nothing.")
 def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **options: Any) -> Answer:
     """Annotate a collection.
 
     INPUT is a file, a folder or a pattern; a YAML file is a job with all its settings.
 
-    The same command resumes a run that was interrupted and leaves a finished one as it is.
+    The same command resumes a run that was interrupted. Over a finished one it annotates what is new or changed in the
+    input, tags all again where the tagger is another, and leaves the rest as it is.
 
     When a run with a model of the registry (models:/...) has ended, its counts, rates and report go to MLflow; if
     MLflow is down then, 'concord registry sync' sends them later.
@@ -602,6 +604,7 @@ def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str,
         "executor": "executor.kind",
         "actors": "executor.actors",
         "limit": "limit",
+        "rehash": "planning.rehash",
     }
     values = {keys[name]: value for name, value in options.items() if value is not None}
     if Path(source).suffix in JOB_SUFFIXES:

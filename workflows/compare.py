@@ -13,11 +13,11 @@ from models.config import ConfigError
 from models.data import Sentence
 from models.training.breakdown import known_names
 from models.training.metrics import entity_spans, word_spans
-from pipeline.annotate import ResolvedTagger
 from pipeline.durable import store_faults, write_over
 from pipeline.errors import InputError
 from pipeline.readers.gold import GoldDocument
 from pipeline.readers.gold_lines import GoldFormat
+from pipeline.signatures import ResolvedTagger
 from workflows.comparison import (
     DocumentChange,
     DocumentLabels,

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from models.config import ConfigError
-from pipeline.annotate import ResolvedTagger
 from pipeline.errors import ModelError
+from pipeline.signatures import ResolvedTagger
 from workflows import evaluate
 from workflows.compare import CompareJob, compare, evidence, file_sha256
 from workflows.compare_page import render_page

@@ -18,9 +18,9 @@ import numpy as np
 from models.base import Tagger
 from models.checkpoint import CONFIG_NAME, ModelLoadError, load_tagger
 from models.config import Config, ConfigError
-from pipeline.annotate import check_trees
 from pipeline.config import ParserConfig, TaggerRunConfig
 from pipeline.errors import ModelError
+from pipeline.generations import check_trees
 from pipeline.memory import bound_caches
 from pipeline.parsing.parser import build_parser, parser_identity
 from pipeline.records import AnnotatedDocument, DeadLetter, Document

@@ -1,11 +1,10 @@
 """How far a run is, from its plan and its commits alone."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from pipeline.commits import RunFolder
+from pipeline.commits import RunFolder, total
 from workflows.console import Answer, table
 from workflows.summary import component, equation
 
@@ -19,21 +18,21 @@ def run(output: Path) -> Answer:
     """
     folder = RunFolder(output.absolute())
     plan = folder.plan()
-    done = folder.done(plan)
+    done = folder.kept(plan) | folder.done(plan)
+    outcome = total(done.values(), generation=plan.generation)
     finished = folder.is_finished(plan)
     values: dict[str, Any] = {
         "output": str(folder.output),
         "finished": finished,
-        "shards": len(plan.shards),
+        "generation": plan.generation,
+        "shards": len(plan.shards) + len(plan.kept),
         "shards_done": len(done),
         "read": plan.read,
         "read_done": sum(report.read for report in done.values()),
-        "annotated": sum(report.annotated for report in done.values()),
-        "unchanged": sum(report.unchanged for report in done.values()),
-        "dead_letters": sum(report.dead_letters for report in done.values()),
+        **asdict(outcome),
         "parser": plan.parser.model_dump(),
         "tagger": plan.tagger.model_dump(),
-        "stats": read_stats(folder.run / "stats.json"),
+        "stats": folder.stats(),
     }
     rows = [
         ("state", "finished" if finished else "not finished; the same annotate command goes on with it"),
@@ -48,11 +47,3 @@ def run(output: Path) -> Answer:
     if rate:
         rows.append(("speed", f"{rate:,.0f} words/s"))
     return Answer(values=values, text=table(rows))
-
-
-def read_stats(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    return found

@@ -46,12 +46,30 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manif
     outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters")}
     parts = [
         equation(outcome),
+        "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, manifest),
         _work_done(report),
         _found(report, manifest),
         _places(report, plan),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def describe_changes(report: RunReport) -> list[str]:
+    """Say how the input differs from what stood, and why documents that stood are done again."""
+    found = report.changes
+    told = {
+        "new": found.new,
+        "changed": found.changed,
+        "moved or renamed": found.moved,
+        "removed": found.removed,
+        "to be tagged again": found.again,
+        "small shards put together": found.compacted,
+    }
+    lines = [", ".join(f"{count:,} {name}" for name, count in told.items() if count) or "nothing has changed"]
+    if found.parsed:
+        lines.append(f"the parses of {found.parsed:,} stand and are used again")
+    return [*lines, *(f"because {reason}" for reason in report.reasons)]
 
 
 def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest) -> str:
@@ -81,7 +99,7 @@ def _letter_line(row: Mapping[str, Any]) -> str:
 def _work_done(report: RunReport) -> str:
     new = report.shards - report.done_before
     if not new:
-        return f"nothing was left to do: {counted(report.shards, 'shard')} committed before"
+        return f"nothing was left to do: {counted(report.read, 'record')} committed before"
     taken = {stage: report.seconds.get(stage, 0.0) for stage in STAGES} | {"run": report.wall_seconds}
     rows = [
         (stage, f"{seconds:.1f} s", f"{report.words / seconds:,.0f} words/s")

@@ -9,8 +9,8 @@ from typing import Any
 
 from models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest, with_own_encoder
 from models.layers.encoder import EncoderConfig, encoder_available
-from pipeline.annotate import ResolvedTagger
 from pipeline.errors import ModelError
+from pipeline.signatures import ResolvedTagger
 from workflows import registry
 from workflows.console import note
 

@@ -132,11 +132,11 @@ def steps_done(output: Path) -> int:
     """Count the steps of a run that can be seen in its folder."""
     run = output / "_run"
     commits = len(list((run / "commits").glob("*/*.json")))
-    return (run / "plan.json").exists() + commits + (run / "manifest.json").exists()
+    return (run / "plans" / "0.json").exists() + commits + (run / "manifest.json").exists()
 
 
 def all_hashes(output: Path) -> dict[str, str]:
-    """Give the sha256 of every part, commit record and the manifest; plan.json names the output folder itself."""
+    """Give the sha256 of every part, commit record and the manifest; the plan names the output folder itself."""
     run = output / "_run"
     records = [run / "manifest.json", *sorted((run / "commits").glob("*/*.json"))]
     return part_hashes(output) | {

@@ -1,7 +1,7 @@
 import gzip
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,9 +9,9 @@ import pytest
 from models.config import ConfigError
 from pipeline.config import AnnotateConfig, ExecutorConfig, PlanningConfig, ReaderConfig
 from pipeline.errors import InputError, PlanError
+from pipeline.hashing import FileHashes
 from pipeline.planning import Plan, make_plan
-from pipeline.records import Document
-from pipeline.signatures import ComponentIdentity, document_signature
+from pipeline.signatures import ComponentIdentity, row_config
 
 PARSER = ComponentIdentity(name="parser_en", digest="1" * 64)
 TAGGER = ComponentIdentity(name="entities_en", version="3", digest="2" * 64)
@@ -23,7 +23,7 @@ def plan_for(
     output: object = "/nowhere/out",
     tagger: ComponentIdentity = TAGGER,
     threads: int = 1,
-    hash_file: Callable[[Sequence[str]], list[str]] | None = None,
+    hashes: FileHashes | None = None,
     **settings: object,
 ) -> Plan:
     config = AnnotateConfig(input=str(where), output=str(output), **settings)
@@ -33,7 +33,7 @@ def plan_for(
         tagger=tagger,
         tagger_folder="/bundle",
         threads=threads,
-        hash_file=hash_file,
+        hashes=hashes,
     )
 
 
@@ -261,56 +261,56 @@ def test_digest_leaves_out_what_cannot_change_the_output(folder: Path) -> None:
     )
 
     assert other.digest == plan.digest
-    assert other.difference(plan) == []
+    assert other.recipe.difference(plan.recipe) == []
 
 
-def test_difference_names_what_decides_the_output(folder: Path) -> None:
+def test_difference_names_what_decides_the_rows(folder: Path) -> None:
     plan = plan_for(folder)
     (folder / "a.txt").write_text("changed")
-    (folder / "b.jsonl").unlink()
-    (folder / "z.txt").write_text("new")
-
-    later = plan_for(
-        folder,
-        tagger=TAGGER.model_copy(update={"version": "4"}),
-        threads=2,
-        planning=PlanningConfig(shard_bytes=7),
-    )
-
-    assert later.digest != plan.digest
-    assert later.difference(plan) == [
-        "planning.shard_bytes: was 500000, is now 7",
-        "tagger.version: was '3', is now '4'",
-        "threads: was 1, is now 2",
-        f"input files new: {folder}/z.txt",
-        f"input files gone: {folder}/b.jsonl",
-        f"input files changed: {folder}/a.txt",
+    cut = plan_for(folder, threads=2, planning=PlanningConfig(shard_bytes=7), limit=1)
+    assert cut.digest != plan.digest
+    assert cut.recipe.difference(plan.recipe) == []
+    other = plan_for(folder, tagger=TAGGER.model_copy(update={"digest": "9" * 64}))
+    assert other.recipe.difference(plan.recipe) == [
+        f"tagger: was '{TAGGER.name}@{TAGGER.digest}', is now '{TAGGER.name}@{'9' * 64}'"
     ]
+    assert other.recipe.parses_alike(plan.recipe)
 
 
-def test_large_inputs_are_hashed_by_the_hasher_that_is_given(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
+ROW_CHANGES = {
+    "reader": {"format": "text", "id_field": "x", "text_field": "x", "encoding": "latin-1"},
+    "parser": {
+        "package": "other",
+        "language": "de",
+        "sentence_cap": 20,
+        "batch_documents": 7,
+        "device": "auto",
+    },
+    "tagger": {"device": "auto", "precision": "bf16", "batch_words": 7, "samples": 3, "threshold": 0.1},
+}
+ELSEWHERE = {"parser": {"directory"}, "tagger": {"model", "accept_parser"}}
 
-    def hash_file(paths: Sequence[str]) -> list[str]:
-        return ["f" * 64 for _ in paths]
 
-    small = plan_for(tmp_path, hash_file=hash_file)
-    large = plan_for(tmp_path, hash_file=hash_file, planning=PlanningConfig(hash_with_ray_bytes=3))
-
-    assert small.sources[0].sha256 != "f" * 64
-    assert large.sources[0].sha256 == "f" * 64
+@pytest.mark.parametrize("section", ROW_CHANGES)
+def test_every_field_that_can_change_a_row_counts(section: str) -> None:
+    plain = AnnotateConfig(input="/in", output="/out")
+    fields = set(type(getattr(plain, section)).model_fields) - ELSEWHERE.get(section, set())
+    assert fields == ROW_CHANGES[section].keys()
+    for name, value in ROW_CHANGES[section].items():
+        changed = getattr(plain, section).model_copy(update={name: value})
+        assert row_config(plain.model_copy(update={section: changed})) != row_config(plain), name
 
 
 def test_file_that_changes_while_it_is_planned_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(lines("a"))
 
-    def hash_file(paths: Sequence[str]) -> list[str]:
+    def change_and_hash(paths: Sequence[str]) -> list[str]:
         path.write_bytes(lines("a", "b"))
         return ["f" * 64 for _ in paths]
 
     with pytest.raises(InputError, match="changed while it was being planned"):
-        plan_for(path, hash_file=hash_file, planning=PlanningConfig(hash_with_ray_bytes=1))
+        plan_for(path, hashes=FileHashes(hash_files=change_and_hash))
 
 
 @pytest.mark.parametrize(
@@ -322,28 +322,3 @@ def test_encoding_that_cannot_be_used_is_refused(tmp_path: Path, name: str, enco
 
     with pytest.raises(ConfigError, match=rf"reader\.encoding: .*{expected}"):
         plan_for(tmp_path, reader=ReaderConfig(encoding=encoding))
-
-
-def test_document_signature_follows_all_that_decides_the_rows() -> None:
-    document = Document(doc_id="a", text="text", source_uri="/x", source_position=0)
-    config = AnnotateConfig(input="/in", output="/out")
-
-    def sign(document: Document = document, config: AnnotateConfig = config, **changes: object) -> str:
-        settings = {"parser": "p", "tagger": "t", "schema_version": 1, "threads": 1} | changes
-        return document_signature(document, config=config, **settings)
-
-    moved = Document(doc_id="a", text="text", source_uri="/y", source_position=7)
-    elsewhere = config.model_copy(update={"output": "/other", "planning": PlanningConfig(shard_bytes=1)})
-    assert sign() == sign(moved) == sign(config=elsewhere)
-    other_text = Document(doc_id="a", text="Text", source_uri="/x", source_position=0)
-    other_cap = config.model_copy(update={"parser": config.parser.model_copy(update={"sentence_cap": 10})})
-    signatures = {
-        sign(),
-        sign(other_text),
-        sign(config=other_cap),
-        sign(parser="q"),
-        sign(tagger="u"),
-        sign(schema_version=2),
-        sign(threads=2),
-    }
-    assert len(signatures) == 7

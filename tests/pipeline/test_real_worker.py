@@ -15,9 +15,10 @@ from runs import committed_bytes, job
 from models.checkpoint import save_tagger, tagger_digest
 from models.data import Sentence, Vocabulary
 from models.registry import build_tagger
-from pipeline.annotate import ResolvedTagger, annotate
+from pipeline.annotate import annotate
 from pipeline.commits import verify
 from pipeline.errors import ModelError
+from pipeline.signatures import ResolvedTagger
 
 REPRESENTATION = {"word_dimension": 8, "characters": None}
 TEXTS = (

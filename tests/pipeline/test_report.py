@@ -135,7 +135,7 @@ def test_report_draws_the_threshold_of_the_run(
     finish_run: FinishRun, tmp_path: Path, own: dict[str, float], chosen: float | None, line: str | None
 ):
     output = finish_run(NEWS)
-    plan_path = output / "_run" / "plan.json"
+    plan_path = output / "_run" / "plans" / "0.json"
     plan = json.loads(plan_path.read_bytes())
     plan["config"]["tagger"]["threshold"] = chosen
     plan_path.write_bytes(orjson.dumps(plan))

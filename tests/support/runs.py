@@ -12,10 +12,11 @@ from typing import Any
 import fakes
 
 from models.config import ConfigError
-from pipeline.annotate import ResolvedTagger, RunReport, annotate
+from pipeline.annotate import RunReport, annotate
 from pipeline.config import AnnotateConfig
 from pipeline.durable import CRASH_VARIABLE
 from pipeline.errors import ConcordError
+from pipeline.signatures import ResolvedTagger
 
 TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")

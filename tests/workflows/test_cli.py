@@ -121,7 +121,7 @@ def test_annotate_tells_the_equation_and_where_to_look(finished: tuple[Path, Res
 def test_a_finished_run_has_nothing_left_to_do(finished: tuple[Path, Result], collection: Path) -> None:
     output, _ = finished
     job = collection.parent / "job.yaml"
-    model = json.loads((output / "_run/plan.json").read_bytes())["config"]["tagger"]["model"]
+    model = json.loads((output / "_run/plans/0.json").read_bytes())["config"]["tagger"]["model"]
     job.write_text(f"input: {collection}\noutput: {output}\ntagger: {{model: {model}}}\nmax_dead_letters: 0.5\n")
     again = concord("annotate", job, "--json")
     assert again.exit_code == 0, again.output
@@ -145,7 +145,8 @@ def test_a_dry_run_writes_nothing(collection: Path, tiny_bundle: Path, tmp_path:
     arguments = ("annotate", collection, "-o", output, "-m", tiny_bundle, "--limit", 2, "--dry-run")
     result = concord(*arguments)
     assert result.exit_code == 0, result.output
-    assert "2 in 1 shard, 1 to do" in result.stdout
+    assert "2 new" in result.stdout
+    assert "nothing has been timed here yet" in result.stdout
     values = json.loads(concord(*arguments, "--json").stdout)
     assert values["dry_run"]
     assert (values["read"], values["shards"], values["done_before"]) == (2, 1, 0)
@@ -153,13 +154,27 @@ def test_a_dry_run_writes_nothing(collection: Path, tiny_bundle: Path, tmp_path:
     assert not output.exists()
 
 
-def test_another_plan_in_the_output_is_refused(
+def test_an_output_of_another_input_is_refused(
+    finished: tuple[Path, Result], collection: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    output, _ = finished
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(collection.read_bytes())
+    result = concord("annotate", other, "-o", output, "-m", tiny_bundle)
+    assert result.exit_code == 2
+    assert f"holds the annotation of {collection}" in result.stderr
+
+
+def test_a_dry_run_says_what_is_done_again_and_why(
     finished: tuple[Path, Result], collection: Path, tiny_bundle: Path
 ) -> None:
     output, _ = finished
-    result = concord("annotate", collection, "-o", output, "-m", tiny_bundle, "--set", "tagger.batch_words=7")
-    assert result.exit_code == 2
-    assert "holds a run of another plan" in result.stderr
+    settings = ("--set", "tagger.batch_words=7", "--dry-run")
+    result = concord("annotate", collection, "-o", output, "-m", tiny_bundle, *settings)
+    assert "because tagger.batch_words: was 4096, is now 7" in result.stdout
+    values = json.loads(concord("annotate", collection, "-o", output, "-m", tiny_bundle, *settings, "--json").stdout)
+    assert values["changes"]["again"] == values["changes"]["parsed"] > 0
+    assert values["expected_seconds"] > 0
 
 
 def test_status_of_a_finished_run(finished: tuple[Path, Result]) -> None:

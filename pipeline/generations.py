@@ -1,0 +1,212 @@
+"""Which plan a job works on: the one that was begun, the finished one, or that of the next generation."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from pipeline.commits import Manifest, RunFolder
+from pipeline.config import AnnotateConfig
+from pipeline.errors import IntegrityError, ModelError, PlanError
+from pipeline.executors.auth import settle_auth_mode
+from pipeline.hashing import FileHashes, hash_here
+from pipeline.parsing.parser import parser_identity
+from pipeline.planning import Plan, make_plan
+from pipeline.records import ParsePlace, ShardReport
+from pipeline.schema import SCHEMA_VERSION, component_signature
+from pipeline.signatures import ComponentIdentity, Recipe, ResolvedTagger, row_config
+from pipeline.standing import Standing, StandingFile, look_over, place_of
+
+_MOST_LOCAL_THREADS = 4
+
+
+class Planner:
+    """Finds out what a job has to do in its output folder; writes nothing.
+
+    Attributes:
+        hashes: of the input's files, to be kept for the next run.
+    """
+
+    def __init__(
+        self,
+        config: AnnotateConfig,
+        folder: RunFolder,
+        *,
+        tagger: ResolvedTagger,
+        parser: ComponentIdentity | None = None,
+    ) -> None:
+        """Take a configuration with absolute paths.
+
+        Args:
+            parser: that of the configuration if None.
+
+        Raises:
+            ModelError: when the parser is not installed, or the tagger learned from other trees than it gives.
+        """
+        self._config = config
+        self._folder = folder
+        self._tagger = tagger
+        self._parser = parser or parser_identity(config.parser)
+        if not config.tagger.accept_parser:
+            check_trees(tagger.name, tagger.trees, parser=component_signature(self._parser))
+        self._recipe = Recipe(
+            schema_version=SCHEMA_VERSION,
+            parser=component_signature(self._parser),
+            tagger=component_signature(tagger.identity),
+            config=row_config(config),
+        )
+        hash_files = partial(_hash_files, config) if config.executor.kind == "ray" else hash_here
+        self.hashes = FileHashes(folder.run / "files.json", hash_files=hash_files, trust=not config.planning.rehash)
+
+    def settle(self) -> Plan:
+        """Give the plan to work on.
+
+        Raises:
+            PlanError: when the folder holds the annotation of another input, or too much of the input is gone.
+            InputError, StoreError, ConfigError: when the input cannot be planned.
+            IntegrityError: when what stands cannot be read.
+        """
+        folder = self._folder
+        if folder.latest_generation() is None:
+            return self._plan(0)
+        latest, manifest = folder.plan(), self._manifest()
+        self._check_input(latest)
+        if manifest is not None and manifest.generation == latest.generation:
+            return self._follow(latest)
+        base = folder.plan(manifest.generation) if manifest is not None else None
+        again = self._plan(latest.generation, base=base)
+        if again.digest == latest.digest:
+            return again
+        return self._plan(latest.generation + 1, base=base, begun=latest)
+
+    def _manifest(self) -> Manifest | None:
+        """Read the manifest; a broken one tells nothing that plans and commit records do not."""
+        try:
+            return self._folder.manifest()
+        except IntegrityError:
+            return None
+
+    def _follow(self, finished: Plan) -> Plan:
+        """Give what comes after a finished generation: itself if nothing has changed since."""
+        if not self._folder.is_whole(finished) and finished.stands_alone:
+            # Harmed since: the same plan again gives the bytes that are gone.
+            again = self._plan(finished.generation)
+            if again.digest == finished.digest:
+                return again
+        following = self._plan(finished.generation + 1, base=finished)
+        standing = self._folder.kept(finished) | self._folder.done(finished)
+        untouched = {(carry.shard, carry.generation) for carry in following.kept}
+        whole = untouched == {(report.shard, report.generation) for report in standing.values()}
+        if following.shards or not whole:
+            return following
+        return finished.model_copy(update={"changes": following.changes, "reasons": following.reasons})
+
+    def _plan(self, generation: int, *, base: Plan | None = None, begun: Plan | None = None) -> Plan:
+        """Make the plan of a generation.
+
+        Args:
+            base: the plan of a finished generation.
+            begun: that of a generation after it, which was interrupted and no longer fits.
+        """
+        plans = [plan for plan in (base, begun) if plan is not None]
+        standing = self._look_over(plans, files=_known_files(base, begun)) if plans else None
+        plan = make_plan(
+            self._config,
+            parser=self._parser,
+            tagger=self._tagger.identity,
+            tagger_folder=self._tagger.folder.absolute(),
+            threads=_threads(self._config, self._folder),
+            generation=generation,
+            standing=standing,
+            reasons=[line for plan in plans for line in self._recipe.difference(plan.recipe)],
+            hashes=self.hashes,
+        )
+        if standing is not None and plan.changes.removed > self._config.max_removed * len(standing.documents):
+            raise PlanError(
+                f"{self._config.input}: {plan.changes.removed:,} of the {len(standing.documents):,} documents in "
+                f"{self._folder.output} are gone; see that the input is all there, or allow it with --set max_removed=1"
+            )
+        return plan
+
+    def _check_input(self, latest: Plan) -> None:
+        if latest.config.input != self._config.input and not self._config.accept_input:
+            raise PlanError(
+                f"{self._folder.output}: holds the annotation of {latest.config.input}, this job reads "
+                f"{self._config.input}: give another --output folder, or --set accept_input=true where the collection "
+                "is to follow the new input"
+            )
+
+    def _look_over(self, plans: Sequence[Plan], *, files: Mapping[str, StandingFile]) -> Standing:
+        """Look over what these generations, the earlier first, have committed."""
+        reports: dict[ParsePlace, ShardReport] = {}
+        current: set[ParsePlace] = set()
+        parsed: set[ParsePlace] = set()
+        for plan in plans:
+            done = self._folder.done(plan)
+            for shard in plan.shards:
+                for carry in shard.carries if shard.index in done else ():
+                    reports.pop(ParsePlace(shard=carry.shard, generation=carry.generation), None)
+            own = {place_of(report): report for report in (*self._folder.kept(plan).values(), *done.values())}
+            reports |= own
+            if not self._recipe.difference(plan.recipe):
+                current |= own.keys()
+            if self._recipe.parses_alike(plan.recipe):
+                parsed |= own.keys()
+        return look_over(
+            self._folder.output,
+            list(reports.values()),
+            current=current & reports.keys(),
+            parsed=parsed & reports.keys(),
+            files=files,
+        )
+
+
+def check_trees(name: str, trees: str | None, *, parser: str) -> None:
+    """Refuse a tagger that learned from other trees than it would be given.
+
+    Args:
+        name, trees: of the tagger (models.base.Tagger.trees).
+        parser: the signature of the parser that it would work with.
+
+    Raises:
+        ModelError: when these are not the same.
+    """
+    if trees not in (None, parser):
+        raise ModelError(
+            f"tagger.model: {name} learned from trees of {trees!r}, this run's are of {parser!r}; its labels would "
+            "suffer. Choose the same parser under 'parser', or give the training corpora this parser's trees "
+            "(concord parse) and train anew; --set tagger.accept_parser=true goes on all the same"
+        )
+
+
+def _known_files(base: Plan | None, begun: Plan | None) -> dict[str, StandingFile]:
+    """Give the input files of which a finished generation holds every record, and no later one has touched any."""
+    if base is None or base.config.limit is not None:
+        # With a limit, the last file was not read to its end.
+        return {}
+    later = {source.uri: source.sha256 for source in begun.sources} if begun is not None else None
+    return {
+        source.uri: StandingFile(source.sha256, source.records)
+        for source in base.sources
+        if later is None or later.get(source.uri) == source.sha256
+    }
+
+
+def _threads(config: AnnotateConfig, folder: RunFolder) -> int:
+    """Settle the threads of a worker: as configured, else as the standing plan has them, else by the executor."""
+    if config.executor.threads is not None:
+        return config.executor.threads
+    if folder.latest_generation() is not None:
+        return folder.plan().threads
+    if config.executor.kind == "ray":
+        return 1
+    return min(_MOST_LOCAL_THREADS, len(os.sched_getaffinity(0)))
+
+
+def _hash_files(config: AnnotateConfig, paths: Sequence[str]) -> list[str]:
+    if sum(Path(path).stat().st_size for path in paths) <= config.planning.hash_with_ray_bytes:
+        return hash_here(paths)
+    settle_auth_mode(os.environ.get("RAY_ADDRESS"))
+    from pipeline.executors.ray_cluster import hash_files
+
+    return hash_files(paths)

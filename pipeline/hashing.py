@@ -1,0 +1,109 @@
+"""Hashes of input files, remembered from run to run."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from stat import S_ISREG
+from typing import NamedTuple
+
+import orjson
+
+from pipeline.durable import file_sha256, store_faults, write_over
+from pipeline.errors import InputError
+from pipeline.readers.base import unreadable
+
+HashFiles = Callable[[Sequence[str]], list[str]]
+
+# A file that was changed this short a time ago may change again without a sign in its time.
+_SETTLED_SECONDS = 2.0
+
+
+class FileState(NamedTuple):
+    """Size in bytes and time of the last change in nanoseconds."""
+
+    size: int
+    changed: int
+
+
+def state_of(path: str) -> FileState:
+    """Look at a file.
+
+    Raises:
+        InputError: when it is none, or cannot be looked at.
+        StoreError: when its store fails.
+    """
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if not S_ISREG(status.st_mode):
+        raise InputError(f"{path}: expected a regular file; take it out of the input")
+    return FileState(status.st_size, status.st_mtime_ns)
+
+
+def hash_here(paths: Sequence[str]) -> list[str]:
+    """Give the sha256, in hex, of files, one after the other in this process.
+
+    Raises:
+        InputError, StoreError: when one cannot be read.
+    """
+    digests = []
+    for path in paths:
+        try:
+            digests.append(file_sha256(Path(path)))
+        except OSError as error:
+            raise unreadable(path, error) from error
+    return digests
+
+
+class FileHashes:
+    """Hashes files, but those whose size and time are as when they were hashed last.
+
+    The memory is a file of its own that may be lost at any time: it spares work and decides nothing else.
+    """
+
+    def __init__(self, memory: Path | None = None, *, hash_files: HashFiles = hash_here, trust: bool = True) -> None:
+        """Begin.
+
+        Args:
+            memory: the file that earlier runs have kept; nothing is remembered if None.
+            hash_files: gives the sha256 in hex of each of the files, in order.
+            trust: go by what is remembered; else every file is hashed.
+        """
+        self._memory = memory
+        self._hash_files = hash_files
+        self._known = _read(memory) if trust else {}
+        self._seen: dict[str, list[object]] = {}
+
+    def of(self, paths: Sequence[str], states: Sequence[FileState]) -> list[str]:
+        """Give the sha256, in hex, of files that are in these states.
+
+        Raises:
+            InputError, StoreError: when one cannot be read.
+        """
+        known = {
+            path: str(self._known[path][2])
+            for path, state in zip(paths, states, strict=True)
+            if self._known.get(path, [])[:2] == list(state)
+        }
+        unknown = [path for path in paths if path not in known]
+        known |= zip(unknown, self._hash_files(unknown), strict=True)
+        settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
+        for path, state in zip(paths, states, strict=True):
+            if state.changed < settled:
+                self._seen[path] = [*state, known[path]]
+        return [known[path] for path in paths]
+
+    def keep(self, *, staging: Path) -> None:
+        """Write down what was seen, for the next run."""
+        if self._memory is not None and self._seen != self._known:
+            with store_faults(self._memory):
+                write_over(self._memory, orjson.dumps(self._seen), staging=staging)
+
+
+def _read(memory: Path | None) -> Mapping[str, list[object]]:
+    try:
+        known = orjson.loads(memory.read_bytes()) if memory is not None else {}
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        return {}
+    return known if isinstance(known, dict) else {}
