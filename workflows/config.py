@@ -105,12 +105,13 @@ class GateConfig(GoldFormat):
     """Points of F1 (of accuracy for token labels) over the champion; the gain must be above 0 in any case."""
     slices: dict[str, str] = Field(default_factory=dict)
     """Name -> what is in it, written as after the name in ``concord compare --slice``."""
-    slice_tolerance: float = Field(default=2.0, ge=0)
-    """Points that a slice may lose at most by the lower end of its interval; the fewer its names, the wider that is."""
+    slice_tolerance: float = Field(default=5.0, ge=0)
+    """Points that a slice may lose at most by the lower end of its interval: that it is no worse must be shown, and the
+    fewer its names, the wider the interval."""
     throughput_ratio: float = Field(default=0.8, ge=0)
     """Least speed as a share of the champion's, both timed by turns in the same process; 0 asks for none."""
     throughput_turns: int = Field(default=5, ge=1)
-    """How often each labels the promotion set for that; the median of the ratios counts."""
+    """How often each labels the beginning of the promotion set for that; the median of the ratios counts."""
     min_f1: float = Field(default=50.0, ge=0, le=100)
     """What the first champion needs, in percent (accuracy for token labels): there is none to compare it with."""
     unknown_provenance: Literal["refuse", "allow"] = "refuse"

@@ -322,14 +322,14 @@ def _moved(line: Entry, values: dict[str, Any], findings: _Findings) -> Answer:
 
 def _text(head: str, values: dict[str, Any], findings: _Findings) -> str:
     uses = values["uses"]
-    used = f"{counted(uses, 'time')} before; the more often, the less it proves" if uses else "never before"
+    used = f"had been used {counted(uses, 'time')} before" if uses else "had not been used before"
     lines = [head, "", describe_conditions(findings.conditions), ""]
     if "digest" in findings.failed:
         lines.append("Nothing else can be looked at without the files.")
     return "\n".join(
         [
             *lines,
-            f"The promotion set was used {used}.",
+            f"The promotion set {used}; the more often, the less it proves.",
             f"evidence {values['evidence'][:12]} at {values['evidence_place']}",
         ]
     )

@@ -7,7 +7,9 @@ import pytest
 
 from models.checkpoint import load_tagger
 from models.config import ConfigError
+from models.data import Sentence
 from models.training.significance import Difference
+from workflows import gate
 from workflows.comparison import Line
 from workflows.config import GateConfig, read_gate, read_yaml
 from workflows.corpora import read_corpora
@@ -45,12 +47,12 @@ def part(name: str, *, low: float) -> Line:
 
 def test_the_gate_of_the_house_writes_every_key_out() -> None:
     path = CHECKOUT / "conf/promote.yaml"
-    gate = read_gate(path)
+    config = read_gate(path)
     assert set(read_yaml(path)) == set(GateConfig.model_fields)
     own = {"data", "slices"}
-    assert gate.model_dump(exclude=own) == GateConfig(data=[]).model_dump(exclude=own)
-    assert all(Path(corpus).is_absolute() for corpus in gate.data)
-    assert [parse_slice(f"{name}={condition}").name for name, condition in gate.slices.items()] == list(gate.slices)
+    assert config.model_dump(exclude=own) == GateConfig(data=[]).model_dump(exclude=own)
+    assert all(Path(corpus).is_absolute() for corpus in config.data)
+    assert [parse_slice(f"{name}={text}").name for name, text in config.slices.items()] == list(config.slices)
 
 
 def test_a_gate_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
@@ -121,3 +123,15 @@ def test_speeds_are_taken_by_turns(tiny_bundle: Path) -> None:
     assert len(found["seconds"]) == 4
     ratios = sorted(turn["champion"] / turn["candidate"] for turn in found["seconds"])
     assert ratios[1] <= found["ratio"] <= ratios[2]
+
+
+def test_no_more_documents_are_timed_than_needed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger = load_tagger(tiny_bundle)
+    asked: list[int] = []
+    monkeypatch.setattr(tagger, "predict_documents", lambda documents: asked.append(len(documents)))
+    document = [Sentence(words=("Ada", "slept", "."))]
+    for words, expected in ((1, 1), (3, 1), (4, 2), (100, 5)):
+        monkeypatch.setattr(gate, "TIMED_WORDS", words)
+        speed_ratio(tagger, tagger, [document] * 5, turns=1)
+        assert set(asked) == {expected}
+        asked.clear()
