@@ -34,14 +34,6 @@ class Registration(Config):
     alias: str | None = None
 
 
-class Corpus(Config):
-    """A file that the run has read; see tracking.Dataset."""
-
-    place: str
-    sha256: str
-    role: str
-
-
 class Metrics(Config):
     """What was measured at one step."""
 
@@ -65,7 +57,7 @@ class RunRecord(Config):
     ended_ms: int | None = None
     parameters: dict[str, str]
     tags: dict[str, str]
-    corpora: list[Corpus] = Field(default_factory=list)
+    datasets: list[Dataset] = Field(default_factory=list)
     metrics: list[Metrics] = Field(default_factory=list)
     files: list[str] = Field(default_factory=list)
     """Paths below the record's folder."""
@@ -126,7 +118,7 @@ def begin(
     name: str,
     parameters: Mapping[str, object],
     tags: Mapping[str, str],
-    corpora: Sequence[Corpus] = (),
+    datasets: Sequence[Dataset] = (),
 ) -> RecordedRun:
     """Open a run in the store, or go on with the one whose record stands in the folder.
 
@@ -142,7 +134,7 @@ def begin(
         started_ms=standing.started_ms if standing is not None else _now(),
         parameters={key: str(value) for key, value in parameters.items()},
         tags=dict(tags),
-        corpora=list(corpora),
+        datasets=list(datasets),
         metrics=standing.metrics if standing is not None else [],
     )
     run = _open(record)
@@ -263,9 +255,9 @@ def find_records(places: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def corpus(place: str, role: str) -> Corpus:
+def dataset(place: str, role: str) -> Dataset:
     """Describe a file that a run reads."""
-    return Corpus(place=place, sha256=file_sha256(Path(place)), role=role)
+    return Dataset(place=place, sha256=file_sha256(Path(place)), role=role)
 
 
 def _open(record: RunRecord) -> Run:
@@ -273,8 +265,8 @@ def _open(record: RunRecord) -> Run:
         experiment=record.experiment,
         name=record.name,
         parameters=record.parameters,
-        tags={**record.tags, **{f"sha256 {_short(corpus.place)}": corpus.sha256 for corpus in record.corpora}},
-        datasets=[Dataset(place=corpus.place, sha256=corpus.sha256, role=corpus.role) for corpus in record.corpora],
+        tags={**record.tags, **{f"sha256 {read.name}": read.sha256 for read in record.datasets}},
+        datasets=record.datasets,
         key=record.key,
         started_ms=record.started_ms,
     )
@@ -282,7 +274,3 @@ def _open(record: RunRecord) -> Run:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-def _short(place: str) -> str:
-    return f"{Path(place).parent.name}/{Path(place).name}"

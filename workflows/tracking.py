@@ -10,10 +10,10 @@ import socket
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from models.config import Config
 from pipeline.errors import ModelError, StoreError
 from workflows.environment import has_ended, process_name
 from workflows.locks import exclusive
@@ -38,18 +38,19 @@ class TrackingError(StoreError):
         self.code = code
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dataset:
-    """A file that a run has read.
-
-    Attributes:
-        sha256: of the file, in hex.
-        role: what it was read for, such as training or validation.
-    """
+class Dataset(Config):
+    """A file that a run has read."""
 
     place: str
     sha256: str
+    """In hex."""
     role: str
+    """What it was read for, such as training or validation."""
+
+    @property
+    def name(self) -> str:
+        """Its folder and name."""
+        return f"{Path(self.place).parent.name}/{Path(self.place).name}"
 
 
 class Run:
@@ -264,8 +265,7 @@ def _log_datasets(client: Any, run_id: str, datasets: Sequence[Dataset]) -> None
             # It knows local files by two names of one kind, and says so each time.
             warnings.simplefilter("ignore", UserWarning)
             source = resolve_dataset_source(dataset.place)
-        name = f"{Path(dataset.place).parent.name}/{Path(dataset.place).name}"
-        found = MetaDataset(source, name=name, digest=dataset.sha256[:LONGEST_DIGEST])
+        found = MetaDataset(source, name=dataset.name, digest=dataset.sha256[:LONGEST_DIGEST])
         tags = [InputTag("mlflow.data.context", dataset.role), InputTag("sha256", dataset.sha256)]
         inputs.append(DatasetInput(found._to_mlflow_entity(), tags))
     if inputs:

@@ -31,7 +31,7 @@ from workflows.corpora import Documents, entity_types, gold_format, read_corpora
 from workflows.curves import draw_curves
 from workflows.environment import code_tags, describe_environment
 from workflows.provenance import Provenance, describe_part, write_provenance
-from workflows.record import RecordedRun, Registration, begin, corpus
+from workflows.record import RecordedRun, Registration, begin, dataset
 from workflows.tracking import RunStatus
 
 JOB_NAME = "job.json"
@@ -229,7 +229,7 @@ def _begin(job: TrainJob, tagger: Tagger, folder: Path) -> RecordedRun:
         name=folder.name,
         parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
         tags={"concord.kind": "training", "concord.job": job.digest, **code_tags()},
-        corpora=[corpus(path, role) for path, role in roles],
+        datasets=[dataset(path, role) for path, role in roles],
     )
 
 

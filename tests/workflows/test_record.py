@@ -18,7 +18,7 @@ from pipeline.errors import InputError
 from workflows import record, registry, tracking
 from workflows.cli import main
 from workflows.environment import process_name
-from workflows.record import RECORD_NAME, Registration, begin, corpus, find_records, read_record, send, write_record
+from workflows.record import RECORD_NAME, Registration, begin, dataset, find_records, read_record, send, write_record
 from workflows.registry import versions
 from workflows.tracking import Run, TrackingError, tracking_uri
 
@@ -43,7 +43,7 @@ def work(folder: Path, *, status: tracking.RunStatus | None = "FINISHED") -> reg
         name="mine",
         parameters={"a": 1},
         tags={"who": "me"},
-        corpora=[corpus(str(folder / "result.json"), "training")],
+        datasets=[dataset(str(folder / "result.json"), "training")],
     )
     for epoch in (1, 2):
         run.log_metrics({"loss": 1.0 / epoch}, step=epoch)
