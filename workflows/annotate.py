@@ -1,20 +1,22 @@
 """One annotation run."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain, repeat
 from typing import Any
 
+from models.config import ConfigError
 from pipeline.annotate import RunReport, annotate, dry_run
-from pipeline.commits import RunFolder
+from pipeline.commits import Manifest, RunFolder
 from pipeline.config import AnnotateConfig
-from pipeline.errors import IntegrityError
+from pipeline.errors import ConcordError, IntegrityError
 from pipeline.signatures import ResolvedTagger
 from workflows.config import flatten, names_model
-from workflows.console import Answer, counted, table
+from workflows.console import Answer, counted, note, table
 from workflows.environment import code_tags
 from workflows.progress import RunProgress
-from workflows.record import EXPERIMENT, send_or_warn, standing_record, tell_ended
+from workflows.record import COLLECTION_OUTBOX, EXPERIMENT, read_record, send_or_warn, standing_record, tell_ended
 from workflows.registry import is_reference
 from workflows.summary import component, describe_changes, describe_run, total_counts
 from workflows.taggers import find_entity_tagger
@@ -37,7 +39,7 @@ def run(config: AnnotateConfig) -> Answer:
     if manifest is None:
         raise IntegrityError(f"{folder.manifest_path}: gone as soon as the run was finished; run the command again")
     if is_reference(config.tagger.model):
-        _track(config, tagger, report, folder=folder, counts=total_counts(manifest))
+        _try_track(config, tagger, report, folder=folder, manifest=manifest)
     return Answer(
         values={**_values(report, tagger), "counts": total_counts(manifest)},
         text=describe_run(report, config=config, plan=plan, manifest=manifest),
@@ -78,38 +80,64 @@ def preview(config: AnnotateConfig) -> Answer:
     )
 
 
-def _track(
-    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: RunFolder, counts: Mapping[str, int]
+def _try_track(
+    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: RunFolder, manifest: Manifest
 ) -> None:
-    """Log a run whose tagger came from the registry, once, linked to the version; the run itself never fails by it."""
-    plan = folder.plan()
-    standing = standing_record(folder.run)
-    if standing is not None and standing.tags.get(PLAN_TAG) == plan.digest:
+    try:
+        _track(config, tagger, report, folder=folder, manifest=manifest)
+    except (OSError, ConcordError, ConfigError) as error:
+        note(f"Warning: the run is done and whole, but there is no record of it for MLflow: {error}")
+
+
+def _track(
+    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: RunFolder, manifest: Manifest
+) -> None:
+    """Log a run whose tagger came from the registry, once, linked to the version."""
+    outbox = report.output / COLLECTION_OUTBOX
+    place = outbox / str(manifest.generation)
+    standing = standing_record(place)
+    if standing is not None and standing.tags[PLAN_TAG] == manifest.plan:
         if not standing.sent:
-            send_or_warn(folder.run)
+            send_or_warn(place)
         return
-    stats = folder.stats()
-    outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters", "shards")}
-    rates = {f"words_per_second.{stage}": rate for stage, rate in stats.get("words_per_second", {}).items()}
-    share = {"dead_letter_share": report.dead_letters / report.read} if report.read else {}
+    place.mkdir(parents=True, exist_ok=True)
+    # Copies: the next run writes over what stands in the collection, and the store may be down till then.
+    files = [name for name in KEPT if (folder.run / name).exists()]
+    for name in files:
+        shutil.copy(folder.run / name, place)
     tell_ended(
-        folder.run,
+        place,
         experiment=EXPERIMENT,
         name=report.output.name,
-        seconds=stats.get("wall_seconds", 0.0),
+        seconds=report.wall_seconds,
         parameters=flatten(config.model_dump(mode="json")),
         tags={
             "concord.kind": "annotation",
             "concord.model": f"models:/{tagger.name}/{tagger.version}",
-            "concord.model.name": tagger.name,
-            "concord.model.version": str(tagger.version),
             "concord.digest": tagger.digest,
-            PLAN_TAG: plan.digest,
+            PLAN_TAG: manifest.plan,
             **code_tags(),
         },
-        metrics={**outcome, **share, **rates, **{f"counts.{name}": count for name, count in counts.items()}},
-        files=[name for name in KEPT if (folder.run / name).exists()],
+        metrics=_metrics(report, counts=total_counts(manifest)),
+        files=files,
     )
+    for earlier in set(outbox.iterdir()) - {place}:
+        if read_record(earlier).sent:
+            shutil.rmtree(earlier)
+
+
+def _metrics(report: RunReport, *, counts: Mapping[str, int]) -> dict[str, float]:
+    """Give outcome, changes and counts of a collection, and the rates of the call that finished it."""
+    outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters", "shards")}
+    share = {"dead_letter_share": report.dead_letters / report.read} if report.read else {}
+    seconds = {**report.seconds, "run": report.wall_seconds}
+    return {
+        **outcome,
+        **share,
+        **{f"changes.{name}": number for name, number in report.changes.model_dump().items()},
+        **{f"counts.{name}": count for name, count in counts.items()},
+        **{f"words_per_second.{stage}": report.words / taken for stage, taken in seconds.items() if taken},
+    }
 
 
 def _expected_seconds(report: RunReport) -> float | None:

@@ -23,6 +23,8 @@ from workflows.tracking import Dataset, Run, RunStatus, TrackingError, open_run
 
 RECORD_NAME = "tracking.json"
 EXPERIMENT = "concord"
+COLLECTION_OUTBOX = Path("_run/tracking")
+"""Below an annotated collection: a folder for each generation."""
 
 
 class Registration(Config):
@@ -250,7 +252,8 @@ def find_records(places: Sequence[Path]) -> list[Path]:
 
     A place is the folder of a training or of an annotated collection, or one that holds some of these.
     """
-    patterns = (RECORD_NAME, f"_run/{RECORD_NAME}", f"*/{RECORD_NAME}", f"*/_run/{RECORD_NAME}")
+    of_collection = f"{COLLECTION_OUTBOX}/*/{RECORD_NAME}"
+    patterns = (RECORD_NAME, of_collection, f"*/{RECORD_NAME}", f"*/{of_collection}")
     found = (path.parent for place in places for pattern in patterns for path in sorted(place.glob(pattern)))
     return list(dict.fromkeys(found))
 

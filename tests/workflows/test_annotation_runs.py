@@ -20,6 +20,7 @@ from models.checkpoint import tagger_digest
 from pipeline.annotate import Progress, RunReport
 from pipeline.commits import RunFolder
 from workflows import annotate as workflow
+from workflows import record
 from workflows.cli import main
 from workflows.record import read_record
 from workflows.registry import resolve, set_alias
@@ -88,7 +89,7 @@ def test_a_run_with_a_model_from_elsewhere_is_not_logged(collection: Path, tiny_
     with store_down():
         done = concord("annotate", collection, "-o", collection.parent / "out", "-m", tiny_bundle)
     assert (done.exit_code, "Warning" in done.stderr) == (0, False), done.output
-    assert not (collection.parent / "out" / "_run" / "tracking.json").exists()
+    assert not (collection.parent / "out" / "_run" / "tracking").exists()
 
 
 def test_a_store_that_is_down_before_the_run_ends_it_in_seconds(collection: Path) -> None:
@@ -135,14 +136,43 @@ def test_a_store_that_is_down_after_the_run_costs_one_warning(
     assert done.stdout.startswith("3 read = 3 annotated")
     warnings = [line for line in done.stderr.splitlines() if "Warning" in line]
     assert len(warnings) == 1
-    assert f"'concord registry sync {output}/_run' sends them later" in warnings[0]
-    assert not read_record(output / "_run").sent
+    assert f"'concord registry sync {output}/_run/tracking/0' sends them later" in warnings[0]
+    assert not read_record(output / "_run/tracking/0").sent
     assert concord("verify", output).exit_code == 0
     assert annotation_runs() == []
     for count in (1, 0):
         sent = json.loads(concord("registry", "sync", output, "--json").stdout)["sent"]
         assert len(sent) == count
     assert len(annotation_runs()) == 1
+
+
+def test_a_record_that_cannot_be_written_costs_a_warning(collection: Path) -> None:
+    outbox = collection.parent / "out" / "_run" / "tracking"
+    outbox.parent.mkdir(parents=True)
+    outbox.write_text("in the way")
+    done = annotate(collection)
+    assert done.exit_code == 0, done.output
+    assert "Warning: the run is done and whole, but there is no record of it for MLflow" in done.stderr
+
+
+def test_runs_that_the_store_missed_are_kept_until_it_has_them(
+    collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = collection.parent / "out" / "_run" / "tracking"
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "send_or_warn", lambda place: None)
+        assert annotate(collection).exit_code == 0
+        with collection.open("a") as lines:
+            lines.write('{"text": "Ada slept."}\n')
+        assert annotate(collection).exit_code == 0
+    assert sorted(place.name for place in outbox.iterdir()) == ["0", "1"]
+    assert len(json.loads(concord("registry", "sync", collection.parent, "--json").stdout)["sent"]) == 2
+    assert [run.data.metrics["read"] for run in annotation_runs()] == [4, 3]
+    with collection.open("a") as lines:
+        lines.write('{"text": "Charles sang."}\n')
+    assert annotate(collection).exit_code == 0
+    assert [place.name for place in outbox.iterdir()] == ["2"]
+    assert [run.data.metrics["changes.new"] for run in annotation_runs()] == [1, 1, 3]
 
 
 def test_a_promotion_in_mid_run_changes_nothing_until_the_next(

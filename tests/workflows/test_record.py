@@ -209,12 +209,13 @@ def test_a_loss_that_is_no_number_is_kept(folder: Path) -> None:
 
 
 def test_records_are_found_in_trainings_collections_and_folders_of_them(tmp_path: Path) -> None:
-    for place in ("runs/a", "out/news/_run", "out/old/_run"):
+    for place in ("runs/a", "out/news/_run/tracking/0", "out/old/_run/tracking/0", "out/old/_run/tracking/1"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / RECORD_NAME).touch()
     runs, out = tmp_path / "runs", tmp_path / "out"
-    assert find_records([runs, out]) == [runs / "a", out / "news/_run", out / "old/_run"]
-    assert find_records([runs / "a", out / "news", tmp_path / "none"]) == [runs / "a", out / "news/_run"]
+    news, old = out / "news/_run/tracking", out / "old/_run/tracking"
+    assert find_records([runs, out]) == [runs / "a", news / "0", old / "0", old / "1"]
+    assert find_records([runs / "a", out / "news", tmp_path / "none", news / "0"]) == [runs / "a", news / "0"]
 
 
 def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
