@@ -70,7 +70,7 @@ class Calibration(Config):
     format_version: Literal[1] = 1
     tokens: TokenCalibration
     entities: EntityCalibration | None = None
-    """None for a tagger of token labels."""
+    """None leaves the spans' own probabilities; so for a tagger of token labels, which has none."""
     fitted: dict[str, Any] = Field(default_factory=dict)
     """What it was fitted on, and how well it does there; for people, not for the tagger."""
 
@@ -82,8 +82,8 @@ class Calibration(Config):
     @property
     def summary(self) -> str:
         """Name the methods, for the metadata of tables."""
-        entities = "" if self.entities is None else f", entities: {self.entities.method}"
-        return f"tokens: {self.tokens.method}{entities}"
+        entities = "none" if self.entities is None else self.entities.method
+        return f"tokens: {self.tokens.method}, entities: {entities}"
 
     def map_tokens(self, probabilities: Tensor) -> Tensor:
         """Map the probabilities of the words' labels, after the temperature; shape ``(N,)``, float32."""

@@ -84,8 +84,8 @@ TOKENS = _schema(
     _field(
         "ner_prob",
         pa.float32(),
-        "probability of the label by the stage that gave it, 0..1; calibrated unless the tables' metadata say "
-        "concord.calibration: none",
+        "probability of the label by the stage that gave it, 0..1; concord.calibration in the table's metadata says "
+        "how it is calibrated",
     ),
     _field("uncertainty", pa.float32(), "entropy of stage one in nats"),
     _field("refined", pa.bool_(), "true where stage two gave the label"),
@@ -109,8 +109,8 @@ ENTITIES = _schema(
     _field(
         "confidence",
         pa.float32(),
-        "probability that just these words are an entity of this label, 0..1; calibrated unless the tables' metadata "
-        "say concord.calibration: none",
+        "probability that just these words are an entity of this label, 0..1; concord.calibration in the table's "
+        "metadata says how it is calibrated",
     ),
     _field("uncertainty", pa.float32(), "largest uncertainty of its words in nats"),
     _field("refined", pa.bool_(), "true where stage two gave the label of any of its words"),

@@ -56,7 +56,8 @@ class CalibrateJob:
         model: a folder, an embedded tagger or a version in the registry.
         labels, form: as in EvaluateJob.
         output: folder of the calibrated copy; None calibrates a folder in place.
-        tokens, entities: ``auto`` chooses by cross-validation on the data.
+        tokens, entities: ``auto`` chooses by cross-validation on the data, ``none`` leaves the spans' own
+            probabilities.
         test: corpora on which the calibration is only measured.
         allow_overlap: calibrate on documents that the tagger has seen all the same; it is written down.
         picture: the reliability diagram; beside the calibration if None.
@@ -68,7 +69,7 @@ class CalibrateJob:
     form: GoldFormat = field(default_factory=GoldFormat)
     output: Path | None = None
     tokens: TokenMethod | Literal["auto"] = "temperature"
-    entities: EntityMethod | Literal["auto"] = "auto"
+    entities: EntityMethod | Literal["auto", "none"] = "auto"
     test: Sequence[str] = ()
     allow_overlap: bool = False
     picture: Path | None = None
@@ -188,7 +189,7 @@ def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[Toke
         raise InputError(
             f"{_names(job.data)}: expected two documents or more, to measure a fit on those it has not seen"
         )
-    if tagger.vocabulary.scheme == "TOKENS":
+    if tagger.vocabulary.scheme == "TOKENS" or job.entities == "none":
         return tokens, None
     if len(observed.entities.right) < LEAST_ENTITIES:
         raise InputError(
@@ -267,9 +268,8 @@ def _diagram(observed: Observed, after: Calibrated, figures: Mapping[str, Any]) 
 
 
 def _describe(values: Mapping[str, Any]) -> str:
-    methods = f"tokens by {values['tokens']['method']}"
-    if values["entities"] is not None:
-        methods += f", entities by {values['entities']['method']}"
+    entities = "as they were" if values["entities"] is None else f"by {values['entities']['method']}"
+    methods = f"words by {values['tokens']['method']}, entities {entities}"
     lines = [
         f"{values['tagger']} {values['digest_before'][:12]} is now {values['digest'][:12]}: {methods}",
         *_describe_figures(values, values["cross_validated"], "cross-validated on"),

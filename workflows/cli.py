@@ -330,10 +330,10 @@ def compare(
 )
 @click.option(
     "--entities",
-    type=click.Choice(["platt", "isotonic", "auto"]),
+    type=click.Choice(["platt", "isotonic", "auto", "none"]),
     default="auto",
     show_default=True,
-    help="How entities are.",
+    help="How entities are; none leaves them as they are.",
 )
 @click.option("--allow-overlap", is_flag=True, help="Take documents that the tagger has seen; it is written down.")
 @click.option("--picture", type=click.Path(path_type=Path), help="[default: reliability.png in the bundle]")

@@ -257,7 +257,7 @@ def test_token_labels_are_observed_and_calibrated(build: Build) -> None:
     assert observed.words.known.tolist() == [True, True, True, False, True, True]
     fitted = calibrating.fit(observed, tokens="temperature", entities=None)
     assert fitted.entities is None
-    assert fitted.summary == "tokens: temperature"
+    assert fitted.summary == "tokens: temperature, entities: none"
 
 
 def test_calibration_error_of_bins_by_hand() -> None:

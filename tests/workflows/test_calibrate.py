@@ -58,12 +58,22 @@ def test_a_copy_leaves_the_source_as_it_is(bundle: Path, tmp_path: Path) -> None
     before = tagger_digest(bundle)
     result = calibrate(bundle, "--data", DEV, "--output", tmp_path / "copy", "--entities", "isotonic")
     assert result.exit_code == 0, result.output
-    assert "tokens by temperature, entities by isotonic" in result.stdout
+    assert "words by temperature, entities by isotonic" in result.stdout
     assert tagger_digest(bundle) == before
     assert not (bundle / CALIBRATION_NAME).exists()
     assert load_tagger(tmp_path / "copy").calibration is not None
     full = calibrate(bundle, "--data", DEV, "--output", tmp_path / "copy")
     assert (full.exit_code, "expected a new or empty folder" in full.stderr) == (2, True)
+
+
+def test_entities_may_be_left_as_they_are(bundle: Path) -> None:
+    result = calibrate(bundle, "--data", DEV, "--entities", "none", "--json")
+    assert result.exit_code == 0, result.output
+    entities = json.loads(result.stdout)["cross_validated"]["entities"]
+    assert entities["before"] == entities["after"]
+    calibration = load_tagger(bundle).calibration
+    assert calibration is not None
+    assert calibration.summary == "tokens: temperature, entities: none"
 
 
 def test_documents_that_the_tagger_has_seen_are_refused(bundle: Path) -> None:
