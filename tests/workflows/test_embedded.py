@@ -7,9 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from models.checkpoint import load_tagger
+from models.calibration import Calibration
+from models.checkpoint import CALIBRATION_NAME, load_tagger
 from models.layers.encoder import EncoderConfig, encoder_available
 from workflows.cli import main
+from workflows.provenance import read_provenance
 from workflows.taggers import EMBEDDED, embedded_names
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -64,6 +66,18 @@ def test_entities_en_small_annotates_the_sample_collection_without_an_encoder(tm
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
     tokens = pq.read_table(tmp_path / "out" / "tokens", columns=["ner", "draft_ner", "refined"]).to_pylist()
     assert not any(row["refined"] or row["ner"] != row["draft_ner"] for row in tokens)
+
+
+@pytest.mark.parametrize("name", embedded_names())
+def test_embedded_taggers_are_calibrated_on_documents_that_they_have_not_seen(name: str) -> None:
+    calibration = Calibration.from_mapping(json.loads((EMBEDDED / name / CALIBRATION_NAME).read_bytes()))
+    provenance = read_provenance(EMBEDDED / name)
+    assert provenance is not None
+    parts = {part.role: set(part.documents) for part in provenance.parts}
+    assert set(parts) == {"train", "dev", "calibration"}
+    assert not parts["calibration"] & (parts["train"] | parts["dev"])
+    errors = calibration.fitted["cross_validated"]["tokens"]
+    assert errors["after"]["ece"] < errors["before"]["ece"]
 
 
 def test_embedded_taggers_come_with_card_and_licence_and_stay_small() -> None:
