@@ -38,7 +38,7 @@ from workflows.ledger import BEGINNING, LONGEST_REASON, Action, Entry
 from workflows.promotion import RaceLostError, move_champion, now, settled_state, who
 from workflows.provenance import Overlap, find_overlap, read_provenance
 from workflows.registry import ModelVersion, fetch, resolve
-from workflows.slices import parse_slice
+from workflows.slices import Slice, parse_slice
 from workflows.taggers import find_tagger
 from workflows.tracking import Run, RunStatus, TrackingError, explained, open_client, open_run
 
@@ -89,6 +89,7 @@ def run(name: str, version: int, options: PromoteOptions) -> Answer:
     """
     _check_reason(options.reason, needed=options.forced)
     gate = read_gate(options.gate)
+    _slices(gate)  # a gate that cannot be read is no use of its set
     promotion_set = _set_digest(gate)
     candidate = resolve(f"models:/{name}/{version}")
     champion = settled_state(name).champion
@@ -158,6 +159,10 @@ def _check_reason(reason: str | None, *, needed: bool) -> None:
         raise ConfigError("--force: expected --reason with it; the ledger keeps why the gate was passed by")
     if reason is not None and len(reason) > LONGEST_REASON:
         raise ConfigError(f"--reason: expected {LONGEST_REASON:,} characters at most, got {len(reason):,}")
+
+
+def _slices(gate: GateConfig) -> list[Slice]:
+    return [parse_slice(f"{name}={condition}") for name, condition in gate.slices.items()]
 
 
 def _set_digest(gate: GateConfig) -> str:
@@ -239,7 +244,7 @@ def _examine_against(
         first=champion,
         second=candidate,
         data=gate.data,
-        slices=[parse_slice(f"{name}={condition}") for name, condition in gate.slices.items()],
+        slices=_slices(gate),
         labels=gate.labels,
         form=gate,
         train=gate.train,

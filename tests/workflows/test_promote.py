@@ -226,7 +226,10 @@ def attempts() -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-def test_a_promotion_set_that_is_not_there_is_named(store: Path, versions: list[int], tmp_path: Path) -> None:
-    gate = write_gate(store, tmp_path / "absent.conll")
-    code, found = call("promote", "tiny", 1, "--gate", gate)
+def test_a_gate_that_cannot_be_used_is_no_use_of_its_set(store: Path, versions: list[int], gold: Path) -> None:
+    code, found = call("promote", "tiny", 1, "--gate", write_gate(store, gold.with_name("absent.conll")))
     assert (code, "absent.conll" in found["error"]) == (2, True)
+    code, found = call("promote", "tiny", 1, "--gate", write_gate(store, gold, slices={"long": "sentence_words"}))
+    assert (code, "expected NAME=FIELD:PATTERN" in found["error"]) == (2, True)
+    code, found = call("promote", "tiny", 1, "--gate", write_gate(store, gold, min_f1=0.0))
+    assert (code, found["uses"]) == (0, 0)
