@@ -221,8 +221,7 @@ def test_a_worker_needs_no_store_and_no_mlflow(collection: Path) -> None:
         "folder = RunFolder(Path(sys.argv[1]))\n"
         "plan = folder.plan()\n"
         "worker = build_worker(plan)\n"
-        "records = list(worker.read(plan.shards[0].pieces[0]))\n"
-        "assert worker.tag(worker.parse(records))[0].predictions\n"
+        "assert worker.tag(worker.parse(worker.read(plan.shards[0])))[0].predictions\n"
         "assert 'mlflow' not in sys.modules\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "MLFLOW_TRACKING_URI": DOWN}
