@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+GUARDED_ALIASES = ("champion", "previous")
 FOLDER = click.Path(path_type=Path, file_okay=False)
 EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -164,12 +165,22 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
     return workflow.run(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
 
 
+def _free_alias(_context: click.Context, _option: click.Parameter, alias: str | None) -> str | None:
+    """Refuse the aliases that only move with a line in the ledger."""
+    if alias in GUARDED_ALIASES:
+        raise click.BadParameter(
+            f"{alias!r} is moved by 'concord promote' and 'concord rollback' only, which ask the gate and write the "
+            "ledger; promote the version afterwards, or give another alias"
+        )
+    return alias
+
+
 @verb(example="concord train conf/train/bilstm_crf.yaml --set fit.epochs=3")
 @click.argument("job", metavar="CONF.yaml", type=EXISTING_FILE)
 @click.option("--profile", default="small", show_default=True, help="Which profile of the file.")
 @click.option("--output", "-o", type=FOLDER, help="Folder of checkpoints and bundle.  [default: runs/<job>]")
 @click.option("--resume", is_flag=True, help="Go on with the training in the folder.")
-@click.option("--alias", help="Point this alias of the registry at the new version, such as champion.")
+@click.option("--alias", callback=_free_alias, help="Point this alias of the registry at the new version.")
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--no-tracking", is_flag=True, help="Tell MLflow nothing and register nothing.")
 @set_option
@@ -521,7 +532,7 @@ def history(name: str) -> Answer:
 @verb(example="concord registry register runs/mine/bundle --name entities", group=registry)
 @click.argument("bundle", type=EXISTING_FOLDER)
 @click.option("--name", required=True, help="The model whose newest version it becomes.")
-@click.option("--alias", help="Point this alias at the version, unless a newer one has it.")
+@click.option("--alias", callback=_free_alias, help="Point this alias at the version, unless a newer one has it.")
 def register(bundle: Path, *, name: str, alias: str | None) -> Answer:
     """Make a bundle a version.
 

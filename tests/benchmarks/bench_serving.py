@@ -2,7 +2,7 @@
 
 Command: python tests/benchmarks/bench_serving.py -o out/bench_serving
 
-The model is registered in a store of its own, annotated with as models:/served@champion, and served by MLflow's own
+The model is registered in a store of its own, annotated with as models:/served@live, and served by MLflow's own
 command from there. The texts are windows of examples/news and sentences made from lists; each is asked alone.
 """
 
@@ -37,7 +37,7 @@ from pipeline.stages import ParseStage, TagStage
 from workflows.taggers import EMBEDDED
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-REFERENCE = "models:/served@champion"
+REFERENCE = "models:/served@live"
 STARTS_WITHIN = 300.0
 NUMBERS = ("confidence", "uncertainty")
 PEOPLE = ("Ingrid Solberg", "Tomasz Wrona", "Amina Yusuf", "Pell", "Zoë Brontë", "Dr. Okafor", "J. P. van der Meer")
@@ -101,7 +101,7 @@ def annotate(texts: list[str], folder: Path) -> tuple[list[list[dict[str, Any]]]
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve the champion with MLflow's own command; gives the address."""
+    """Serve the live version with MLflow's own command; gives the address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -218,7 +218,7 @@ def main() -> None:
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
     os.environ["CONCORD_CACHE"] = str(folder / "cache")
     model, texts = EMBEDDED / arguments.model, make_texts(arguments.requests)
-    concord("registry", "register", str(model), "--name", "served", "--alias", "champion")
+    concord("registry", "register", str(model), "--name", "served", "--alias", "live")
     expected, annotated = annotate(texts, folder)
     with served(folder) as address:
         got, seconds = ask_all(address, texts)

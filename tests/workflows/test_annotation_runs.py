@@ -32,8 +32,8 @@ TEXTS = ("Ada King met Charles Babbage in London.", "Nothing happened.", "Zoë f
 
 @pytest.fixture
 def collection(store: Path, tiny_bundle: Path) -> Path:
-    """Give a collection, beside a registry whose model `tiny` has the champion 1."""
-    registered = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "champion")
+    """Give a collection, beside a registry whose model `tiny` has the live version 1."""
+    registered = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "live")
     assert registered.exit_code == 0, registered.output
     path = store / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
@@ -46,7 +46,7 @@ def concord(*arguments: object) -> Result:
 
 def annotate(collection: Path, name: str = "out") -> Result:
     shards = ("--set", "planning.shard_bytes=1")
-    return concord("annotate", collection, "-o", collection.parent / name, "-m", "models:/tiny@champion", *shards)
+    return concord("annotate", collection, "-o", collection.parent / name, "-m", "models:/tiny@live", *shards)
 
 
 def annotation_runs() -> list[Run]:
@@ -79,7 +79,7 @@ def test_a_run_is_logged_once_and_linked_to_the_version(collection: Path, tiny_b
     )
     assert metrics["counts.tokens"] == pq.read_table(collection.parent / "out" / "tokens").num_rows
     assert metrics["words_per_second.run"] > 0
-    assert run.data.params["tagger.model"] == "models:/tiny@champion"
+    assert run.data.params["tagger.model"] == "models:/tiny@live"
     kept = {item.path for item in MlflowClient(tracking_uri()).list_artifacts(run.info.run_id)}
     assert kept == {"report.html", "config.resolved.yaml", "stats.json"}
     assert concord("verify", collection.parent / "out").exit_code == 0
@@ -192,7 +192,7 @@ def test_a_promotion_in_mid_run_changes_nothing_until_the_next(
         def promote(progress: Progress) -> None:
             told.append(progress)
             if progress.shards_done == 1:
-                set_alias("tiny", "champion", 2)
+                set_alias("tiny", "live", 2)
 
         return done_by(*arguments, **{**named, "progress": promote})
 
@@ -200,7 +200,7 @@ def test_a_promotion_in_mid_run_changes_nothing_until_the_next(
         patch.setattr(workflow, "annotate", annotate_while_promoting)
         assert annotate(collection).exit_code == 0
     assert [progress.shards_done for progress in told] == [0, 1, 2, 3]
-    assert resolve("models:/tiny@champion").version == 2
+    assert resolve("models:/tiny@live").version == 2
     assert annotate(collection, "next").exit_code == 0
     used = {name: RunFolder(collection.parent / name).plan().tagger for name in ("out", "next")}
     assert {name: identity.version for name, identity in used.items()} == {"out": "1", "next": "2"}

@@ -35,7 +35,7 @@ def concord(*arguments: object) -> Result:
 
 
 def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path) -> None:
-    result = concord("train", train_file, "--alias", "champion", "--json")
+    result = concord("train", train_file, "--alias", "live", "--json")
     assert result.exit_code == 0, result.output
     assert "epoch 2/2: loss" in result.stderr
     values = json.loads(result.stdout)
@@ -47,7 +47,7 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert load_tagger(folder / "bundle").name == "bilstm_crf"
 
     client = MlflowClient(tracking_uri())
-    run = client.get_run(resolve("models:/tiny@champion").run_id)
+    run = client.get_run(resolve("models:/tiny@live").run_id)
     assert run.info.status == "FINISHED"
     assert run.data.params["fit.epochs"] == "2"
     assert run.data.params["model.lstm.hidden"] == "16"
@@ -71,10 +71,10 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert run.data.tags["sha256 train/train.conllu"] == digest
     assert {"training", digest} in [{tag.value for tag in item.tags} for item in run.inputs.dataset_inputs]
 
-    version = resolve("models:/tiny@champion")
+    version = resolve("models:/tiny@live")
     assert version.digest == values["digest"] == tagger_digest(fetch(version))
     dev = train_file.read_text().partition("dev: ")[2].split()[0]
-    scored = json.loads(concord("evaluate", "models:/tiny@champion", "--data", dev, "--json").stdout)
+    scored = json.loads(concord("evaluate", "models:/tiny@live", "--data", dev, "--json").stdout)
     assert scored["scores"] == values["test"]["scores"]
 
 

@@ -16,7 +16,7 @@ def concord(*arguments: object) -> Result:
 
 
 def test_a_bundle_from_elsewhere_becomes_a_version_once(store: Path, tiny_bundle: Path) -> None:
-    first = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "champion")
+    first = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "live")
     assert first.exit_code == 0, first.output
     assert "registered  models:/tiny/1\n" in first.stdout
     again = json.loads(concord("registry", "register", tiny_bundle, "--name", "tiny", "--json").stdout)
@@ -52,10 +52,17 @@ def test_a_registry_without_a_model_is_no_error(tmp_path: Path, monkeypatch: pyt
 
 def test_an_alias_that_a_newer_version_has_stays_there(store: Path, tiny_bundle: Path, token_bundle: Path) -> None:
     for bundle in (tiny_bundle, token_bundle, tiny_bundle):
-        concord("registry", "register", bundle, "--name", "tiny", "--alias", "champion")
-    assert resolve("models:/tiny@champion").version == 2
+        concord("registry", "register", bundle, "--name", "tiny", "--alias", "live")
+    assert resolve("models:/tiny@live").version == 2
 
 
 def test_a_folder_that_is_no_bundle_is_refused(store: Path, tmp_path: Path) -> None:
     refused = concord("registry", "register", tmp_path, "--name", "tiny")
     assert (refused.exit_code, "tagger.json" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("alias", ["champion", "previous"])
+def test_aliases_that_the_ledger_guards_are_not_given_by_the_way(tiny_bundle: Path, alias: str) -> None:
+    result = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", alias)
+    assert result.exit_code == 2
+    assert "concord promote" in result.stderr
