@@ -42,7 +42,7 @@ def steps_of(page: str) -> Iterator[Step]:
 
 
 def script(steps: list[Step]) -> str:
-    """Give one shell script, so that a server started in one step is there in the next; each step writes its own file."""
+    """Give one shell script: a server that one step starts is there in the next. Each step writes files of its own."""
     lines = [f'concord() {{ "{sys.executable}" -m workflows.cli "$@"; }}', "set -m"]
     for number, step in enumerate(steps):
         if step.command.endswith("&"):
