@@ -9,7 +9,7 @@ Where a record is within its file is no part of the comparison: a line that move
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from models.config import Config
@@ -76,9 +76,14 @@ class _Pending:
 class Comparison:
     """Compares an input, file by file, with what stands."""
 
-    def __init__(self, standing: Standing, config: AnnotateConfig) -> None:
-        """Begin with no file."""
+    def __init__(self, standing: Standing, config: AnnotateConfig, *, digests: Mapping[str, str]) -> None:
+        """Begin with no file.
+
+        Args:
+            digests: sha256 in hex of every file of the input, by path.
+        """
         self._standing = standing
+        self._same = {uri for uri, file in standing.files.items() if digests.get(uri) == file.sha256}
         self._config = config
         self._taken: set[str] = set()
         self._kept: set[str] = set()
@@ -96,12 +101,18 @@ class Comparison:
             document.source_uri for document in standing.documents.values() if document.place not in standing.current
         } | {uri for place, counts in standing.letters.items() if place not in standing.current for uri in counts}
 
-    def stands(self, uri: str, sha256: str) -> bool:
-        """Say whether a file is as it was, and all its records stand as documents or dead letters."""
-        file = self._standing.files.get(uri)
-        if file is None or file.sha256 != sha256 or uri in self._outdated:
+    def stands(self, uri: str) -> bool:
+        """Say whether a file is as it was, and all its records stand as documents or dead letters.
+
+        A record that was refused because its id was taken may have it as soon as the other's file changes.
+        """
+        standing = self._standing
+        if uri not in self._same or uri in self._outdated:
             return False
-        return file.records == len(self._by_file.get(uri, ())) + self._letters.get(uri, 0)
+        holders = (standing.documents.get(doc_id) for doc_id in standing.duplicates.get(uri, ()))
+        if any(holder is not None and holder.source_uri not in self._same for holder in holders):
+            return False
+        return standing.files[uri].records == len(self._by_file.get(uri, ())) + self._letters.get(uri, 0)
 
     def keep(self, uri: str) -> int:
         """Take a file that stands and give the number of its records. Such files come before all others."""

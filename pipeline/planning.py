@@ -204,14 +204,13 @@ def _plan_changes(
 
     Files that stand as they are come first: of two records with one id the one that stands keeps it.
     """
-    states = [state_of(file.path) for file in files]
-    digests = hashes.of([file.path for file in files], states)
-    comparison = Comparison(standing, config)
+    paths = [file.path for file in files]
+    states = [state_of(path) for path in paths]
+    digests = hashes.of(paths, states)
+    comparison = Comparison(standing, config, digests=dict(zip(paths, digests, strict=True)))
     records: dict[str, int] = {}
     if config.limit is None:
-        for file, digest in zip(files, digests, strict=True):
-            if comparison.stands(file.path, digest):
-                records[file.path] = comparison.keep(file.path)
+        records = {file.path: comparison.keep(file.path) for file in files if comparison.stands(file.path)}
     for file in files:
         if file.path not in records:
             room = None if config.limit is None else config.limit - sum(records.values())
@@ -219,7 +218,7 @@ def _plan_changes(
             chosen = list(islice(found, room))
             comparison.compare(file, chosen)
             records[file.path] = len(chosen)
-    counts = [records[file.path] for file in files]
+    counts = [records[path] for path in paths]
     return list(map(_source, files, states, digests, counts)), comparison.finish()
 
 

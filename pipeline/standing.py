@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.readers.annotated import rows
+from pipeline.readers.fields import DUPLICATE_ID
 from pipeline.records import ParsePlace, ShardReport
 
 MARK_BYTES = 16
@@ -45,6 +46,7 @@ class Standing:
         documents: by id; of an id that stands twice, the row of the latest generation.
         outlived: ids whose row in a shard is not the latest.
         letters: how many dead letters of a file a shard holds.
+        duplicates: ids that a file's records were refused, because another record had them.
         characters: how much text a shard holds, in code points.
         files: the input files as they were when what stands was made of them, by path.
     """
@@ -55,6 +57,7 @@ class Standing:
     documents: Mapping[str, StandingDocument]
     outlived: Mapping[ParsePlace, Sequence[str]]
     letters: Mapping[ParsePlace, Mapping[str, int]]
+    duplicates: Mapping[str, Collection[str]]
     characters: Mapping[ParsePlace, int]
     files: Mapping[str, StandingFile]
 
@@ -78,6 +81,7 @@ def look_over(
     documents: dict[str, StandingDocument] = {}
     outlived: defaultdict[ParsePlace, list[str]] = defaultdict(list)
     letters: defaultdict[ParsePlace, Counter[str]] = defaultdict(Counter)
+    duplicates: defaultdict[str, set[str]] = defaultdict(set)
     characters: Counter[ParsePlace] = Counter()
     for report in reports:
         place = place_of(report)
@@ -87,8 +91,11 @@ def look_over(
             documents[doc_id] = document
             characters[place] += size
         if "errors" in report.files:
-            for batch in rows(output / report.files["errors"].path, ("source_uri",)):
+            for batch in rows(output / report.files["errors"].path, ("source_uri", "doc_id", "error")):
                 letters[place].update(batch.column("source_uri").to_pylist())
+                for row in batch.to_pylist():
+                    if row["error"] == DUPLICATE_ID:
+                        duplicates[row["source_uri"]].add(row["doc_id"])
     return Standing(
         reports={place_of(report): report for report in reports},
         current=frozenset(current),
@@ -96,6 +103,7 @@ def look_over(
         documents=documents,
         outlived=outlived,
         letters=letters,
+        duplicates=duplicates,
         characters=characters,
         files=files,
     )

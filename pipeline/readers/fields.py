@@ -10,6 +10,8 @@ from pipeline.config import ReaderConfig
 from pipeline.readers.faults import RecordError
 from pipeline.records import Document, Piece
 
+DUPLICATE_ID = "duplicate_id"
+
 
 def claimed_id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderConfig) -> str:
     """Give the id that a record takes for itself. A record without a usable id or text takes none.
@@ -49,7 +51,7 @@ def build_document(
 def duplicate_id(doc_id: str) -> RecordError:
     """Give the fault of a record whose id an earlier record of the collection has."""
     return RecordError(
-        "duplicate_id",
+        DUPLICATE_ID,
         f"expected an id that no earlier record has, got {doc_id!r}; the first record was kept, rename this one",
         doc_id=doc_id,
     )
