@@ -198,7 +198,7 @@ def corpus_folder(key: str, grid: GridConfig, data: Path, work: Path) -> Path:
         if source.exists():
             target = made / corpus.folder / f"{split}.conllu.zst"
             target.parent.mkdir(parents=True, exist_ok=True)
-            with locked(target.with_suffix(".lock"), wait=True):
+            with locked(target.parent / f".{split}.lock", wait=True):
                 parse.run(ParseConfig(input=str(source), output=str(target)))
     return made
 

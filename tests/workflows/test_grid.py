@@ -13,9 +13,13 @@ import yaml
 from click.testing import CliRunner
 
 from workflows import grid as grid_workflow
+from workflows import parse
 from workflows.grid import (
+    CorpusConfig,
     GridConfig,
+    RowConfig,
     Run,
+    corpus_folder,
     job_of,
     locked,
     main,
@@ -165,6 +169,22 @@ def test_a_training_begun_with_another_configuration_begins_anew(grid: GridConfi
     found = perform(run, grid, data=CHECKOUT / "examples", folder=tmp_path)
     assert found["epochs"] == 3
     assert found["cpu_seconds"] > 0
+
+
+def test_a_corpus_with_the_parsers_trees_is_found_beside_its_locks(
+    grid: GridConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora = {**grid.corpora, "parsed": CorpusConfig(folder="tiny", trees="parser")}
+    grid = grid.model_copy(update={"corpora": corpora})
+    data = tmp_path / "data"
+    (data / "tiny").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (data / "tiny" / f"{split}.conllu").touch()
+    monkeypatch.setattr(parse, "run", lambda job: Path(job.output).touch())
+    place = corpus_folder("parsed", grid, data, tmp_path / "work")
+    job = job_of(Run(corpus="parsed", profile="small", row=RowConfig(tagger="bilstm_crf"), seed=1), grid, place)
+    assert job.data.train == [str(place / "tiny" / "train.conllu.zst")]
+    assert job.data.dev == str(place / "tiny" / "dev.conllu.zst")
 
 
 def test_a_run_that_another_process_works_on_is_left_to_it(tmp_path: Path) -> None:
