@@ -139,7 +139,7 @@ class Planner:
     def _look_over(self, plans: Sequence[Plan], *, files: Mapping[str, StandingFile]) -> Standing:
         """Look over what these generations, the earlier first, have committed."""
         reports: dict[ParsePlace, ShardReport] = {}
-        current: set[ParsePlace] = set()
+        current: dict[int, ParsePlace] = {}
         parsed: set[ParsePlace] = set()
         for plan in plans:
             done = self._folder.done(plan)
@@ -149,13 +149,14 @@ class Planner:
             own = {place_of(report): report for report in (*self._folder.kept(plan).values(), *done.values())}
             reports |= own
             if not self._recipe.difference(plan.recipe):
-                current |= own.keys()
+                # Of a shard that was written over by a run of which no plan is left, only the later state counts.
+                current |= {place.shard: place for place in own}
             if self._recipe.parses_alike(plan.recipe):
                 parsed |= own.keys()
         return look_over(
             self._folder.output,
             list(reports.values()),
-            current=current & reports.keys(),
+            current=reports.keys() & set(current.values()),
             parsed=parsed & reports.keys(),
             files=files,
         )

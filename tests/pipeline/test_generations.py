@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,19 @@ def test_an_id_stays_with_the_document_that_had_it_until_that_is_gone(archive: P
     assert_as_one_run(archive, report)
 
 
+def test_a_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
+    first = (archive / "t0.txt").read_text()
+    runs.run_job(job(archive))
+    (archive / "t0.txt").unlink()
+    (archive / "new.txt").write_text(text_of(20) * 9)
+    for number in (1, 0):
+        with pytest.raises(StoreError):
+            runs.run_job(job(archive), build=partial(build_worker_for_some_shards, number))
+        (archive / f"z{number}.txt").write_text(text_of(30 + number))
+    (archive / "t0.txt").write_text(first)
+    assert_as_one_run(archive, runs.run_job(job(archive)))
+
+
 def test_dead_letters_stay_until_their_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (archive / "t2.txt").write_text("PARSERFAULT")
     (archive / "bad.jsonl").write_text('{"id": "x"}\n{"id": "y", "text": "Yes."}\n')
@@ -263,7 +277,7 @@ def test_what_an_interrupted_run_has_done_counts_when_the_input_changes_again(
     for number in range(8):
         (archive / f"t{number}.txt").write_text(text_of(number).replace("Anna", "Emma"))
     with pytest.raises(StoreError):
-        runs.run_job(job(archive), build=build_worker_for_two_shards)
+        runs.run_job(job(archive), build=partial(build_worker_for_some_shards, 2))
     (archive / "t0.txt").write_text("Carla came.")
     (archive / "new.txt").write_text("Dora went.")
     parsed = annotated_texts(monkeypatch)
@@ -274,7 +288,7 @@ def test_what_an_interrupted_run_has_done_counts_when_the_input_changes_again(
 
 def test_an_interrupted_first_run_counts_when_the_input_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError):
-        runs.run_job(job(archive), build=build_worker_for_two_shards)
+        runs.run_job(job(archive), build=partial(build_worker_for_some_shards, 2))
     (archive / "t0.txt").write_text("Carla came.")
     parsed = annotated_texts(monkeypatch)
     report = runs.run_job(job(archive))
@@ -282,18 +296,18 @@ def test_an_interrupted_first_run_counts_when_the_input_changes(archive: Path, m
     assert_as_one_run(archive, report)
 
 
-def build_worker_for_two_shards(plan: Plan) -> ShardWorker:
-    """Build a worker that finds no more space after two shards."""
+def build_worker_for_some_shards(number: int, plan: Plan) -> ShardWorker:
+    """Build a worker that finds no more space after some shards."""
     worker = fakes.build_fake_worker(plan)
     commit, done = worker.commit, []
 
-    def commit_two(shard: Any, outcomes: Any) -> Any:
-        if len(done) == 2:
+    def commit_some(shard: Any, outcomes: Any) -> Any:
+        if len(done) == number:
             raise StoreError("no space")
         done.append(shard)
         return commit(shard, outcomes)
 
-    worker.commit = commit_two
+    worker.commit = commit_some
     return worker
 
 
