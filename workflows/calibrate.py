@@ -184,11 +184,11 @@ def _check_unseen(
 
 
 def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[TokenMethod, EntityMethod | None]:
-    tokens = choose_tokens(observed) if job.tokens == "auto" else job.tokens
     if len(observed.counts) < 2:
         raise InputError(
             f"{_names(job.data)}: expected two documents or more, to measure a fit on those it has not seen"
         )
+    tokens = choose_tokens(observed) if job.tokens == "auto" else job.tokens
     if tagger.vocabulary.scheme == "TOKENS" or job.entities == "none":
         return tokens, None
     if len(observed.entities.right) < LEAST_ENTITIES:

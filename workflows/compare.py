@@ -92,7 +92,7 @@ def run(job: CompareJob, *, output: Path | None = None) -> Answer:
     Raises:
         ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
         ModelError: when one does not load.
-        InputError: when a corpus cannot be read, or a slice is empty.
+        InputError: when a corpus cannot be read or holds no name, or a slice is empty.
         StoreError: when there is no space for the page.
     """
     comparison = compare(job)
@@ -119,6 +119,8 @@ def compare(job: CompareJob) -> Comparison:
     sentences = [list(document.sentences) for document in documents]
     for tagger in taggers:
         check_gold(tagger, sentences, job.data)
+    if not any(read(sentence.labels or ()) for document in sentences for sentence in document):
+        raise InputError(f"{', '.join(job.data)}: expected a corpus with names to compare by, got none")
     known = None
     if job.train:
         train = read_corpora(job.train, labels=job.labels, form=form)

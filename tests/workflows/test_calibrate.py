@@ -121,8 +121,9 @@ def test_only_a_folder_is_calibrated_in_place() -> None:
 def test_too_little_data_is_an_input_error(bundle: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.conll"
     one.write_text("-DOCSTART-\tx\n\nAnna\tB-PER\nslept\tO\n")
-    refused = calibrate(bundle, "--data", one)
-    assert (refused.exit_code, "expected two documents or more" in refused.stderr) == (2, True)
+    for method in ("temperature", "auto"):
+        refused = calibrate(bundle, "--data", one, "--tokens", method)
+        assert (refused.exit_code, "expected two documents or more" in refused.stderr) == (2, True)
     one.write_text("It\tO\n\nrained\tO\n")
     refused = calibrate(bundle, "--data", one)
     assert (refused.exit_code, "20 entities or more" in refused.stderr) == (2, True)

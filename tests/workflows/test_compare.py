@@ -179,6 +179,11 @@ def test_an_empty_slice_fails_before_any_labelling(tiny_bundle: Path) -> None:
         compare(job(tiny_bundle, tiny_bundle, slices=[parse_slice("none=mention_words>90")]))
 
 
+def test_a_corpus_without_a_name_is_refused(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+    with pytest.raises(InputError, match="expected a corpus with names"):
+        compare(job(tiny_bundle, tiny_bundle, data=[str(write_corpus("It\tO\nrained\tO\n"))]))
+
+
 def test_the_page_shows_both_sides_and_escapes_text(tiny_bundle: Path) -> None:
     words = ("<b>Ada</b>", "&", "Tom")
     sentence = Sentence(words=words, labels=("B-PER", "O", "B-PER"))
