@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 TAG = "concord.ledger."
 LONGEST_LINE = 5000
 """Characters: MLflow lets longer tags pass, whose column in its database is no wider."""
@@ -80,9 +82,13 @@ def read_line(text: str) -> Entry:
     """
     values: Any = json.loads(text)
     try:
-        return Entry(**values)
+        Entry(**values)
+        return TypeAdapter(Entry).validate_json(text, strict=True)
     except TypeError as error:
         raise ValueError(f"expected the keys of a ledger line: {error}") from error
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
 
 
 def line_hash(text: str) -> str:

@@ -65,7 +65,9 @@ def test_a_cut_end_shows_by_the_champion() -> None:
     assert broken_at(chain(1, 2), None) == [2]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"number": 2}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"number": 2}', write_line(entry(2)).replace(f'"{BEGINNING}"', "null")]
+)
 def test_what_is_no_line_is_a_break(text: str) -> None:
     lines = chain(1, 2, 3)
     assert broken_at([lines[0], text, lines[2]], 3) == [2, 3]
