@@ -181,11 +181,14 @@ def send(folder: Path) -> ModelVersion | None:
     """Bring the store up to what the record in a folder says, and give the version that was registered.
 
     Raises:
-        InputError: when there is no such record.
+        InputError: when there is no such record, or one of its files is gone.
         TrackingError: when the store cannot be reached; what it has taken so far is not sent anew the next time.
         ModelError: when the bundle to be registered is not whole.
     """
     record = read_record(folder)
+    for name in record.files:
+        if not (folder / name).is_file():
+            raise InputError(f"{folder / RECORD_NAME}: files: expected {folder / name}, found no such file")
     run = _open(record)
     for metrics in record.metrics:
         run.log_metrics(metrics.values, step=metrics.step, time_ms=metrics.time_ms)

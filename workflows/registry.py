@@ -11,6 +11,7 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
+from models.config import ConfigError
 from pipeline.errors import ModelError
 from workflows.locks import exclusive
 from workflows.manifest import bundle_digest, check_bundle
@@ -23,6 +24,7 @@ DATA = f"data/{BUNDLE}"
 """Where a bundle lies in an MLflow model."""
 LOCK_SUFFIX = ".promotion-lock"
 """A name that ends so is no model: it stands while the champion of the model before it is moved."""
+_NAME = re.compile(r"\w[\w. -]*")
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
 
 
@@ -108,6 +110,19 @@ def versions(name: str) -> list[ModelVersion]:
     # A search leaves the aliases out.
     listed = [_model_version(version, aliases=by_version.get(int(version.version), [])) for version in found]
     return sorted(listed, key=lambda version: version.version, reverse=True)
+
+
+def check_name(name: str) -> None:
+    """Check that a model may bear a name: it must be found again by ``models:/NAME@ALIAS`` and be no lock.
+
+    Raises:
+        ConfigError: when it may not.
+    """
+    if _NAME.fullmatch(name) is None or name.endswith(LOCK_SUFFIX):
+        raise ConfigError(
+            f"a model's name: expected letters, digits, '_', '.', '-' and spaces, not ending in {LOCK_SUFFIX}, "
+            f"got {name!r}"
+        )
 
 
 def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) -> ModelVersion:

@@ -24,7 +24,9 @@ PARAMETERS_A_BATCH = 100
 METRICS_A_BATCH = 1000
 KEY_TAG = "concord.run"
 PROCESS_TAG = "concord.process"
-_ABSENT = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
+REFUSAL = "INVALID_PARAMETER_VALUE"
+"""The code of an error that lies in what was sent, and comes again whenever it is."""
+_ABSENT = {"RESOURCE_DOES_NOT_EXIST", REFUSAL}
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 

@@ -32,6 +32,7 @@ from workflows.curves import draw_curves
 from workflows.environment import code_tags, describe_environment
 from workflows.provenance import Provenance, describe_part, write_provenance
 from workflows.record import RecordedRun, Registration, begin, dataset
+from workflows.registry import check_name
 from workflows.tracking import RunStatus
 
 JOB_NAME = "job.json"
@@ -74,11 +75,14 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     """Train a tagger and register it.
 
     Raises:
-        ConfigError: when the job does not fit the tagger or its data, or the folder holds another training.
+        ConfigError: when the job does not fit the tagger or its data, no model may bear its name, or the folder holds
+            another training.
         InputError: when a corpus cannot be read, or those of training or dev hold no sentence.
         ModelError: when the encoder is not installed.
         TrackingError: when the tracking store cannot be reached before the training.
     """
+    if options.tracked:
+        check_name(job.register_as)
     config = FitConfig.from_mapping(job.fit, where="fit")
     folder = options.folder or default_folder(job)
     model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")

@@ -11,8 +11,8 @@ from workflows.console import Answer, counted, note, table
 from workflows.environment import code_tags
 from workflows.manifest import bundle_digest
 from workflows.record import EXPERIMENT, find_records, read_record, send
-from workflows.registry import ModelVersion, is_reference, model_names, register, resolve, versions
-from workflows.tracking import has_store, open_run, tracking_uri
+from workflows.registry import ModelVersion, check_name, is_reference, model_names, register, resolve, versions
+from workflows.tracking import REFUSAL, TrackingError, has_store, open_run, tracking_uri
 
 SHOWN_DIGEST = 12
 
@@ -70,9 +70,11 @@ def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
     """Make a bundle that was trained elsewhere the newest version of a model, unless it is one of its versions.
 
     Raises:
+        ConfigError: when no model may bear the name.
         ModelError: when the bundle is not whole.
         TrackingError: when the store cannot be reached.
     """
+    check_name(name)
     digest = bundle_digest(bundle)
     run = open_run(
         experiment=EXPERIMENT,
@@ -122,7 +124,9 @@ def _sync(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
             version = send(folder)
             found["sent"].append({"folder": str(folder), "registered": version.reference if version else None})
             note(f"{folder}: sent")
-    except (ConfigError, InputError, ModelError) as error:
+    except (ConfigError, InputError, ModelError, TrackingError) as error:
+        if isinstance(error, TrackingError) and error.code != REFUSAL:
+            raise
         found["failed"].append({"folder": str(folder), "error": str(error)})
         note(f"Warning: {folder}: {error}")
 

@@ -158,9 +158,13 @@ def test_a_broken_record_stops_no_other(folder: Path, monkeypatch: pytest.Monkey
     for name, content in (("a", "{"), ("b", '{"kye": 1}')):
         (folder.parent / name).mkdir()
         (folder.parent / name / RECORD_NAME).write_text(content)
+    sound = read_record(folder).model_copy(update={"files": [], "registration": None})
+    for name, changes in (("c", {"files": ["gone.txt"]}), ("d", {"parameters": {"bad\nname": "1"}})):
+        (folder.parent / name).mkdir()
+        write_record(folder.parent / name, sound.model_copy(update={**changes, "key": name}))
     synced = concord("registry", "sync", "--json")
     values = json.loads(synced.stdout)
-    assert (synced.exit_code, [item["folder"] for item in values["failed"]]) == (1, ["runs/a", "runs/b"])
+    assert (synced.exit_code, [item["folder"] for item in values["failed"]]) == (1, [f"runs/{name}" for name in "abcd"])
     assert [item["folder"] for item in values["sent"]] == ["runs/mine"]
 
 

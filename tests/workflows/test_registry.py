@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint import tagger_digest
+from models.config import ConfigError
 from pipeline.errors import ModelError
 from workflows import registry
 from workflows.manifest import pack_bundle
 from workflows.registry import DIGEST_TAG, ModelVersion, create_model, fetch, model_names, resolve, versions
 from workflows.tracking import TrackingError, open_run
+from workflows.versions import register_bundle
 
 
 def register(bundle: Path, *, alias: str | None = None) -> ModelVersion:
@@ -50,6 +52,13 @@ def test_a_run_registers_a_bundle_once(store: Path, tiny_bundle: Path) -> None:
     again = registry.register(tiny_bundle, name="tiny", run_id=first.run_id, alias="late")
     assert again.version == first.version
     assert [version.aliases for version in versions("tiny")] == [("late",)]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a@b", "o'brien", "tiny.promotion-lock"])
+def test_a_name_that_could_not_be_found_again_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="a model's name"):
+        register_bundle(tiny_bundle, name=name, alias=None)
+    assert model_names() == []
 
 
 def test_a_name_is_made_once(store: Path) -> None:

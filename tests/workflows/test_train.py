@@ -197,6 +197,13 @@ def test_a_wrong_key_is_named(train_file: Path, tmp_path: Path, override: str, m
         train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
+def test_a_name_that_no_model_may_bear_is_refused_before_any_work(train_file: Path, tmp_path: Path) -> None:
+    job = read_train_job(train_file, overrides=["register_as=news/mine"])
+    with pytest.raises(ConfigError, match=r"a model's name: .* got 'news/mine'"):
+        train.run(job, TrainOptions(folder=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_dropped_type_is_not_learned(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["data.labels={ORG: null}", "fit.epochs=1"])
     train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
