@@ -109,10 +109,14 @@ class Comparison:
         standing = self._standing
         if uri not in self._same or uri in self._outdated:
             return False
-        holders = (standing.documents.get(doc_id) for doc_id in standing.duplicates.get(uri, ()))
-        if any(holder is not None and holder.source_uri not in self._same for holder in holders):
+        if any(self._holder(doc_id) not in self._same for doc_id in standing.duplicates.get(uri, ())):
             return False
         return standing.files[uri].records == len(self._by_file.get(uri, ())) + self._letters.get(uri, 0)
+
+    def _holder(self, doc_id: str) -> str | None:
+        """Give the file whose record has an id; None where no record is known to have it."""
+        document = self._standing.documents.get(doc_id)
+        return document.source_uri if document is not None else self._standing.refused.get(doc_id)
 
     def keep(self, uri: str) -> int:
         """Take a file that stands and give the number of its records. Such files come before all others."""

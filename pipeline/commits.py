@@ -5,6 +5,7 @@ Nothing else has a say. When all shards of a generation have committed, the mani
 name - parts without a record, and what later generations have replaced - is then removed.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from pipeline.schema import SCHEMAS
 
 MANIFEST_VERSION = 1
 STATS_NAME = "stats.json"
+
+_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/commits/(\d+)/|/plans/(\d+)\.json$")
 
 # What a file that is no record raises: no JSON, no mapping, other keys.
 _MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
@@ -303,7 +306,7 @@ class RunFolder:
         return manifest
 
     def _strays(self, manifest: Manifest) -> Iterator[Path]:
-        """Give all files that a manifest does not name; what a newer generation has done so far is none."""
+        """Give all files that a manifest does not name, but for what a newer generation has done so far."""
         kept = {self.output / part.path for shard in manifest.shards for part in shard.files.values()}
         kept |= {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         kept.add(self.plan_path(manifest.generation))
@@ -311,7 +314,8 @@ class RunFolder:
         folders += sorted((self.run / "commits").glob("*"))
         for folder in folders:
             if folder.is_dir():
-                yield from (path for path in sorted(folder.iterdir()) if path not in kept and path.is_file())
+                files = (path for path in sorted(folder.iterdir()) if path not in kept and path.is_file())
+                yield from (path for path in files if (_generation(path) or 0) <= manifest.generation)
 
     def _part_fault(self, part: PartFile) -> str | None:
         try:
@@ -385,6 +389,12 @@ def verify(output: Path, *, deep: bool = True) -> list[Finding]:
         begun = f"generation {folder.latest_generation()} is begun and not finished: run the command again"
         return [Finding(place="_run/plans", problem=begun)]
     return list(folder.faults(manifest, deep=deep))
+
+
+def _generation(path: Path) -> int | None:
+    """Give the generation that a part, commit record or plan is of; None for any other file."""
+    match = _OF_GENERATION.search(f"/{path.parent.parent.name}/{path.parent.name}/{path.name}")
+    return int(next(filter(None, match.groups()))) if match else None
 
 
 def _read_record(path: Path) -> ShardReport | None:

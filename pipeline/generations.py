@@ -121,6 +121,12 @@ class Planner:
             reasons=[line for plan in plans for line in self._recipe.difference(plan.recipe)],
             hashes=self.hashes,
         )
+        if standing is not None and self._config.limit is not None and plan.changes.removed:
+            raise PlanError(
+                f"limit: {plan.changes.removed:,} of the {len(standing.documents):,} documents in "
+                f"{self._folder.output} are not among the first {self._config.limit:,} records and would be dropped; "
+                "give another --output"
+            )
         if standing is not None and plan.changes.removed > self._config.max_removed * len(standing.documents):
             raise PlanError(
                 f"{self._config.input}: {plan.changes.removed:,} of the {len(standing.documents):,} documents in "

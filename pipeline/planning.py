@@ -209,15 +209,16 @@ def _plan_changes(
     digests = hashes.of(paths, states)
     comparison = Comparison(standing, config, digests=dict(zip(paths, digests, strict=True)))
     records: dict[str, int] = {}
-    if config.limit is None:
+    room = config.limit
+    if room is None:
         records = {file.path: comparison.keep(file.path) for file in files if comparison.stands(file.path)}
     for file in files:
         if file.path not in records:
-            room = None if config.limit is None else config.limit - sum(records.values())
             found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
             chosen = list(islice(found, room))
             comparison.compare(file, chosen)
             records[file.path] = len(chosen)
+            room = room and room - len(chosen)
     counts = [records[path] for path in paths]
     return list(map(_source, files, states, digests, counts)), comparison.finish()
 

@@ -47,6 +47,7 @@ class Standing:
         outlived: ids whose row in a shard is not the latest.
         letters: how many dead letters of a file a shard holds.
         duplicates: ids that a file's records were refused, because another record had them.
+        refused: the file of a record that has its id and is a dead letter all the same, by id.
         characters: how much text a shard holds, in code points.
         files: the input files as they were when what stands was made of them, by path.
     """
@@ -58,6 +59,7 @@ class Standing:
     outlived: Mapping[ParsePlace, Sequence[str]]
     letters: Mapping[ParsePlace, Mapping[str, int]]
     duplicates: Mapping[str, Collection[str]]
+    refused: Mapping[str, str]
     characters: Mapping[ParsePlace, int]
     files: Mapping[str, StandingFile]
 
@@ -82,6 +84,7 @@ def look_over(
     outlived: defaultdict[ParsePlace, list[str]] = defaultdict(list)
     letters: defaultdict[ParsePlace, Counter[str]] = defaultdict(Counter)
     duplicates: defaultdict[str, set[str]] = defaultdict(set)
+    refused: dict[str, str] = {}
     characters: Counter[ParsePlace] = Counter()
     for report in reports:
         place = place_of(report)
@@ -96,6 +99,8 @@ def look_over(
                 for row in batch.to_pylist():
                     if row["error"] == DUPLICATE_ID:
                         duplicates[row["source_uri"]].add(row["doc_id"])
+                    elif row["doc_id"] is not None:
+                        refused[row["doc_id"]] = row["source_uri"]
     return Standing(
         reports={place_of(report): report for report in reports},
         current=frozenset(current),
@@ -104,6 +109,7 @@ def look_over(
         outlived=outlived,
         letters=letters,
         duplicates=duplicates,
+        refused=refused,
         characters=characters,
         files=files,
     )

@@ -96,7 +96,7 @@ def _track(
     outbox = report.output / COLLECTION_OUTBOX
     place = outbox / str(manifest.generation)
     standing = standing_record(place)
-    if standing is not None and standing.tags[PLAN_TAG] == manifest.plan:
+    if standing is not None and standing.tags.get(PLAN_TAG) == manifest.plan:
         if not standing.sent:
             send_or_warn(place)
         return

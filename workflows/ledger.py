@@ -128,10 +128,14 @@ def check_chain(lines: Sequence[str], *, champion: int | None) -> list[Break]:
             breaks += _faults(entry, number, previous=previous)
             number, champion_then = entry.number, entry.went_to
         number, previous = number + 1, line_hash(text)
-    if lines and champion != champion_then:
-        message = f"the ledger ends with version {champion_then} as champion, the alias stands at {champion}"
+    if champion != champion_then:
+        message = f"the ledger ends with {_named(champion_then)} as champion, the alias stands at {_named(champion)}"
         breaks.append(Break(line=number - 1, message=f"{message}: moved by other means, or lines are missing"))
     return breaks
+
+
+def _named(version: int | None) -> str:
+    return "none" if version is None else f"version {version}"
 
 
 def _faults(entry: Entry, number: int, *, previous: str) -> list[Break]:

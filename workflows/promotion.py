@@ -201,8 +201,12 @@ def _locked(model: _Model) -> Iterator[_Lock]:
     try:
         yield lock
     finally:
-        if lock.stands():
-            model.drop_lock()
+        # A store that fails here must not hide what has failed before; the lock ages until it may be broken.
+        try:
+            if lock.stands():
+                model.drop_lock()
+        except TrackingError as error:
+            note(f"Warning: the lock of {model.name} is left behind for {LOCK_SECONDS:.0f} s. {error}")
 
 
 def _take_lock(model: _Model) -> _Lock:

@@ -4,6 +4,7 @@ MLflow itself is spoken to through the client of workflows/tracking.py.
 """
 
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 from models.config import ConfigError
 from pipeline.errors import ModelError
+from workflows.console import note
 from workflows.locks import exclusive
 from workflows.manifest import bundle_digest, check_bundle
 from workflows.serving import BUNDLE, write_model
@@ -193,14 +195,24 @@ def fetch(version: ModelVersion) -> Path:
     folder = cache_folder() / "bundles"
     target = folder / version.digest
     with exclusive(folder / f"{version.digest}.lock"):
-        if not target.is_dir():
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
-                fetched = download(f"{version.source}/{DATA}", Path(incoming))
-                _check(fetched, version)
-                fetched.rename(target)
-        else:
-            _check(target, version)
+        if target.is_dir() and _is_whole(target, version):
+            return target
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
+            fetched = download(f"{version.source}/{DATA}", Path(incoming))
+            _check(fetched, version)
+            shutil.rmtree(target, ignore_errors=True)
+            fetched.rename(target)
     return target
+
+
+def _is_whole(copy: Path, version: ModelVersion) -> bool:
+    """Say whether a copy on this machine is what was registered; harm to it is no fault of the version."""
+    try:
+        _check(copy, version)
+    except ModelError as error:
+        note(f"{copy} is damaged and fetched anew: {error}")
+        return False
+    return True
 
 
 def cache_folder() -> Path:

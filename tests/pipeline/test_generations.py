@@ -196,6 +196,17 @@ def test_a_document_comes_back_after_two_interrupted_runs(archive: Path) -> None
     assert_as_one_run(archive, runs.run_job(job(archive)))
 
 
+def test_an_id_is_free_when_the_dead_letter_that_had_it_is_gone(archive: Path) -> None:
+    (archive / "a.jsonl").write_text('{"id": "x", "text": "PARSERFAULT"}\n')
+    (archive / "b.jsonl").write_text('{"id": "x", "text": "Yes."}\n')
+    report = runs.run_job(job(archive, max_dead_letters=1.0))
+    assert (report.annotated, report.dead_letters) == (20, 2)
+    (archive / "a.jsonl").unlink()
+    report = runs.run_job(job(archive, max_dead_letters=1.0))
+    assert (report.annotated, report.unchanged, report.dead_letters) == (1, 20, 0)
+    assert_as_one_run(archive, report)
+
+
 def test_dead_letters_stay_until_their_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (archive / "t2.txt").write_text("PARSERFAULT")
     (archive / "bad.jsonl").write_text('{"id": "x"}\n{"id": "y", "text": "Yes."}\n')
@@ -232,6 +243,28 @@ def test_a_run_that_would_drop_much_is_refused(archive: Path) -> None:
     with pytest.raises(PlanError, match=r"11 of the 20 documents .* are gone.*max_removed"):
         runs.run_job(job(archive, max_removed=0.5))
     assert parts(first.output) == before
+
+
+def test_a_try_drops_nothing(archive: Path) -> None:
+    runs.run_job(job(archive))
+    with pytest.raises(PlanError, match=r"16 of the 20 documents .* not among the first 4 records"):
+        runs.run_job(job(archive, limit=4))
+
+
+def test_what_a_newer_generation_has_done_is_no_stray(archive: Path) -> None:
+    first = runs.run_job(job(archive))
+    plan = RunFolder(first.output).plan()
+    (archive / "new.txt").write_text("Dora went.")
+    (archive / "t3.txt").write_text("Carla came.")
+    with pytest.raises(StoreError):
+        runs.run_job(job(archive), build=partial(build_worker_for_some_shards, 1))
+    begun = {*first.output.rglob("*-g1-*"), *first.output.rglob("commits/1/*"), *first.output.rglob("plans/1.json")}
+    assert len(begun) > 4
+    with pytest.raises(PlanError, match="newer generation"):
+        RunFolder(first.output).finish(plan)
+    manifest = RunFolder(first.output).manifest()
+    assert manifest is not None
+    assert begun.isdisjoint(RunFolder(first.output)._strays(manifest))
 
 
 def test_an_archive_that_has_moved_is_followed_where_that_is_allowed(

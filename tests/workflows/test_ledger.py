@@ -40,7 +40,11 @@ def test_a_line_is_read_as_it_was_written() -> None:
 
 def test_a_whole_chain_has_no_break() -> None:
     assert broken_at(chain(1, 2, 1, 3), 3) == []
-    assert broken_at([], 7) == []
+    assert broken_at([], None) == []
+
+
+def test_a_champion_without_a_ledger_is_a_break() -> None:
+    assert broken_at([], 7) == [0]
 
 
 @pytest.mark.parametrize("touched", [1, 2, 3])
