@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fakes
+import torch
 
 from models.config import ConfigError
 from pipeline.annotate import RunReport, annotate
@@ -72,6 +73,8 @@ def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: s
     """
 
     def child() -> None:
+        # None of the threads that this process computes with live on in a fork: waiting for them would never end.
+        torch.set_num_threads(1)
         os.environ.update(environment | {CRASH_VARIABLE: crash_at})
         try:
             work()
