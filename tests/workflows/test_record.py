@@ -39,7 +39,7 @@ def folder(store: Path, tiny_bundle: Path) -> Path:
 def work(folder: Path, *, status: tracking.RunStatus | None = "FINISHED") -> registry.ModelVersion | None:
     run = begin(
         folder,
-        experiment="test",
+        experiment="told",
         name="mine",
         parameters={"a": 1},
         tags={"who": "me"},
@@ -51,7 +51,7 @@ def work(folder: Path, *, status: tracking.RunStatus | None = "FINISHED") -> reg
         return None
     files, registration = (
         ["result.json", "evaluation/dev.csv"],
-        Registration(bundle="bundle", name="tiny", alias="late"),
+        Registration(bundle="bundle", name="told", alias="late"),
     )
     return run.end(status, files=files, registration=registration)
 
@@ -59,13 +59,13 @@ def work(folder: Path, *, status: tracking.RunStatus | None = "FINISHED") -> reg
 def check_whole(folder: Path) -> None:
     """Check that the store has the run of the folder, once and whole."""
     client = MlflowClient(tracking_uri())
-    (run,) = client.search_runs([client.get_experiment_by_name("test").experiment_id])
+    (run,) = client.search_runs([client.get_experiment_by_name("told").experiment_id])
     assert (run.info.status, run.data.params, run.data.tags["who"]) == ("FINISHED", {"a": "1"}, "me")
     assert [metric.value for metric in client.get_metric_history(run.info.run_id, "loss")] == [1.0, 0.5]
     assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"result.json", "evaluation", "model"}
     assert [item.path for item in client.list_artifacts(run.info.run_id, "evaluation")] == ["evaluation/dev.csv"]
     assert len(run.inputs.dataset_inputs) == 1
-    assert [(version.version, version.aliases, version.run_id) for version in versions("tiny")] == [
+    assert [(version.version, version.aliases, version.run_id) for version in versions("told")] == [
         (1, ("late",), run.info.run_id)
     ]
     kept = read_record(folder)
@@ -80,7 +80,7 @@ def concord(*arguments: object) -> Result:
 def test_a_run_is_told_whole_and_once(folder: Path) -> None:
     version = work(folder)
     assert version is not None
-    assert version.reference == "models:/tiny/1"
+    assert version.reference == "models:/told/1"
     check_whole(folder)
     send(folder)
     check_whole(folder)
@@ -95,7 +95,7 @@ def test_a_run_is_told_to_a_server_and_its_version_comes_back(
     send(folder)
     check_whole(folder)
     assert version is not None
-    assert registry.resolve("models:/tiny@late") == replace(version, aliases=("late",))
+    assert registry.resolve("models:/told@late") == replace(version, aliases=("late",))
     assert tagger_digest(registry.fetch(version)) == tagger_digest(tiny_bundle)
     assert json.loads(concord("registry", "list", "--json").stdout)["models"][0]["aliases"] == {"late": 1}
 
@@ -111,7 +111,7 @@ def test_a_run_is_told_to_a_server_and_its_version_comes_back(
 def test_a_sending_that_was_killed_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
 ) -> None:
-    begin(folder, experiment="test", name="mine", parameters={"a": 1}, tags={"who": "me"})
+    begin(folder, experiment="told", name="mine", parameters={"a": 1}, tags={"who": "me"})
     with monkeypatch.context() as patch:
         patch.setattr(record, "send_or_warn", lambda folder: None)
         work(folder)
@@ -146,7 +146,7 @@ def test_what_a_store_missed_is_sent_later_and_once(folder: Path, monkeypatch: p
         assert (down.exit_code, DOWN in json.loads(down.stdout)["error"]) == (75, True)
     first = concord("registry", "sync", "--json")
     assert first.exit_code == 0, first.output
-    assert json.loads(first.stdout)["sent"] == [{"folder": "runs/mine", "registered": "models:/tiny/1"}]
+    assert json.loads(first.stdout)["sent"] == [{"folder": "runs/mine", "registered": "models:/told/1"}]
     check_whole(folder)
     again = concord("registry", "sync", folder.parent, folder)
     assert again.stdout == f"1 record in {folder.parent}, {folder}: 0 sent, 0 at work, 0 failed\n"
@@ -194,12 +194,12 @@ def test_a_run_at_work_is_left_alone_and_that_of_a_dead_process_closed(folder: P
         {"folder": "runs/mine", "registered": None}
     ]
     client = MlflowClient(tracking_uri())
-    (run,) = client.search_runs([client.get_experiment_by_name("test").experiment_id])
+    (run,) = client.search_runs([client.get_experiment_by_name("told").experiment_id])
     assert run.info.status == "KILLED"
 
 
 def test_an_epoch_that_is_done_again_stands_once(folder: Path) -> None:
-    run = begin(folder, experiment="test", name="mine", parameters={}, tags={})
+    run = begin(folder, experiment="told", name="mine", parameters={}, tags={})
     for loss in (2.0, 1.0):
         run.log_metrics({"loss": loss}, step=1)
     run.log_metrics({"best_dev_f1": 50.0}, step=1)
@@ -207,7 +207,7 @@ def test_an_epoch_that_is_done_again_stands_once(folder: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_is_kept(folder: Path) -> None:
-    begin(folder, experiment="test", name="mine", parameters={}, tags={}).log_metrics({"loss": float("nan")}, step=1)
+    begin(folder, experiment="told", name="mine", parameters={}, tags={}).log_metrics({"loss": float("nan")}, step=1)
     (metrics,) = read_record(folder).metrics
     assert metrics.values["loss"] != metrics.values["loss"]
 

@@ -162,10 +162,11 @@ def test_a_job_is_sent_followed_and_not_sent_twice(
     assert "4 read = 4 annotated + 0 unchanged + 0 dead letters" in again.stdout
 
     # A job that fails gives its own exit code, and is sent again under a further id.
-    arguments = ("submit", job, *target, "--set", "tagger.batch_words=7", "--json")
+    other = shutil.copy(source, tmp_path / "other.jsonl")
+    arguments = ("submit", job, *target, "--set", f"input={other}", "--json")
     refused = concord(*arguments)
     assert refused.exit_code == 2, refused.output
     failed = json.loads(refused.stdout)
-    assert "holds a run of another plan" in failed["result"]["error"]
+    assert "holds the annotation of" in failed["result"]["error"]
     second = json.loads(concord(*arguments).stdout)
     assert second["submission_id"] == f"{failed['submission_id']}-2"
