@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
+from pipeline.readers.annotated import read_part
 from pipeline.records import Carry, Move, ShardReport
 
 _OWNED = ("documents", "sentences", "tokens", "entities")
@@ -22,7 +22,7 @@ def carry_rows(output: Path, report: ShardReport, carry: Carry) -> dict[str, pa.
     Raises:
         IntegrityError: when a part cannot be read, or does not hold the rows that the plan counted.
     """
-    tables = {name: _read(output / part.path) for name, part in report.files.items()}
+    tables = {name: read_part(output / part.path) for name, part in report.files.items()}
     for name in _OWNED:
         tables[name] = _renamed(_left_over(tables[name], "doc_id", carry.without), carry.moves)
     tables["documents"] = _placed(tables["documents"], carry.moves)
@@ -39,13 +39,6 @@ def carry_rows(output: Path, report: ShardReport, carry: Carry) -> dict[str, pa.
     return tables
 
 
-def _read(path: Path) -> pa.Table:
-    try:
-        return pq.ParquetFile(path, page_checksum_verification=True).read()
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(f"{path}: cannot be read: {error}; check the folder with 'concord verify'") from error
-
-
 def _left_over(table: pa.Table, column: str, without: tuple[str, ...]) -> pa.Table:
     if not without:
         return table
@@ -56,15 +49,12 @@ def _renamed(table: pa.Table, moves: tuple[Move, ...]) -> pa.Table:
     return _replaced(table, "doc_id", {move.was: move.doc_id for move in moves if move.was != move.doc_id})
 
 
-def _replaced(
-    table: pa.Table, column: str, values: Mapping[str, object], *, by: pa.ChunkedArray | None = None
-) -> pa.Table:
-    """Put values into a column where the ids, those of the table if None, are among the keys."""
+def _replaced(table: pa.Table, column: str, values: Mapping[str, object]) -> pa.Table:
+    """Put values into a column where the documents' ids are among the keys."""
     if not values:
         return table
-    ids = table["doc_id"] if by is None else by
     field = table.schema.field(column)
-    places = pc.index_in(ids, pa.array(list(values), pa.string()))
+    places = pc.index_in(table["doc_id"], pa.array(list(values), pa.string()))
     chosen = pc.take(pa.array(list(values.values()), field.type), places)
     index = table.schema.get_field_index(column)
     return table.set_column(index, field, pc.if_else(pc.is_valid(places), chosen, table[column]))

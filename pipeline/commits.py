@@ -203,6 +203,20 @@ class RunFolder:
             return None
         return report
 
+    def built_on(self, shard: int, *, generation: int) -> ShardReport:
+        """Give the record of an earlier generation's shard whose rows or parses are to be used.
+
+        Raises:
+            IntegrityError: when it is gone.
+        """
+        report = self.committed(shard, generation=generation)
+        if report is None:
+            raise IntegrityError(
+                f"{self.output}: shard {shard:05d} of generation {generation} is gone, whose rows were to be used; "
+                "run the command again"
+            )
+        return report
+
     def done(self, plan: Plan) -> dict[int, ShardReport]:
         """Give the records of a plan's shards that need no more work, by the shard's index."""
         found = ((shard.index, self.committed(shard.index, generation=plan.generation)) for shard in plan.shards)

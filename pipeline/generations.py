@@ -41,10 +41,12 @@ class Planner:
             parser: that of the configuration if None.
 
         Raises:
+            PlanError: when the plan that stands cannot be read.
             ModelError: when the parser is not installed, or the tagger learned from other trees than it gives.
         """
         self._config = config
         self._folder = folder
+        self._latest = folder.plan() if folder.latest_generation() is not None else None
         self._tagger = tagger
         self._parser = parser or parser_identity(config.parser)
         if not config.tagger.accept_parser:
@@ -67,9 +69,9 @@ class Planner:
             IntegrityError: when what stands cannot be read.
         """
         folder = self._folder
-        if folder.latest_generation() is None:
+        latest, manifest = self._latest, self._manifest()
+        if latest is None:
             return self._plan(0)
-        latest, manifest = folder.plan(), self._manifest()
         self._check_input(latest)
         if manifest is not None and manifest.generation == latest.generation:
             return self._follow(latest)
@@ -115,7 +117,7 @@ class Planner:
             parser=self._parser,
             tagger=self._tagger.identity,
             tagger_folder=self._tagger.folder.absolute(),
-            threads=_threads(self._config, self._folder),
+            threads=_threads(self._config, self._latest),
             generation=generation,
             standing=standing,
             reasons=[line for plan in plans for line in self._recipe.difference(plan.recipe)],
@@ -199,12 +201,12 @@ def _known_files(base: Plan | None, begun: Plan | None) -> dict[str, StandingFil
     }
 
 
-def _threads(config: AnnotateConfig, folder: RunFolder) -> int:
+def _threads(config: AnnotateConfig, latest: Plan | None) -> int:
     """Settle the threads of a worker: as configured, else as the standing plan has them, else by the executor."""
     if config.executor.threads is not None:
         return config.executor.threads
-    if folder.latest_generation() is not None:
-        return folder.plan().threads
+    if latest is not None:
+        return latest.threads
     if config.executor.kind == "ray":
         return 1
     return min(_MOST_LOCAL_THREADS, len(os.sched_getaffinity(0)))

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from pipeline.commits import RunFolder
-from pipeline.errors import IntegrityError
+from pipeline.readers.annotated import read_part
 from pipeline.records import Document, ParsedDocument, ParsedSentence, ParsedWord, ParsePlace
 
 _WORD_COLUMNS = ("start_char", "end_char", "text", "word", "lemma", "upos", "xpos", "feats", "head", "deprel")
@@ -46,12 +44,7 @@ class StoredParses:
 
 class _StoredShard:
     def __init__(self, folder: RunFolder, place: ParsePlace) -> None:
-        report = folder.committed(place.shard, generation=place.generation)
-        if report is None:
-            raise IntegrityError(
-                f"{folder.output}: shard {place.shard:05d} of generation {place.generation} is gone, whose parses were "
-                "to be used; run the command again"
-            )
+        report = folder.built_on(place.shard, generation=place.generation)
         tables = {name: folder.output / report.files[name].path for name in ("documents", "sentences", "tokens")}
         documents = _columns(tables["documents"], ("doc_id", "text_sha256", "n_sentences", "n_tokens"))
         self._sentences = list(zip(*_columns(tables["sentences"], ("n_tokens", "continues")), strict=True))
@@ -74,9 +67,6 @@ class _StoredShard:
         return ParsedDocument(document=document, sentences=sentences)
 
 
-def _columns(path: Any, names: Sequence[str]) -> list[list[Any]]:
-    try:
-        table = pq.ParquetFile(path, page_checksum_verification=True).read(columns=list(names))
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(f"{path}: cannot be read: {error}; check the folder with 'concord verify'") from error
+def _columns(path: Path, names: Sequence[str]) -> list[list[Any]]:
+    table = read_part(path, names)
     return [table.column(name).to_pylist() for name in names]

@@ -24,7 +24,7 @@ from pipeline.carrying import carry_rows
 from pipeline.commits import RunFolder, check_equation
 from pipeline.config import ReaderConfig, TaggerRunConfig
 from pipeline.counts import count_margins, count_rows
-from pipeline.errors import ConcordError, IntegrityError, ModelError
+from pipeline.errors import ConcordError, ModelError
 from pipeline.memory import bound_caches, return_freed
 from pipeline.parses import StoredParses
 from pipeline.parsing.parser import build_parser
@@ -265,12 +265,7 @@ class CommitStage:
         """Put the rows that a shard takes over before its own; give the documents among them as well."""
         sources = []
         for carry in shard.carries:
-            report = self._folder.committed(carry.shard, generation=carry.generation)
-            if report is None:
-                raise IntegrityError(
-                    f"{self._folder.output}: shard {carry.shard:05d} of generation {carry.generation} is gone, whose "
-                    "rows were to be taken over; run the command again"
-                )
+            report = self._folder.built_on(carry.shard, generation=carry.generation)
             sources.append(carry_rows(self._folder.output, report, carry))
         unchanged = sum(source["documents"].num_rows for source in sources)
         joined = {

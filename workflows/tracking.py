@@ -265,7 +265,9 @@ def _log_datasets(client: Any, run_id: str, datasets: Sequence[Dataset]) -> None
     for dataset in datasets:
         with warnings.catch_warnings():
             # It knows local files by two names of one kind, and says so each time.
-            warnings.simplefilter("ignore", UserWarning)
+            warnings.filterwarnings(
+                "ignore", message="The specified dataset source can be interpreted in multiple ways"
+            )
             source = resolve_dataset_source(dataset.place)
         found = MetaDataset(source, name=dataset.name, digest=dataset.sha256[:LONGEST_DIGEST])
         tags = [InputTag("mlflow.data.context", dataset.role), InputTag("sha256", dataset.sha256)]

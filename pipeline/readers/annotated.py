@@ -115,6 +115,19 @@ def rows(part: Path, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         raise IntegrityError(f"{part}: cannot be read: {error}") from error
 
 
+def read_part(part: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a part, or some columns of it, at once; pages are checked against bit rot.
+
+    Raises:
+        IntegrityError: when the file is missing or broken.
+    """
+    try:
+        with pq.ParquetFile(part, page_checksum_verification=True) as file:
+            return file.read(columns=None if columns is None else list(columns))
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{part}: cannot be read: {error}; check the folder with 'concord verify'") from error
+
+
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Cut a batch where doc_id changes."""
     encoded = pc.run_end_encode(batch.column("doc_id"))
