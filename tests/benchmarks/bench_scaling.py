@@ -1,0 +1,131 @@
+"""Annotates the same shards locally, on Ray with one worker, and with two, by turns, and compares their pace.
+
+Command: python tests/benchmarks/bench_scaling.py --input ../shared/data/text/factbook.jsonl.zst
+
+Every worker computes with one thread. The pace is taken between reports, from the moment when each worker has ended its
+first shard to the last report, so that starting Ray and loading models are left out; how long these take is told
+beside it. What else runs on the machine tells on wall times: the load before each round is in the result.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ.pop("RAY_ADDRESS", None)
+
+from corpora import write_chunks
+from environment import environment, spread
+
+from pipeline.annotate import Progress, annotate
+from pipeline.config import AnnotateConfig
+from workflows.taggers import find_tagger
+
+OVERHEAD_GOAL = 1.05
+SPEED_UP_GOAL = 1.8
+WAYS: dict[str, dict[str, Any]] = {
+    "local": {"kind": "local"},
+    "ray_1": {"kind": "ray", "actors": 1},
+    "ray_2": {"kind": "ray", "actors": 2},
+}
+
+
+def pace(source: Path, output: Path, *, model: str, shard_bytes: int, executor: dict[str, Any]) -> dict[str, float]:
+    """Annotate once; give words a second of steady work, and the seconds before the first report."""
+    config = AnnotateConfig.from_mapping(
+        {
+            "input": str(source),
+            "output": str(output),
+            "planning": {"shard_bytes": shard_bytes},
+            "executor": {"threads": 1, **executor},
+            "tagger": {"model": model},
+            "report": False,
+        }
+    )
+    ticks: list[tuple[float, int]] = []
+
+    def note(progress: Progress) -> None:
+        ticks.append((time.perf_counter(), progress.read_done))
+
+    report = annotate(config, tagger=find_tagger(model), progress=note)
+    workers = executor.get("actors", 1)
+    (begun, _), (warm, read_warm), (ended, read) = ticks[0], ticks[workers], ticks[-1]
+    shutil.rmtree(output)
+    return {
+        "words_per_second": (read - read_warm) / report.read * report.words / (ended - warm),
+        "seconds_to_first_shards": warm - begun,
+        "seconds": ended - begun,
+        "shards": report.shards,
+        "words": report.words,
+    }
+
+
+def main() -> None:
+    """Run all ways by turns, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", type=Path, nargs="+", required=True)
+    parser.add_argument("--model", default="entities_en_small")
+    parser.add_argument("--documents", type=int, default=1000)
+    parser.add_argument("--words", type=int, default=100, help="words of a document")
+    parser.add_argument("--shard-bytes", type=int, default=15_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    rounds = []
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "documents.jsonl")
+        written = write_chunks(arguments.input, source, words=arguments.words, count=arguments.documents)
+        for number in range(arguments.rounds):
+            load = os.getloadavg()[0]
+            # Another way first in each round, so that none always has the quieter machine.
+            order = [*WAYS][number % 3 :] + [*WAYS][: number % 3]
+            runs = {
+                way: pace(
+                    source,
+                    Path(folder, way),
+                    model=arguments.model,
+                    shard_bytes=arguments.shard_bytes,
+                    executor=WAYS[way],
+                )
+                for way in order
+            }
+            rounds.append({"load_before": round(load, 2), **{way: runs[way] for way in WAYS}})
+    overhead = [run["local"]["words_per_second"] / run["ray_1"]["words_per_second"] for run in rounds]
+    speed_up = [run["ray_2"]["words_per_second"] / run["ray_1"]["words_per_second"] for run in rounds]
+    result = {
+        **environment("bench_scaling.py"),
+        "config": {
+            "input": [path.name for path in arguments.input],
+            "documents": written,
+            "words_a_document": arguments.words,
+            "model": arguments.model,
+            "threads_a_worker": 1,
+        },
+        "ray_over_local": {
+            **spread(overhead, digits=3),
+            "median": round(statistics.median(overhead), 3),
+            "goal": OVERHEAD_GOAL,
+        },
+        "two_actors_over_one": {
+            **spread(speed_up, digits=3),
+            "median": round(statistics.median(speed_up), 3),
+            "goal": SPEED_UP_GOAL,
+        },
+        "rounds": [_rounded(run) for run in rounds],
+    }
+    print(json.dumps(result, indent=1))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return round(value, 2)
+
+
+if __name__ == "__main__":
+    main()
