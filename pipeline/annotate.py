@@ -22,7 +22,7 @@ from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
 from pipeline.generations import Planner
-from pipeline.inputs import absolute
+from pipeline.inputs import absolute, absolute_input
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.report import write_report
@@ -147,7 +147,7 @@ def _absolute(config: AnnotateConfig) -> AnnotateConfig:
     parser = config.parser
     if parser.directory is not None:
         parser = parser.model_copy(update={"directory": absolute(parser.directory)})
-    paths = {"input": absolute(config.input), "output": absolute(config.output)}
+    paths = {"input": absolute_input(config.input), "output": absolute(config.output)}
     return config.model_copy(update={**paths, "parser": parser})
 
 

@@ -86,7 +86,7 @@ class AnnotateConfig(Config):
     """One annotation job."""
 
     input: str
-    """A file, a folder, or a pattern such as archive/*.jsonl.gz."""
+    """A file, a folder, or a pattern such as archive/*.jsonl.gz; a path, or a URL such as s3://bucket/archive."""
     output: str
     """The folder of the annotated collection; made if absent, else brought up to date with the input."""
     reader: ReaderConfig = ReaderConfig()

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from pipeline.commits import Manifest, RunFolder
 from pipeline.config import AnnotateConfig
 from pipeline.errors import IntegrityError, ModelError, PlanError
 from pipeline.executors.auth import settle_auth_mode
+from pipeline.files import state_of
 from pipeline.hashing import FileHashes, hash_here
 from pipeline.parsing.parser import parser_identity
 from pipeline.planning import Plan, make_plan
@@ -213,7 +213,7 @@ def _threads(config: AnnotateConfig, latest: Plan | None) -> int:
 
 
 def _hash_files(config: AnnotateConfig, paths: Sequence[str]) -> list[str]:
-    if sum(Path(path).stat().st_size for path in paths) <= config.planning.hash_with_ray_bytes:
+    if sum(state_of(path).size for path in paths) <= config.planning.hash_with_ray_bytes:
         return hash_here(paths)
     settle_auth_mode(os.environ.get("RAY_ADDRESS"))
     from pipeline.executors.ray_cluster import hash_files

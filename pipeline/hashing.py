@@ -3,42 +3,17 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from stat import S_ISREG
-from typing import NamedTuple
 
 import orjson
 
-from pipeline.durable import file_sha256, store_faults, write_over
-from pipeline.errors import InputError
-from pipeline.readers.base import unreadable
+from pipeline.durable import store_faults, write_over
+from pipeline.files import sha256_of
+from pipeline.remote import FileState
 
 HashFiles = Callable[[Sequence[str]], list[str]]
 
 # A file that was changed this short a time ago may change again without a sign in its time.
 _SETTLED_SECONDS = 2.0
-
-
-class FileState(NamedTuple):
-    """Size in bytes and time of the last change in nanoseconds."""
-
-    size: int
-    changed: int
-
-
-def state_of(path: str) -> FileState:
-    """Look at a file.
-
-    Raises:
-        InputError: when it is none, or cannot be looked at.
-        StoreError: when its store fails.
-    """
-    try:
-        status = Path(path).stat()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if not S_ISREG(status.st_mode):
-        raise InputError(f"{path}: expected a regular file; take it out of the input")
-    return FileState(status.st_size, status.st_mtime_ns)
 
 
 def hash_here(paths: Sequence[str]) -> list[str]:
@@ -47,17 +22,11 @@ def hash_here(paths: Sequence[str]) -> list[str]:
     Raises:
         InputError, StoreError: when one cannot be read.
     """
-    digests = []
-    for path in paths:
-        try:
-            digests.append(file_sha256(Path(path)))
-        except OSError as error:
-            raise unreadable(path, error) from error
-    return digests
+    return [sha256_of(path) for path in paths]
 
 
 class FileHashes:
-    """Hashes files, but those whose size and time are as when they were hashed last.
+    """Hashes files, but those whose size and time (or etag) are as when they were hashed last.
 
     The memory is a file of its own that may be lost at any time: it spares work and decides nothing else.
     """
@@ -90,7 +59,7 @@ class FileHashes:
         known |= zip(unknown, self._hash_files(unknown), strict=True)
         settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
         for path, state in zip(paths, states, strict=True):
-            if state.changed < settled:
+            if isinstance(state.changed, str) or (state.changed is not None and state.changed < settled):
                 self._seen[path] = [*state, known[path]]
         return [known[path] for path in paths]
 

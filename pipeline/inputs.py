@@ -1,31 +1,45 @@
-"""Which files an input names: a file, a folder with all below it, or a pattern."""
+"""Which files an input names: a file, a folder with all below it, or a pattern; on a disk or behind a URL."""
 
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from glob import glob, has_magic
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NoReturn
+from urllib.parse import urlsplit
+
+from fsspec.utils import glob_translate
 
 from pipeline.errors import InputError
 from pipeline.readers.base import Format, format_of
+from pipeline.remote import FileState, look, walk
+from pipeline.urls import check_url, is_url, without_secrets
 
 logger = logging.getLogger(__name__)
 
+_FILE = "file://"
+_UNLISTED = {"http", "https"}
 _KNOWN_NAMES = ".txt, .jsonl or .ndjson (also with .gz or .zst), or .parquet"
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """A file to read: its absolute path, and its path below the input folder with slashes."""
+    """A file to read.
+
+    Attributes:
+        path: absolute, or a URL.
+        name: its path below the input folder, with slashes.
+        state: of a file behind a URL, as the store listed it.
+    """
 
     path: str
     name: str
     format: Format
+    state: FileState | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,15 +56,31 @@ class Inputs:
 
 
 def absolute(where: str) -> str:
-    """Give the absolute path of an input or output.
+    """Give the absolute path of a file or folder.
 
     Raises:
         InputError: for a URL.
     """
-    if _URL.match(where):
-        raise InputError(f"{where}: expected a local path or pattern, got a URL; copy the files to a local folder")
+    if is_url(where):
+        raise InputError(
+            f"{without_secrets(where)}: expected a local path, got a URL; copy the files to a local folder"
+        )
     # Not resolve(): a link such as `latest` is to keep its own name.
     return os.path.abspath(Path(where).expanduser())  # noqa: PTH100
+
+
+def absolute_input(where: str) -> str:
+    """Give an input's absolute path, or its URL in one form; a file URL is the path that it means.
+
+    Raises:
+        InputError: for a URL that must not be written down or that nothing reads.
+    """
+    if not is_url(where):
+        return absolute(where)
+    if where.startswith(_FILE):
+        return absolute(f"/{where.removeprefix(_FILE).lstrip('/')}")
+    check_url(where)
+    return where.rstrip("/")
 
 
 def find_inputs(where: str, *, output: str, format: Literal["auto"] | Format) -> Inputs:
@@ -64,17 +94,77 @@ def find_inputs(where: str, *, output: str, format: Literal["auto"] | Format) ->
 
     Raises:
         InputError: when there is nothing to read.
+        StoreError: when the store of a URL cannot be reached.
     """
+    if is_url(where):
+        found = _find_behind_url(where)
+        return _take(found.states, root=found.root, where=where, stated=format, named=found.named, states=found.states)
     path = Path(where)
     if path.is_file():
         return _take([where], root=str(path.parent), where=where, stated=format, named=True)
     if path.is_dir():
-        root, named, found = where, False, _walk(where)
+        root, named, paths = where, False, _walk(where)
     elif has_magic(where):
-        root, named, found = _fixed_part(where), True, _match(where)
+        root, named, paths = _fixed_part(where), True, _match(where)
     else:
         raise InputError(f"{where}: expected a file, a folder or a pattern such as texts/*.jsonl, found nothing")
-    return _take(_outside(output, found, root=root), root=root, where=where, stated=format, named=named)
+    return _take(_outside(output, paths, root=root), root=root, where=where, stated=format, named=named)
+
+
+def states_behind_url(where: str) -> Mapping[str, FileState]:
+    """Give the states of the files that a URL names, by their URLs.
+
+    Raises:
+        InputError, StoreError: as ``find_inputs`` does.
+    """
+    return _find_behind_url(where).states
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """What a URL names; ``named`` if each file is, by its own URL or by a pattern."""
+
+    root: str
+    named: bool
+    states: Mapping[str, FileState]
+
+
+def _find_behind_url(where: str) -> _Found:
+    state = look(where)
+    if state is not None:
+        return _Found(root=where.rpartition("/")[0], named=True, states={where: state})
+    if urlsplit(where).scheme in _UNLISTED:
+        raise InputError(f"{where}: expected a file, found none; a web server cannot be listed, so name one file")
+    if not has_magic(where):
+        return _Found(root=where, named=False, states=dict(_shown(where)))
+    root = _fixed_url(where)
+    matches = re.compile(glob_translate(where)).match
+    # As for paths: a folder that the pattern matches stands for the files below it.
+    states = {
+        url: state
+        for url, state in _shown(root)
+        if matches(url) or any(matches(folder) for folder in _folders(url, root=root) if "**" not in where)
+    }
+    return _Found(root=root, named=True, states=states)
+
+
+def _shown(root: str) -> Iterator[tuple[str, FileState]]:
+    """Give the files below a URL that are not hidden; a key that ends with a slash only marks a folder."""
+    for url, state in walk(root):
+        below = url.removeprefix(f"{root}/")
+        if not below.endswith("/") and not any(part.startswith(".") for part in below.split("/")):
+            yield url, state
+
+
+def _folders(url: str, *, root: str) -> Iterator[str]:
+    while (url := url.rpartition("/")[0]) and len(url) > len(root):
+        yield url
+
+
+def _fixed_url(pattern: str) -> str:
+    parts = pattern.split("/")
+    magic = next(number for number, part in enumerate(parts) if has_magic(part))
+    return "/".join(parts[:magic])
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -124,7 +214,15 @@ def _outside(output: str, found: Iterable[str], *, root: str) -> Iterator[str]:
     return (path for path in found if not is_output(Path(path).parent))
 
 
-def _take(found: Iterable[str], *, root: str, where: str, stated: Literal["auto"] | Format, named: bool) -> Inputs:
+def _take(
+    found: Iterable[str],
+    *,
+    root: str,
+    where: str,
+    stated: Literal["auto"] | Format,
+    named: bool,
+    states: Mapping[str, FileState] = MappingProxyType({}),
+) -> Inputs:
     files: list[InputFile] = []
     ignored: list[str] = []
     prefix = f"{root.rstrip('/')}/"
@@ -135,7 +233,8 @@ def _take(found: Iterable[str], *, root: str, where: str, stated: Literal["auto"
         if format is None:
             ignored.append(path)
         else:
-            files.append(InputFile(path=path, name=path.removeprefix(prefix), format=format))
+            name = path.removeprefix(prefix)
+            files.append(InputFile(path=path, name=name, format=format, state=states.get(path)))
     expected = _KNOWN_NAMES if stated == "auto" else f"files of the format {stated}"
     if not files:
         came = _some(ignored) if ignored else "no file at all"

@@ -11,21 +11,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from models.config import Config
 from pipeline.changes import Changes, Comparison, Difference
 from pipeline.config import AnnotateConfig
 from pipeline.cutting import ShardCutter
 from pipeline.errors import InputError, PlanError
-from pipeline.hashing import FileHashes, FileState, state_of
-from pipeline.inputs import InputFile, absolute, find_inputs
+from pipeline.files import state_of
+from pipeline.hashing import FileHashes
+from pipeline.inputs import InputFile, absolute, absolute_input, find_inputs, states_behind_url
 from pipeline.readers.base import scan_file
 from pipeline.readers.encodings import check_encoding
 from pipeline.records import Carry, Shard
+from pipeline.remote import FileState
 from pipeline.schema import SCHEMA_VERSION, component_signature
 from pipeline.signatures import ComponentIdentity, Recipe, canonical_json, deciding_config, digest_of, row_config
 from pipeline.standing import Standing
+from pipeline.urls import is_url
 
 PLAN_VERSION = 2
 
@@ -34,7 +37,7 @@ class Source(Config):
     """One input file as the planner found it."""
 
     uri: str
-    """Absolute path."""
+    """Absolute path, or URL."""
     format: str
     """text, jsonl or parquet."""
     size: int
@@ -72,6 +75,9 @@ class Plan(Config):
     """Records of the input in total, as the planner counted them."""
     ignored: int = 0
     """Files in the input's folders whose names say nothing of a format; they change nothing."""
+    marks: dict[str, str] = Field(default_factory=dict)
+    """How each input behind a URL was marked (etag or time) when it was planned. The content counts: left out of the
+    digest."""
 
     def to_json(self) -> bytes:
         """Give the canonical JSON text: sorted keys, no white space, equal for equal plans."""
@@ -148,7 +154,7 @@ def make_plan(
         StoreError: when reading fails half-way.
         ConfigError: when reader.encoding cannot be used.
     """
-    config = config.model_copy(update={"input": absolute(config.input), "output": absolute(config.output)})
+    config = config.model_copy(update={"input": absolute_input(config.input), "output": absolute(config.output)})
     inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
     check_encoding(config.reader.encoding, line_based=any(file.format == "jsonl" for file in inputs.files))
     hashes = hashes or FileHashes()
@@ -156,6 +162,13 @@ def make_plan(
         sources, difference = _plan_all(inputs.files, config, hashes)
     else:
         sources, difference = _plan_changes(inputs.files, config, hashes, standing)
+    read = inputs.files[: len(sources)]
+    if is_url(config.input):
+        # One more listing tells of all files; looking at each would cost a request a file.
+        states = states_behind_url(config.input)
+        for file in read:
+            if states.get(file.path) != file.state:
+                raise _changed(file)
     return Plan(
         schema_version=SCHEMA_VERSION,
         generation=generation,
@@ -171,6 +184,7 @@ def make_plan(
         reasons=tuple(reasons) if difference.changes.again else (),
         read=sum(source.records for source in sources),
         ignored=len(inputs.ignored),
+        marks=_marks(read, difference.shards),
     )
 
 
@@ -186,7 +200,7 @@ def _plan_all(
         room = None if config.limit is None else config.limit - cutter.records
         if room == 0:
             break
-        states.append(state_of(file.path))
+        states.append(file.state or state_of(file.path))
         before = cutter.records
         found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
         for record in islice(found, room):
@@ -205,7 +219,7 @@ def _plan_changes(
     Files that stand as they are come first: of two records with one id the one that stands keeps it.
     """
     paths = [file.path for file in files]
-    states = [state_of(path) for path in paths]
+    states = [file.state or state_of(file.path) for file in files]
     digests = hashes.of(paths, states)
     comparison = Comparison(standing, config, digests=dict(zip(paths, digests, strict=True)))
     records: dict[str, int] = {}
@@ -236,6 +250,17 @@ def _take(doc_id: str | None, taken: set[bytes]) -> bool:
 
 
 def _source(file: InputFile, state: FileState, digest: str, records: int) -> Source:
-    if state_of(file.path) != state:
-        raise InputError(f"{file.path}: changed while it was being planned; run again when it is complete")
+    if file.state is None and state_of(file.path) != state:
+        raise _changed(file)
     return Source(uri=file.path, format=file.format, size=state.size, sha256=digest, records=records)
+
+
+def _changed(file: InputFile) -> InputError:
+    return InputError(f"{file.path}: changed while it was being planned; run again when it is complete")
+
+
+def _marks(files: Sequence[InputFile], shards: Sequence[Shard]) -> dict[str, str]:
+    """Give the marks of the files behind URLs that are to be read."""
+    wanted = {piece.uri for shard in shards for piece in shard.pieces}
+    states = {file.path: file.state for file in files if file.state is not None and file.path in wanted}
+    return {path: str(state.changed) for path, state in states.items() if state.changed is not None}

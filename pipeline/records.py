@@ -11,7 +11,7 @@ class Piece:
     """A stretch of one input file that holds whole records.
 
     Attributes:
-        uri: absolute path of the file.
+        uri: absolute path of the file, or its URL.
         format: text, jsonl or parquet.
         start, end: half-open. jsonl: bytes of the decompressed stream, cut at line ends; text: 0 and the
             file's size in bytes; parquet: row numbers.

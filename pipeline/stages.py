@@ -6,7 +6,7 @@ there; dead letters pass through every further stage.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -24,7 +24,8 @@ from pipeline.carrying import carry_rows
 from pipeline.commits import RunFolder, check_equation
 from pipeline.config import ReaderConfig, TaggerRunConfig
 from pipeline.counts import count_margins, count_rows
-from pipeline.errors import ConcordError, ModelError
+from pipeline.errors import ConcordError, InputError, ModelError
+from pipeline.files import state_of
 from pipeline.memory import bound_caches, return_freed
 from pipeline.parses import StoredParses
 from pipeline.parsing.parser import build_parser
@@ -107,10 +108,11 @@ class Timings:
 class ReadStage:
     """A shard's pieces to documents; those whose parse stands already come parsed."""
 
-    def __init__(self, config: ReaderConfig, folder: RunFolder) -> None:
-        """Take how to read, and where parses stand."""
+    def __init__(self, config: ReaderConfig, folder: RunFolder, *, marks: Mapping[str, str]) -> None:
+        """Take how to read, where parses stand, and how files behind URLs were marked when they were planned."""
         self._config = config
         self._folder = folder
+        self._marks = marks
 
     def __call__(self, shard: Shard) -> list[Document | ParsedDocument | DeadLetter]:
         """Read a shard.
@@ -120,11 +122,18 @@ class ReadStage:
             IntegrityError: when the parses that should stand cannot be read.
             StoreError: when a store fails.
         """
+        self._check_marks(shard)
         records = [record for piece in shard.pieces for record in read_piece(piece, self._config)]
         if not shard.parses:
             return [*records]
         stored = StoredParses(self._folder, shard.parses)
         return [(stored.find(record) or record) if isinstance(record, Document) else record for record in records]
+
+    def _check_marks(self, shard: Shard) -> None:
+        """Refuse files behind URLs that are no longer the ones that were planned."""
+        for uri in dict.fromkeys(piece.uri for piece in shard.pieces if piece.uri in self._marks):
+            if str(state_of(uri).changed) != self._marks[uri]:
+                raise InputError(f"{uri}: has changed since the plan was made; run the command again")
 
 
 class ParseStage:
@@ -338,7 +347,7 @@ class ShardWorker:
         folder = RunFolder(Path(plan.config.output))
         return cls(
             committed=lambda shard: folder.committed(shard.index, generation=plan.generation),
-            read=ReadStage(plan.config.reader, folder),
+            read=ReadStage(plan.config.reader, folder, marks=plan.marks),
             parse=ParseStage(parser, batch_documents=plan.config.parser.batch_documents),
             tag=tag,
             commit=CommitStage(

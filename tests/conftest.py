@@ -1,5 +1,6 @@
 """What tests of every room share."""
 
+import logging
 import os
 import shutil
 import signal
@@ -8,11 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from pipeline import s3
 
 _START_SECONDS = 120.0
 
@@ -39,6 +43,34 @@ def ray_address() -> Iterator[str]:
             _stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def s3_address() -> Iterator[str]:
+    """Give the address of a server on loopback that speaks the protocol of S3, for all tests of the session."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def s3_url(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give the URL of an empty bucket, with credentials for it in the environment."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_address)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some-secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    name = f"bucket-{uuid.uuid4().hex}"
+    s3.client(os.getpid()).create_bucket(Bucket=name)
+    return f"s3://{name}"
 
 
 def _start_head(folder: Path) -> tuple[subprocess.Popen[bytes], str] | None:

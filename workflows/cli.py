@@ -85,12 +85,15 @@ def verb(
 @click.option("--actors", type=click.IntRange(min=1), help="Workers of the Ray executor.  [default: 2]")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first so many records.")
 @set_option
-@click.option("--rehash", is_flag=True, default=None, help="Hash files again whose size and time have not changed.")
+@click.option(
+    "--rehash", is_flag=True, default=None, help="Hash files again whose size and time or etag are as before."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, why and how long it takes; write nothing.")
 def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **options: Any) -> Answer:
     """Annotate a collection.
 
-    INPUT is a file, a folder or a pattern; a YAML file is a job with all its settings.
+    INPUT is a file, a folder or a pattern, as a path or a URL (s3://bucket/texts); a YAML file is a job with all its
+    settings.
 
     The same command resumes a run that was interrupted. Over a finished one it annotates what is new or changed in the
     input, tags all again where the tagger is another, and leaves the rest as it is.

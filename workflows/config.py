@@ -17,6 +17,7 @@ from pydantic import Field
 from models.config import Config, ConfigError
 from pipeline.config import AnnotateConfig, ParserConfig
 from pipeline.readers.gold_lines import GoldFormat
+from pipeline.urls import check_url, is_url
 
 
 class DataConfig(GoldFormat):
@@ -275,8 +276,15 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def absolute(path: str) -> str:
-    """Give a local path as absolute; an address such as ``s3://bucket/key`` stays as it is."""
-    return path if "://" in path else str(Path.cwd() / Path(path).expanduser())
+    """Give a local path as absolute; an address such as ``s3://bucket/key`` stays as it is.
+
+    Raises:
+        InputError: for an address that holds credentials.
+    """
+    if not is_url(path):
+        return str(Path.cwd() / Path(path).expanduser())
+    check_url(path)
+    return path
 
 
 def absolute_model(name: str) -> str:

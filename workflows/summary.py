@@ -13,6 +13,7 @@ from pipeline.commits import Manifest
 from pipeline.config import AnnotateConfig
 from pipeline.planning import Plan
 from pipeline.signatures import ComponentIdentity
+from pipeline.urls import is_url
 from workflows.console import counted, indented, near, table
 
 STAGES = ("read", "parse", "tag", "write")
@@ -91,7 +92,7 @@ def _rows(parts: Sequence[Path]) -> Iterator[dict[str, Any]]:
 
 def _letter_line(row: Mapping[str, Any]) -> str:
     uri, message = row["source_uri"], row["message"]
-    place = str(near(Path(uri)))
+    place = uri if is_url(uri) else str(near(Path(uri)))
     told = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {row['position']}: {message}"
     return shorten(f"{row['stage']}: {told}", LETTER_WIDTH, placeholder=" ...")
 

@@ -23,10 +23,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 
 from models.config import ConfigError
 from pipeline.config import ExecutorConfig
-from pipeline.durable import file_sha256
 from pipeline.errors import ConcordError, ModelError, ShardError
 from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildWorker, OnReport, StopRequest, stop_request
+from pipeline.files import sha256_of
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.stages import Timings, build_worker
@@ -165,7 +165,7 @@ def places(node: dict[str, float], *, cpus: int, gpus: float) -> int:
 
 
 def _hash_file(path: str) -> str:
-    return file_sha256(Path(path))
+    return sha256_of(path)
 
 
 class _ShardActor:

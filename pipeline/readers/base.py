@@ -5,7 +5,8 @@ from pathlib import PurePath
 from typing import Literal
 
 from pipeline.config import ReaderConfig
-from pipeline.errors import InputError, StoreError
+from pipeline.errors import InputError
+from pipeline.files import unreadable
 from pipeline.readers.jsonl import read_jsonl, scan_jsonl
 from pipeline.readers.parquet import read_parquet, scan_parquet
 from pipeline.readers.scanned import ScannedRecord
@@ -69,10 +70,3 @@ def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
                 raise InputError(f"{piece.uri}: expected the format text, jsonl or parquet, got {other!r}")
     except OSError as error:
         raise unreadable(piece.uri, error) from error
-
-
-def unreadable(path: str, error: OSError) -> InputError | StoreError:
-    """Give the error that explains why a file cannot be read."""
-    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-        return InputError(f"{path}: cannot be read ({error.strerror}); check that it is there and may be read")
-    return StoreError(f"{path}: reading failed ({error}); the same command may be tried again")

@@ -10,11 +10,13 @@ import pyarrow.parquet as pq
 
 from pipeline.config import ReaderConfig
 from pipeline.errors import InputError
+from pipeline.files import arrow_file
 from pipeline.readers.faults import RecordError, dead_letter
 from pipeline.readers.fields import build_document, claimed_id
 from pipeline.readers.scanned import ScannedRecord
 from pipeline.readers.streams import cursor_at
 from pipeline.records import DeadLetter, Document, Piece
+from pipeline.urls import is_url
 
 _BATCH_ROWS = 64
 
@@ -38,7 +40,8 @@ class RowStream:
         """
         self.position = 0
         try:
-            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            source = arrow_file(path) if is_url(path) else path
+            self._file = pq.ParquetFile(source, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
             raise _damage(error) from None
         names = self._file.schema_arrow.names
@@ -82,7 +85,7 @@ class RowStream:
 
     def close(self) -> None:
         """Let the file go."""
-        self._file.close()
+        self._file.close(force=True)
 
     def _load(self, row: int) -> None:
         group = bisect_right(self._group_starts, row) - 1

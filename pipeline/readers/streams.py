@@ -7,13 +7,15 @@ is cut; so the lines before the cut are not lost. Where bytes are damaged, the d
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import pyarrow as pa
 from typing_extensions import override
 
+from pipeline.files import arrow_file, open_file, state_of
 from pipeline.readers.faults import RecordError
+from pipeline.urls import is_url
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -103,8 +105,7 @@ _parked: dict[Any, Any] = {}
 @contextmanager
 def cursor_at(path: str, position: int, *, opened_by: Callable[[str], CursorT]) -> Iterator[CursorT]:
     """Give a cursor on a file that stands at a position, taking up the last piece's where that is possible."""
-    status = Path(path).stat()
-    key = (opened_by, path, status.st_ino, status.st_size, status.st_mtime_ns)
+    key = (opened_by, path, *_version(path))
     cursor: CursorT | None = _parked.pop(key, None)
     if cursor is not None and cursor.position > position:
         cursor.close()
@@ -122,6 +123,14 @@ def cursor_at(path: str, position: int, *, opened_by: Callable[[str], CursorT]) 
     _parked[key] = cursor
 
 
+def _version(path: str) -> tuple[object, ...]:
+    """Give what tells a file from another that bore its name."""
+    if is_url(path):
+        return state_of(path)
+    status = Path(path).stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 class _Decompressed(io.RawIOBase):
     """A decompressed stream that ends at a damage; ``error`` then says what it is."""
 
@@ -132,7 +141,7 @@ class _Decompressed(io.RawIOBase):
         self._codec = codec
         self._position = 0
         self._source = self._reopen(0)
-        if Path(path).stat().st_size == 0:
+        if state_of(path).size == 0:
             self.error = RecordError("truncated_stream", _advice("the file is empty"))
 
     @override
@@ -176,7 +185,7 @@ class _Decompressed(io.RawIOBase):
         return bytes(salvaged)
 
     def _reopen(self, position: int) -> Any:
-        source = pa.CompressedInputStream(pa.OSFile(self._path), self._codec)
+        source = pa.CompressedInputStream(arrow_file(self._path), self._codec)
         while position and (skipped := source.read(min(position, _CHUNK_BYTES))):
             position -= len(skipped)
         return source
@@ -186,9 +195,9 @@ def _advice(reason: str) -> str:
     return f"{reason}; what came before it was read; fetch the file again and repeat the run"
 
 
-def _open(path: str) -> tuple[io.BufferedReader, _Decompressed | None]:
-    codec = CODECS.get(Path(path).suffix.lower())
+def _open(path: str) -> tuple[BinaryIO, _Decompressed | None]:
+    codec = CODECS.get(PurePath(path).suffix.lower())
     if codec is None:
-        return Path(path).open("rb"), None
+        return open_file(path), None
     raw = _Decompressed(path, codec)
     return io.BufferedReader(raw, _CHUNK_BYTES), raw

@@ -1,12 +1,12 @@
 """Text files: each is one document, named by its path below the input folder."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import orjson
 
 from pipeline.config import ReaderConfig
 from pipeline.errors import InputError
+from pipeline.files import state_of
 from pipeline.readers.encodings import decode
 from pipeline.readers.faults import RecordError, dead_letter
 from pipeline.readers.fields import duplicate_id
@@ -17,7 +17,7 @@ from pipeline.records import DeadLetter, Document, Piece
 
 def scan_text(path: str, *, name: str) -> Iterator[ScannedRecord]:
     """Find the one record of a file, without reading it."""
-    size = Path(path).stat().st_size
+    size = state_of(path).size
     yield ScannedRecord(position=0, end=size, size=size, doc_id=name)
 
 
@@ -27,7 +27,7 @@ def read_text(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLet
     Raises:
         InputError: when its size has changed since the plan was made.
     """
-    size = Path(piece.uri).stat().st_size
+    size = state_of(piece.uri).size
     if size != piece.end:
         raise InputError(
             f"{piece.uri}: expected {piece.end} bytes, got {size}; the file has changed since the plan was"

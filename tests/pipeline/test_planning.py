@@ -90,7 +90,6 @@ def test_folder_without_a_usable_file_says_what_was_expected(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
-        ("s3://bucket/texts", "expected a local path or pattern, got a URL"),
         ("/nowhere/at/all", "found nothing"),
         ("/nowhere/*.jsonl", "got no file at all"),
         ("/dev/null", "found nothing"),

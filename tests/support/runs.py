@@ -36,7 +36,7 @@ def _sentences(chance: random.Random) -> list[str]:
     return [" ".join(chance.choices(_WORDS, k=chance.randint(2, 20))) + "." for _ in range(3)]
 
 
-def job(source: Path, output: Path, **changes: Any) -> AnnotateConfig:
+def job(source: Path | str, output: Path | str, **changes: Any) -> AnnotateConfig:
     """Give the configuration of a job with shards of a few documents and no report."""
     values: dict[str, Any] = {
         "input": str(source),

@@ -1,0 +1,107 @@
+"""Files put behind URLs: objects of a bucket, and a small web server."""
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import md5
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from pipeline import s3
+
+
+def split(url: str) -> dict[str, str]:
+    """Give bucket and key of a URL, as boto3 calls them."""
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
+def put(url: str, content: bytes) -> None:
+    """Write an object over whatever bore its key."""
+    s3.client(os.getpid()).put_object(**split(url), Body=content)
+
+
+def get(url: str) -> bytes:
+    """Read an object."""
+    content: bytes = s3.client(os.getpid()).get_object(**split(url))["Body"].read()
+    return content
+
+
+def remove(url: str) -> None:
+    """Remove an object."""
+    s3.client(os.getpid()).delete_object(**split(url))
+
+
+def put_folder(folder: Path, url: str) -> None:
+    """Write every file below a folder to a bucket."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            put(f"{url}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+
+def contents(url: str) -> dict[str, bytes]:
+    """Give every object below a URL, by its path below it."""
+    place = split(url)
+    found = s3.Bucket(place["Bucket"]).list(f"{place['Key']}/")
+    bucket = f"s3://{place['Bucket']}"
+    return {item.key.removeprefix(f"{place['Key']}/"): get(f"{bucket}/{item.key}") for item in found}
+
+
+class WebServer(ThreadingHTTPServer):
+    """A server of a few files in memory; ``answers`` gives the status of a path that has none."""
+
+    def __init__(self, files: Mapping[str, bytes], *, ranges: bool, answers: Mapping[str, int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files = dict(files)
+        self.ranges = ranges
+        self.answers = answers
+        self.asked: list[str | None] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: WebServer
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        content = self.server.files.get(self.path)
+        if content is None:
+            self.send_error(self.server.answers.get(self.path, 404))
+            return
+        wanted = self.headers.get("Range")
+        if with_body:
+            self.server.asked.append(wanted)
+        status, body = 200, content
+        if wanted and self.server.ranges:
+            start, end = wanted.removeprefix("bytes=").split("-")
+            status, body = 206, content[int(start) : int(end) + 1]
+        self.send_response(status)
+        self.send_header("ETag", f'"{md5(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def web_server(
+    files: Mapping[str, bytes], *, ranges: bool = True, answers: Mapping[str, int] | None = None
+) -> Iterator[tuple[str, WebServer]]:
+    """Serve files; gives the server's URL and the server."""
+    server = WebServer(files, ranges=ranges, answers=answers or {})
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", server
+    finally:
+        server.shutdown()
+        server.server_close()
