@@ -14,10 +14,10 @@ from typing import Any
 
 from models.consistency import Consistency, consistency, name_labels
 from models.labels import decode_spans
-from pipeline.commits import Manifest, RunFolder, check_equation
-from pipeline.errors import PlanError
+from pipeline.commits import Manifest, check_equation
 from pipeline.planning import Plan
 from pipeline.readers.annotated import TokenDocument, TokenSentence, read_documents, rows, written
+from pipeline.readers.collection import open_collection
 
 BIN_WIDTH = 0.05
 """Nats a bar of the uncertainty histogram covers."""
@@ -118,16 +118,13 @@ def measure_quality(output: Path) -> Quality:
         IntegrityError: when the manifest cannot be read.
         ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
     """
-    folder = RunFolder(output.absolute())
-    manifest = folder.manifest()
-    plan = folder.plan()
-    if manifest is None:
-        raise PlanError(f"{output}: the run is not finished; run the same annotate command again")
+    collection = open_collection(output)
+    manifest = collection.manifest
     check_equation(manifest, place=str(output))
-    count, shown = _survey_documents(_parts(folder, manifest, "documents"))
+    count, shown = _survey_documents(collection.parts("documents"))
     names, uncertainty, changes, recurring = _Names(), _Uncertainty(), _Changes(), _Recurring()
     whole: dict[str, TokenDocument] = {}
-    for document in chain.from_iterable(map(read_documents, _parts(folder, manifest, "tokens"))):
+    for document in chain.from_iterable(map(read_documents, collection.parts("tokens"))):
         if document.doc_id in shown:
             whole[document.doc_id] = document
         final = [[token.label for token in sentence.tokens] for sentence in document.sentences]
@@ -137,7 +134,7 @@ def measure_quality(output: Path) -> Quality:
         recurring.add(document, final=final, draft=draft)
         changes.add(document)
     return Quality(
-        plan=plan,
+        plan=collection.plan,
         manifest=manifest,
         documents=count,
         sentences=uncertainty.sentences,
@@ -152,16 +149,12 @@ def measure_quality(output: Path) -> Quality:
         consistency=recurring.final,
         draft_consistency=recurring.draft,
         least_consistent=recurring.least_consistent(),
-        reasons=_reasons(_parts(folder, manifest, "errors")),
+        reasons=_reasons(collection.parts("errors")),
         uncertain_sentences=uncertainty.most_uncertain(),
         whole_documents=tuple(
             WholeDocument(row=row, document=whole[doc_id]) for doc_id, row in shown.items() if doc_id in whole
         ),
     )
-
-
-def _parts(folder: RunFolder, manifest: Manifest, table: str) -> list[Path]:
-    return [folder.output / part.path for part in manifest.files(table)]
 
 
 def _survey_documents(parts: Sequence[Path]) -> tuple[int, dict[str, Mapping[str, Any]]]:

@@ -1,0 +1,46 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.commits import RunFolder
+from pipeline.errors import IntegrityError, PlanError
+from pipeline.readers.collection import open_collection
+from pipeline.records import DeadLetter
+
+FinishRun = Callable[..., Path]
+
+DOCUMENTS = {name: (f"{name} slept",) for name in ("Ada", "Bob", "Eva")}
+LETTER = DeadLetter(doc_id=None, source_uri="/data/a", position=3, stage="read", error="invalid_json", message="no")
+
+
+def test_a_collection_is_read_as_its_manifest_names_it(finish_run: FinishRun) -> None:
+    output = finish_run(DOCUMENTS, letters=[LETTER])
+    (output / "documents" / "part-00009-g0-stray.parquet").write_bytes(b"stray")
+    collection = open_collection(output)
+    assert len(collection.parts("documents")) == 2
+    documents = [collection.read("documents", ("doc_id",), shard=shard)["doc_id"].to_pylist() for shard in (0, 1)]
+    assert documents == [["Ada", "Bob"], ["Eva"]]
+    errors = [collection.read("errors", ("error", "position"), shard=shard).to_pylist() for shard in (0, 1)]
+    assert errors == [[{"error": "invalid_json", "position": 3}], []]
+
+
+def test_a_newer_generation_does_not_count_before_it_is_finished(finish_run: FinishRun) -> None:
+    output = finish_run(DOCUMENTS)
+    folder = RunFolder(output)
+    folder.freeze(folder.plan().model_copy(update={"generation": 1}))
+    collection = open_collection(output)
+    assert (folder.latest_generation(), collection.plan.generation, collection.manifest.generation) == (1, 0, 0)
+
+
+def test_a_folder_without_a_finished_run_is_refused(finish_run: FinishRun, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="found no plan"):
+        open_collection(tmp_path / "none")
+    output = finish_run(DOCUMENTS)
+    manifest = output / "_run" / "manifest.json"
+    manifest.write_bytes(b"[]")
+    with pytest.raises(IntegrityError, match="not a manifest"):
+        open_collection(output)
+    manifest.unlink()
+    with pytest.raises(PlanError, match="not finished"):
+        open_collection(output)

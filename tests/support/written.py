@@ -1,0 +1,151 @@
+"""Finished runs of invented documents, written through the real commit stage."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.labels import decode_spans
+from models.outputs import Prediction
+from pipeline.commits import RunFolder
+from pipeline.config import AnnotateConfig
+from pipeline.planning import ComponentIdentity, Plan
+from pipeline.records import (
+    AnnotatedDocument,
+    DeadLetter,
+    Document,
+    ParsedDocument,
+    ParsedSentence,
+    ParsedWord,
+    Piece,
+    Shard,
+)
+from pipeline.schema import SCHEMA_VERSION
+from pipeline.stages import CommitStage
+
+THRESHOLD = 0.35
+
+
+class _Row(NamedTuple):
+    word: str
+    label: str
+    draft: str
+    uncertainty: float
+    probability: float
+
+
+def write_run(
+    output: Path,
+    documents: Mapping[str, Sequence[str]],
+    *,
+    letters: Sequence[DeadLetter] = (),
+    documents_a_shard: int = 2,
+    **changes: Any,
+) -> Path:
+    """Write a run and give its output folder.
+
+    Args:
+        documents: name to sentences. A sentence is a string of words parted by blanks, each ``word``, or with up to
+            four more fields, ``word|label|draft|uncertainty|probability``; in the text ``~word`` follows without a
+            blank. The second word of a sentence is the root, every other hangs on it. An entity's confidence is the
+            least probability of its words.
+        letters: dead letters of the first shard.
+        changes: fields of the plan that are to be others.
+    """
+    groups = [
+        [document for _, document in group]
+        for _, group in groupby(enumerate(documents.items()), key=lambda pair: pair[0] // documents_a_shard)
+    ] or [[]]
+    shards = [
+        Shard(index=index, pieces=(_piece(len(group) + (len(letters) if index == 0 else 0)),))
+        for index, group in enumerate(groups)
+    ]
+    plan = _plan(output, shards).model_copy(update=changes)
+    folder = RunFolder(output)
+    folder.freeze(plan)
+    commit = CommitStage(
+        folder, generation=0, parser="parser-x", tagger="tagger-x", calibration="none", threshold=THRESHOLD
+    )
+    for shard, group in zip(shards, groups, strict=True):
+        annotated = [_annotated(name, sentences) for name, sentences in group]
+        commit(shard, [*annotated, *(letters if shard.index == 0 else ())])
+    folder.finish(plan)
+    return output
+
+
+def _piece(records: int) -> Piece:
+    return Piece(uri="/data/invented.jsonl", format="jsonl", start=0, end=1000, records=records)
+
+
+def _plan(output: Path, shards: Sequence[Shard]) -> Plan:
+    return Plan(
+        schema_version=SCHEMA_VERSION,
+        config=AnnotateConfig(input="/data/invented.jsonl", output=str(output)),
+        parser=ComponentIdentity(name="parser_en", digest="1" * 64),
+        tagger=ComponentIdentity(name="entities_en", version="3", digest="2" * 64),
+        tagger_folder=str(output.parent / "tagger"),
+        threads=1,
+        sources=(),
+        shards=tuple(shards),
+        read=sum(shard.records for shard in shards),
+    )
+
+
+def _annotated(doc_id: str, sentences: Sequence[str]) -> AnnotatedDocument:
+    rows = [[_row(item) for item in sentence.split()] for sentence in sentences]
+    text, parsed = "", []
+    for sentence in rows:
+        words = []
+        for number, row in enumerate(sentence, 1):
+            text += " " if text and not row.word.startswith("~") else ""
+            words.append(_word(row.word.removeprefix("~"), len(text), number, root=min(2, len(sentence))))
+            text += words[-1].text
+        parsed.append(ParsedSentence(words=tuple(words)))
+    document = Document(
+        doc_id=doc_id,
+        text=text,
+        source_uri="/data/invented.jsonl",
+        source_position=0,
+        meta=json.dumps({"title": f"On {doc_id}"}),
+    )
+    return AnnotatedDocument(
+        parsed=ParsedDocument(document=document, sentences=tuple(parsed)),
+        predictions=tuple(_prediction(sentence) for sentence in rows),
+    )
+
+
+def _row(item: str) -> _Row:
+    word, label, draft, uncertainty, probability = (item.split("|") + [""] * 4)[:5]
+    return _Row(word, label or "O", draft or label or "O", float(uncertainty or 0.01), float(probability or 0.9))
+
+
+def _word(text: str, place: int, number: int, *, root: int) -> ParsedWord:
+    return ParsedWord(
+        start_char=place,
+        end_char=place + len(text),
+        text=text,
+        word=text,
+        lemma=text.lower(),
+        upos="NOUN",
+        xpos=None,
+        feats=None,
+        head=0 if number == root else root,
+        deprel="root" if number == root else "dep",
+    )
+
+
+def _prediction(rows: Sequence[_Row]) -> Prediction:
+    labels = tuple(row.label for row in rows)
+    uncertainty = tuple(row.uncertainty for row in rows)
+    spans = decode_spans(labels, "BIO")
+    return Prediction(
+        labels=labels,
+        draft_labels=tuple(row.draft for row in rows),
+        probabilities=tuple(row.probability for row in rows),
+        margins=(0.8,) * len(rows),
+        uncertainty=uncertainty,
+        refined=tuple(value > THRESHOLD for value in uncertainty),
+        spans=spans,
+        confidences=tuple(min(row.probability for row in rows[span.start : span.end]) for span in spans),
+    )
