@@ -2,29 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
 
 from models.data import Sentence
 from models.training.metrics import entity_spans
 from workflows.compare import CompareJob, Comparison, describe_tagger
 from workflows.comparison import DocumentChange, Line, sentence_of
+from workflows.pages import COLOURS, template
 
 SHOWN_DOCUMENTS = 12
 SHOWN_SENTENCES = 8
 """Of one document; the page says when more differ."""
-_TEMPLATE = "reports/comparison.html.j2"
-_COLOURS = 8
+_TEMPLATE = "comparison.html.j2"
 _TICKS = 8
 
 
 def render_page(job: CompareJob, comparison: Comparison) -> str:
     """Give the page as HTML."""
     shown = comparison.changes[:SHOWN_DOCUMENTS]
-    return _template().render(
+    return template(_TEMPLATE).render(
         job=job,
         comparison=comparison,
         first=describe_tagger(job.first),
@@ -33,17 +29,10 @@ def render_page(job: CompareJob, comparison: Comparison) -> str:
         chart=_chart(comparison.lines),
         says=[sentence_of(line, unit=comparison.measure) for line in comparison.lines],
         gains=_gains(comparison),
-        colours={kind: number % _COLOURS for number, kind in enumerate(_entity_types(comparison))},
+        colours={kind: number % COLOURS for number, kind in enumerate(_entity_types(comparison))},
         documents=[_document_view(change, comparison) for change in shown],
         more=len(comparison.changes) - len(shown),
     )
-
-
-@cache
-def _template() -> Template:
-    # Every value is escaped; nothing is ever marked as safe.
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(files("workflows").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
 
 
 def _entity_types(comparison: Comparison) -> list[str]:
