@@ -157,6 +157,12 @@ def schema_version(schema: pa.Schema) -> int | None:
     return int(version) if version is not None else None
 
 
+def calibration_of(schema: pa.Schema) -> str | None:
+    """Read off a file's schema how its probabilities are calibrated; None when it does not say."""
+    found = (schema.metadata or {}).get(_CALIBRATION_KEY.encode())
+    return found.decode() if found is not None else None
+
+
 def annotated_tables(
     documents: Iterable[AnnotatedDocument], *, parser: str, tagger: str, calibration: str = UNCALIBRATED
 ) -> dict[str, pa.Table]:

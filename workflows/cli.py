@@ -582,6 +582,29 @@ def verify(output: Path, *, shallow: bool) -> Answer:
     return workflow.run(output, deep=not shallow)
 
 
+@verb(example="concord diff out/monday out/tuesday --output out/diff.html")
+@click.argument("first", metavar="A", type=EXISTING_FOLDER)
+@click.argument("second", metavar="B", type=EXISTING_FOLDER)
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Page to write, as HTML.")
+@click.option(
+    "--top", "listed", type=click.IntRange(min=0), default=20, show_default=True, help="How many changes to list."
+)
+def diff(first: Path, second: Path, *, output: Path | None, listed: int) -> Answer:
+    """Say what changed between two annotations.
+
+    A and B are the folders of finished runs. Documents are matched by id, those that are left by their text. Where the
+    text is the same, entities are compared by their offsets: only in A, only in B, with another label, with other
+    ends; so are sentences, words, heads and all other columns of the words. The surest contradictions come first: a
+    change is as sure as the lesser probability of the two sides. Documents with another text, and dead letters gained
+    and lost, are named.
+
+    Changes are no failure: the exit code is 0 with and without them.
+    """
+    from workflows import diff as workflow
+
+    return workflow.run(first, second, listed=listed, output=output)
+
+
 @verb(example="concord report out/news")
 @click.argument("output", type=EXISTING_FOLDER)
 def report(output: Path) -> Answer:

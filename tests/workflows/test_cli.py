@@ -34,6 +34,7 @@ VERBS = (
     "submit",
     "status",
     "verify",
+    "diff",
     "report",
     "schema",
     "doctor",

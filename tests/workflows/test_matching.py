@@ -1,0 +1,29 @@
+from collections import defaultdict
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflows.matching import match_rows
+
+KEYS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab")), max_size=6)
+
+
+def table(rows: list[tuple[int, str]]) -> pa.Table:
+    return pa.table(
+        {"number": pa.array([row[0] for row in rows], pa.int32()), "name": pa.array([row[1] for row in rows])}
+        if rows
+        else {"number": pa.array([], pa.int32()), "name": pa.array([], pa.string())}
+    )
+
+
+@given(KEYS, KEYS)
+def test_the_kth_row_of_a_key_matches_the_kth_of_that_key(first: list[tuple[int, str]], second: list[tuple[int, str]]):
+    waiting = defaultdict(list)
+    for row, key in enumerate(second):
+        waiting[key].append(row)
+    pairs = [(row, waiting[key].pop(0)) for row, key in enumerate(first) if waiting[key]]
+    found = match_rows(table(first), table(second), keys=["number", "name"])
+    assert list(zip(found.first.tolist(), found.second.tolist(), strict=True)) == pairs
+    assert found.only_first.tolist() == sorted(set(range(len(first))) - {row for row, _ in pairs})
+    assert found.only_second.tolist() == sorted(row for rows in waiting.values() for row in rows)
