@@ -189,7 +189,7 @@ class _Tally:
             self._progress(
                 Progress(
                     shards_done=self._shards_done,
-                    shards=len(self._plan.shards),
+                    shards=len(self._plan.shards) + len(self._plan.kept),
                     read_done=self._read_done,
                     read=self._plan.read,
                 )

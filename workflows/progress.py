@@ -2,6 +2,7 @@
 
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -10,7 +11,7 @@ from tqdm import tqdm
 from pipeline.annotate import Progress
 from workflows.console import note
 
-LINE_SECONDS = 30.0
+LINE_SECONDS = 10.0
 
 
 class RunProgress:
@@ -25,6 +26,7 @@ class RunProgress:
         self._terminal = sys.stderr.isatty() if terminal is None else terminal
         self._bar: tqdm[None] | None = None
         self._last_line = time.monotonic()
+        self._begun: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -39,12 +41,14 @@ class RunProgress:
         """Show how far the run is."""
         if self._terminal:
             self._draw(progress)
-        elif time.monotonic() - self._last_line >= LINE_SECONDS:
-            self._last_line = time.monotonic()
-            note(
-                f"{progress.read_done:,} of {progress.read:,} records, "
-                f"{progress.shards_done:,} of {progress.shards:,} shards"
-            )
+            return
+        now = time.monotonic()
+        if self._begun is None:
+            # Records of an earlier call must not count into this call's speed.
+            self._begun = (now, progress.read_done)
+        if now - self._last_line >= LINE_SECONDS or progress.shards_done == progress.shards:
+            self._last_line = now
+            note(_line(progress) + _pace(progress, begun=self._begun, now=now))
 
     def _draw(self, progress: Progress) -> None:
         if self._bar is None:
@@ -54,3 +58,22 @@ class RunProgress:
             )
         self._bar.update(progress.read_done - self._bar.n)
         self._bar.set_postfix_str(f"shard {progress.shards_done}/{progress.shards}")
+
+
+def _line(progress: Progress) -> str:
+    share = f" ({progress.read_done / progress.read:.0%})" if progress.read else ""
+    return (
+        f"{progress.read_done:,} of {progress.read:,} records{share}, "
+        f"{progress.shards_done:,} of {progress.shards:,} shards"
+    )
+
+
+def _pace(progress: Progress, *, begun: tuple[float, int], now: float) -> str:
+    """Write this call's mean speed and the time that the rest takes at that speed; nothing before there is one."""
+    start, before = begun
+    done = progress.read_done - before
+    if not done or now <= start:
+        return ""
+    rate = done / (now - start)
+    left = timedelta(seconds=round((progress.read - progress.read_done) / rate))
+    return f"; {rate:,.1f} records/s, {left} left"

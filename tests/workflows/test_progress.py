@@ -1,5 +1,7 @@
 """Progress on a terminal and in a log."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pipeline.annotate import Progress
@@ -21,10 +23,17 @@ def test_a_terminal_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert "shard 4/4" in captured.err
 
 
-def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_a_line_now_and_then_with_speed_and_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, 5.0, 40.0, 45.0])
+    monkeypatch.setattr(workflow_progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with RunProgress(terminal=False) as show:
-        show(at(1))
-        assert capsys.readouterr().err == ""
-        monkeypatch.setattr(workflow_progress, "LINE_SECONDS", 0.0)
-        show(at(2))
-    assert capsys.readouterr().err == "2,000 of 4,000 records, 2 of 4 shards\n"
+        # What an earlier call has done counts into the records, not into the speed.
+        for shards in (1, 2):
+            show(at(shards))
+            assert capsys.readouterr().err == ""
+        show(at(3))
+        assert capsys.readouterr().err == "3,000 of 4,000 records (75%), 3 of 4 shards; 50.0 records/s, 0:00:20 left\n"
+        show(at(4))
+        assert capsys.readouterr().err == "4,000 of 4,000 records (100%), 4 of 4 shards; 66.7 records/s, 0:00:00 left\n"
