@@ -472,26 +472,71 @@ def rollback(name: str, *, reason: str | None) -> Answer:
 
 
 @verb(example="concord submit conf/annotate/nightly.yaml")
-@click.argument("job", metavar="JOB.yaml", type=EXISTING_FILE)
+@click.argument("job", metavar="[JOB.yaml]", required=False, type=EXISTING_FILE)
 @click.option("--address", envvar="RAY_API_SERVER_ADDRESS", default=DEFAULT_ADDRESS, show_default=True)
 @click.option("--id", "submission_id", help="Name the submission.  [default: job, day and content]")
 @click.option("--python", default="python", show_default=True, help="The Python of the cluster's head node.")
 @click.option("--no-wait", is_flag=True, help="Leave as soon as the job is sent.")
+@click.option("--stop", metavar="ID", help="End a submission when its workers have done the shards they are at.")
+@click.option("--print", "printed", type=click.Choice(["rayjob", "cronjob"]), help="Write manifests; send nothing.")
+@click.option(
+    "--kubernetes",
+    # Not EXISTING_FILE, which would have the default exist wherever a job is sent from.
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("conf/kubernetes.yaml"),
+    show_default=True,
+    help="For --print: image, volumes, workers, schedule.",
+)
 @set_option
-def submit(job: Path, *, address: str, overrides: tuple[str, ...], no_wait: bool, **options: Any) -> Answer:
+def submit(
+    job: Path | None,
+    *,
+    address: str,
+    overrides: tuple[str, ...],
+    no_wait: bool,
+    stop: str | None,
+    printed: Literal["rayjob", "cronjob"] | None,
+    kubernetes: Path,
+    **options: Any,
+) -> Answer:
     """Run a job on a Ray cluster.
 
-    The job is sent with the code and the embedded models, followed to its end, and its result given.
+    The job is sent with the code and the embedded models, followed to its end, and its result given. Ctrl-C leaves it
+    running; the same command follows it again.
 
-    The same job on the same day is sent once; a job that failed is sent again.
+    The same job on the same day is sent once; a job that failed or was stopped is sent again.
+
+    
+    With --print it goes to Kubernetes instead, through kubectl:
+      rayjob    a cluster of its own for one run
+      cronjob   every night to a cluster that stands
+
+    docs/clusters.md tells more.
     """
+    if job is None or stop is not None:
+        return _stop(job, stop, address=address)
     config = _annotate_job(str(job), {}, overrides)
+    if printed is not None:
+        from workflows import kubernetes as printer
+
+        return printer.run(config, printed, name=job.stem, place=printer.read_kubernetes(kubernetes))
     from pipeline.executors.auth import settle_auth_mode
 
     settle_auth_mode(address)
     from workflows import submit as workflow
 
     return workflow.run(config, workflow.SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))
+
+
+def _stop(job: Path | None, submission_id: str | None, *, address: str) -> Answer:
+    if job is not None or submission_id is None:
+        raise click.UsageError("Expected one of JOB.yaml and --stop ID.")
+    from pipeline.executors.auth import settle_auth_mode
+
+    settle_auth_mode(address)
+    from workflows import submit as workflow
+
+    return workflow.stop(submission_id, address=address)
 
 
 @main.group(cls=_InOrder)

@@ -1,29 +1,24 @@
-"""Sending an annotation job to a running Ray cluster, following it, and giving its result.
+"""Sending an annotation job to a running Ray cluster, following it, stopping it, and giving its result.
 
-What travels is the code, the embedded models and the resolved job, in one archive whose bytes depend on nothing else.
-Input, output and a model given as a folder stay where they are: every node must see them under the same absolute path.
+Input, output and a model given as a folder do not travel: every node must see them under the same absolute path.
 """
 
 import asyncio
-import hashlib
-import io
 import json
 import logging
 import os
 import shlex
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -32,17 +27,9 @@ from pipeline.config import AnnotateConfig
 from pipeline.errors import ConcordError, StoreError
 from pipeline.executors.auth import settle_auth_mode
 from workflows.console import Answer, note
-from workflows.registry import is_reference
+from workflows.parcel import JOB_NAME, STOP_SECONDS, pack, tracking_environment
 from workflows.summary import equation
-from workflows.tracking import tracking_uri
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-ROOMS = ("models", "pipeline", "workflows")
-JOB_NAME = "job.yaml"
-LARGEST_PACKAGE = 100 * 1024**2
-"""Bytes that Ray's job server takes in one request."""
-STOP_SECONDS = 300
-"""How long a stopped job may take to finish its shards; Ray's own default is 3 seconds."""
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 120.0
 _ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -103,38 +90,38 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
         return _result(client, submission_id)
 
 
+def stop(submission_id: str, *, address: str) -> Answer:
+    """Ask a job to finish the shards it is at and end, and wait until it has.
+
+    Returns:
+        the job's result; exit code 1 when it was killed because that took too long.
+
+    Raises:
+        ConfigError: when the cluster knows no such submission.
+        StoreError: when the cluster cannot be reached.
+    """
+    with _connected(address) as client:
+        standing = _status(client, submission_id)
+        if standing is None:
+            running = [job.submission_id for job in client.list_jobs() if not job.status.is_terminal()]
+            raise ConfigError(
+                f"--stop {submission_id}: expected a submission that {address} knows; "
+                f"running: {', '.join(filter(None, running)) or 'none'}"
+            )
+        if standing.is_terminal():
+            note(f"{submission_id}: has {standing.lower()} before; nothing to stop")
+            return replace(_result(client, submission_id), exit_code=0)
+        asked = time.monotonic()
+        client.stop_job(submission_id)
+        note(f"{submission_id}: asked to stop; it finishes the shards it is at, which may take {STOP_SECONDS} s")
+        _await_end(client, submission_id)
+        seconds = time.monotonic() - asked
+        return _stopped(_result(client, submission_id), seconds=seconds)
+
+
 def default_id(name: str, job_digest: str) -> str:
     """Name a submission by job, day and content: the same job on the same day is the same submission."""
     return f"{name}-{datetime.now(UTC).date().isoformat()}-{job_digest[:8]}"
-
-
-def pack(config: AnnotateConfig) -> tuple[bytes, str]:
-    """Give the archive that travels, and the digest of the job in it.
-
-    Raises:
-        ConfigError: when it is larger than a cluster takes.
-    """
-    # Only what was set: a default that is written out would count as chosen.
-    job = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=True).encode()
-    files = {
-        path.relative_to(CHECKOUT).as_posix(): path.read_bytes()
-        for room in ROOMS
-        for path in sorted((CHECKOUT / room).rglob("*"))
-        if path.is_file() and path.suffix != ".pyc"
-    }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, content in {**files, JOB_NAME: job}.items():
-            # A fixed date: Ray names an archive by its bytes and takes none twice.
-            archive.writestr(zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0)), content)
-    package = buffer.getvalue()
-    if len(package) > LARGEST_PACKAGE:
-        largest = sorted(files, key=lambda name: -len(files[name]))[:3]
-        raise ConfigError(
-            f"submit: expected at most {LARGEST_PACKAGE:,} bytes to travel, got {len(package):,}; "
-            f"the largest files are {', '.join(largest)}"
-        )
-    return package, hashlib.sha256(job).hexdigest()
 
 
 @contextmanager
@@ -182,6 +169,7 @@ def _submit(client: JobSubmissionClient, wanted: str, parcel: _Parcel) -> tuple[
         standing = standing or _status(client, submission_id)
         if standing not in {JobStatus.FAILED, JobStatus.STOPPED}:
             return submission_id, standing
+        note(f"{submission_id}: was sent before and has {standing.lower()}; a further submission goes on from there")
     raise RuntimeError("unreachable: the count has no end")
 
 
@@ -228,19 +216,16 @@ def _tell(submission_id: str, standing: JobStatus | None, address: str) -> None:
     elif standing.is_terminal():
         note(f"{submission_id}: was sent before and has succeeded; nothing to do. --id NAME sends it once more")
     else:
-        note(f"{submission_id}: was sent before and is {standing}; nothing is sent again")
+        note(f"{submission_id}: was sent before and is {standing.lower()}; nothing is sent again")
 
 
 def _environment(config: AnnotateConfig) -> dict[str, str]:
-    passed = {name: os.environ[name] for name in ("CONCORD_CACHE", "MLFLOW_TRACKING_URI") if name in os.environ}
-    if is_reference(config.tagger.model):
-        # The default store lies in the working folder, which is another one there.
-        passed["MLFLOW_TRACKING_URI"] = tracking_uri()
     return {
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         "RAY_AUTH_MODE": os.environ["RAY_AUTH_MODE"],
         "PYTHONUNBUFFERED": "1",
-        **passed,
+        **{name: os.environ[name] for name in ("CONCORD_CACHE",) if name in os.environ},
+        **tracking_environment(config),
     }
 
 
@@ -267,6 +252,10 @@ def _follow(client: JobSubmissionClient, submission_id: str) -> None:
     except KeyboardInterrupt:
         note(f"{submission_id} goes on without us; the same command follows it again")
         raise
+    _await_end(client, submission_id)
+
+
+def _await_end(client: JobSubmissionClient, submission_id: str) -> None:
     while not client.get_job_status(submission_id).is_terminal():
         time.sleep(POLL_SECONDS)
 
@@ -274,8 +263,9 @@ def _follow(client: JobSubmissionClient, submission_id: str) -> None:
 def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
     details = client.get_job_info(submission_id)
     succeeded = details.status == JobStatus.SUCCEEDED
-    code = details.driver_exit_code
     result = _last_object(client.get_job_logs(submission_id))
+    # Of a job that was stopped Ray keeps no exit code, but the job itself has told it.
+    code = details.driver_exit_code if details.driver_exit_code is not None else (result or {}).get("exit_code")
     values = {
         "submission_id": submission_id,
         "status": str(details.status),
@@ -283,10 +273,26 @@ def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
         "message": details.message,
         "result": result,
     }
-    lines = [f"{submission_id}  {details.status}", *_told(result)]
+    lines = [
+        f"{submission_id}  {details.status}" + (f", exit code {code}" if code is not None else ""),
+        *_told(result),
+    ]
     if not succeeded and result is None:
         lines.append(str(details.message))
     return Answer(values=values, text="\n".join(lines), exit_code=0 if succeeded else code or 1)
+
+
+def _stopped(answer: Answer, *, seconds: float) -> Answer:
+    """Tell how a job ended that was asked to."""
+    killed = answer.values["exit_code"] is None and seconds >= STOP_SECONDS
+    if killed:
+        told = f"killed after {STOP_SECONDS} s; what is committed stays, the same job goes on from there"
+    elif answer.values["exit_code"] is None:
+        told = "it had not begun with its shards"
+    else:
+        told = f"drained in {seconds:.0f} s"
+    values = {**answer.values, "stop_seconds": round(seconds, 1)}
+    return Answer(values=values, text=f"{answer.text}\n{told}", exit_code=int(killed))
 
 
 def _told(result: Mapping[str, Any] | None) -> list[str]:

@@ -1,0 +1,90 @@
+"""What travels to a cluster: the code, the embedded models and the resolved job, in one archive; and how it runs there.
+
+The archive's bytes depend on nothing else. Input, output and a model given as a folder stay where they are.
+"""
+
+import hashlib
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import yaml
+
+from models.config import ConfigError
+from pipeline.config import AnnotateConfig
+from workflows.registry import is_reference
+from workflows.tracking import tracking_uri
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+ROOMS = ("models", "pipeline", "workflows")
+JOB_NAME = "job.yaml"
+LARGEST_PACKAGE = 50_000_000
+"""Bytes; Ray's job server itself refuses 100 MiB, and every node unpacks what it takes."""
+STOP_SECONDS = 300
+"""How long a stopped job may take to finish its shards; Ray's own default is 3 seconds."""
+_SHOWN_OFFENDERS = 10
+
+
+def pack(config: AnnotateConfig) -> tuple[bytes, str]:
+    """Give the archive that travels, and the digest of the job in it.
+
+    Raises:
+        ConfigError: when it is too large, with the files to blame.
+    """
+    job = job_yaml(config).encode()
+    files = {
+        path.relative_to(CHECKOUT).as_posix(): path.read_bytes()
+        for room in ROOMS
+        for path in sorted((CHECKOUT / room).rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, content in {**files, JOB_NAME: job}.items():
+            # A fixed date: Ray names an archive by its bytes and takes none twice.
+            archive.writestr(zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0)), content)
+        packed = {member.filename: member.compress_size for member in archive.infolist()}
+    package = buffer.getvalue()
+    if len(package) > LARGEST_PACKAGE:
+        raise ConfigError(_too_large(len(package), packed))
+    return package, hashlib.sha256(job).hexdigest()
+
+
+def job_yaml(config: AnnotateConfig) -> str:
+    """Write a job as YAML."""
+    # Only what was set: a default that is written out would count as chosen.
+    text: str = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=True, allow_unicode=True)
+    return text
+
+
+def tracking_environment(config: AnnotateConfig) -> dict[str, str]:
+    """Give what a job needs to find MLflow's store; it lies by default in the working folder, another one there."""
+    if is_reference(config.tagger.model):
+        return {"MLFLOW_TRACKING_URI": tracking_uri()}
+    return {name: os.environ[name] for name in ("MLFLOW_TRACKING_URI",) if name in os.environ}
+
+
+def _too_large(size: int, packed: dict[str, int]) -> str:
+    """Name the fewest files without which the rest could travel."""
+    offenders, left = [], size
+    for name, bytes_ in sorted(packed.items(), key=lambda item: -item[1]):
+        if left <= LARGEST_PACKAGE:
+            break
+        offenders.append(f"  {_megabytes(bytes_)}  {CHECKOUT / name}")
+        left -= bytes_
+    more = len(offenders) - _SHOWN_OFFENDERS
+    return "\n".join(
+        [
+            f"submit: expected at most {_megabytes(LARGEST_PACKAGE).strip()} to travel, got {_megabytes(size).strip()} "
+            "(compressed). Too large:",
+            *offenders[:_SHOWN_OFFENDERS],
+            *([f"  and {more:,} further files"] if more > 0 else []),
+            "Move them out of the folders of the code. A model of yours is named by a folder that every node sees, "
+            "or by models:/NAME.",
+        ]
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:7.1f} MB"
