@@ -23,6 +23,7 @@ from pipeline.executors.base import BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
 from pipeline.generations import Planner
 from pipeline.inputs import absolute, absolute_input
+from pipeline.letters import Choice
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.report import write_report
@@ -108,6 +109,47 @@ def annotate(
     plan = planner.settle()
     folder.freeze(plan)
     planner.hashes.keep(staging=folder.staging)
+    return _carry_out(config, plan, folder=folder, progress=progress, build=build)
+
+
+def retry(
+    config: AnnotateConfig,
+    *,
+    choice: Choice,
+    tagger: ResolvedTagger,
+    progress: Callable[[Progress], None] | None = None,
+    parser: ComponentIdentity | None = None,
+    build: BuildWorker = build_worker,
+) -> RunReport:
+    """Try dead letters of a finished run again, and leave everything else as it is.
+
+    A letter that fails again stands again, with one more in ``attempts``.
+
+    Args:
+        config: that of the run's plan; another executor is fine, another recipe is not.
+        choice: which of them; with none to try nothing is loaded, started or written.
+
+    Raises:
+        PlanError: when the run is not finished, or the other documents would have to be done again as well.
+        InputError: when a file that holds such a letter is gone.
+        ConcordError: as ``annotate`` does.
+    """
+    config = _absolute(config)
+    folder = RunFolder(Path(config.output))
+    plan = Planner(config, folder, tagger=tagger, parser=parser).retry(choice)
+    folder.freeze(plan)
+    return _carry_out(config, plan, folder=folder, progress=progress, build=build)
+
+
+def _carry_out(
+    config: AnnotateConfig,
+    plan: Plan,
+    *,
+    folder: RunFolder,
+    progress: Callable[[Progress], None] | None,
+    build: BuildWorker,
+) -> RunReport:
+    """Have the shards of a frozen plan done that are not, and finish the run."""
     kept, done = folder.kept(plan), folder.done(plan)
     left = [shard for shard in plan.shards if shard.index not in done]
     tally = _Tally(plan, [*kept.values(), *done.values()], progress)

@@ -27,7 +27,9 @@ def carry_rows(output: Path, report: ShardReport, carry: Carry) -> dict[str, pa.
         tables[name] = _renamed(_left_over(tables[name], "doc_id", carry.without), carry.moves)
     tables["documents"] = _placed(tables["documents"], carry.moves)
     if "errors" in tables:
-        tables["errors"] = _left_over(tables["errors"], "source_uri", carry.without_letters)
+        tables["errors"] = _not_retried(
+            _left_over(tables["errors"], "source_uri", carry.without_letters), carry.retried
+        )
         if not tables["errors"].num_rows:
             del tables["errors"]
     held = tables["documents"].num_rows + (tables["errors"].num_rows if "errors" in tables else 0)
@@ -43,6 +45,12 @@ def _left_over(table: pa.Table, column: str, without: tuple[str, ...]) -> pa.Tab
     if not without:
         return table
     return table.filter(pc.invert(pc.is_in(table[column], pa.array(without, pa.string()))))
+
+
+def _not_retried(letters: pa.Table, retried: tuple[tuple[str, int], ...]) -> pa.Table:
+    left_behind = set(retried)
+    places = zip(letters["source_uri"].to_pylist(), letters["position"].to_pylist(), strict=True)
+    return letters.filter(pa.array([place not in left_behind for place in places], pa.bool_()))
 
 
 def _renamed(table: pa.Table, moves: tuple[Move, ...]) -> pa.Table:

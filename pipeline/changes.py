@@ -8,18 +8,20 @@ records are annotated, in shards behind those that stand.
 Where a record is within its file is no part of the comparison: a line that moved is as it was.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from models.config import Config
 from pipeline.config import AnnotateConfig, PlanningConfig
 from pipeline.cutting import ShardCutter
 from pipeline.inputs import InputFile
 from pipeline.readers.base import read_piece
+from pipeline.readers.fields import DUPLICATE_ID
 from pipeline.readers.scanned import ScannedRecord
 from pipeline.records import Carry, DeadLetter, Document, Move, ParsePlace, Piece, Shard
-from pipeline.standing import Standing, fingerprint
+from pipeline.standing import Standing, StandingLetter, fingerprint
 
 SMALL = 0.25
 """Of planning.shard_bytes, in characters: shards with less text are small."""
@@ -30,6 +32,8 @@ class Changes(Config):
 
     new: int = 0
     """Records whose id does not stand; the unreadable ones of new and changed files are among them."""
+    retried: int = 0
+    """Dead letters that stand and are tried again."""
     changed: int = 0
     """Documents that stand with another text."""
     moved: int = 0
@@ -71,6 +75,7 @@ class _Pending:
     is_duplicate: bool = False
     text: bytes = b""
     meta: str | None = None
+    attempts: int = 0
 
 
 class Comparison:
@@ -90,16 +95,21 @@ class Comparison:
         self._kept_files: set[str] = set()
         self._moves: defaultdict[ParsePlace, list[Move]] = defaultdict(list)
         self._pending: list[_Pending] = []
+        self._retried: set[tuple[str, int]] = set()
+        self._held: set[tuple[str, int]] = set()
+        self._attempts: dict[tuple[str, int | str | None], int] = {}
         self._by_file: defaultdict[str, list[str]] = defaultdict(list)
         for doc_id, document in standing.documents.items():
             self._by_file[document.source_uri].append(doc_id)
-        self._letters: defaultdict[str, int] = defaultdict(int)
-        for counts in standing.letters.values():
-            for uri, count in counts.items():
-                self._letters[uri] += count
+        self._letters = Counter(letter.source_uri for letters in standing.letters.values() for letter in letters)
         self._outdated = {
             document.source_uri for document in standing.documents.values() if document.place not in standing.current
-        } | {uri for place, counts in standing.letters.items() if place not in standing.current for uri in counts}
+        } | {
+            letter.source_uri
+            for place, letters in standing.letters.items()
+            if place not in standing.current
+            for letter in letters
+        }
 
     def stands(self, uri: str) -> bool:
         """Say whether a file is as it was, and all its records stand as documents or dead letters.
@@ -111,12 +121,32 @@ class Comparison:
             return False
         if any(self._holder(doc_id) not in self._same for doc_id in standing.duplicates.get(uri, ())):
             return False
-        return standing.files[uri].records == len(self._by_file.get(uri, ())) + self._letters.get(uri, 0)
+        return standing.files[uri].records == len(self._by_file.get(uri, ())) + self._letters[uri]
 
     def _holder(self, doc_id: str) -> str | None:
         """Give the file whose record has an id; None where no record is known to have it."""
         document = self._standing.documents.get(doc_id)
         return document.source_uri if document is not None else self._standing.refused.get(doc_id)
+
+    def try_again(self, letters: Collection[StandingLetter]) -> None:
+        """Have dead letters done again and leave all others as they are; their files are to be compared.
+
+        Of a file that has changed since, whatever does not stand is done again: which letter is which record's is not
+        known. This comes before any file is given.
+        """
+        chosen = {(letter.source_uri, letter.position) for letter in letters}
+        changed = {letter.source_uri for letter in letters} - self._same
+        self._retried = {place for place in chosen if place[0] not in changed}
+        self._kept_files.update(uri for uri, _ in self._retried)
+        for letter in letters:
+            mark = letter.doc_id if letter.source_uri in changed else letter.position
+            if mark is not None:
+                self._attempts[letter.source_uri, mark] = letter.attempts + 1
+        for letter in chain.from_iterable(self._standing.letters.values()):
+            if letter.source_uri not in changed and (letter.source_uri, letter.position) not in chosen:
+                self._held.add((letter.source_uri, letter.position))
+                if letter.doc_id is not None and letter.error != DUPLICATE_ID:
+                    self._taken.add(letter.doc_id)
 
     def keep(self, uri: str) -> int:
         """Take a file that stands and give the number of its records. Such files come before all others."""
@@ -160,15 +190,18 @@ class Comparison:
         )
 
     def _compare(self, file: InputFile, number: int, record: ScannedRecord, outcome: Document | DeadLetter) -> None:
+        if (file.path, record.position) in self._held:
+            return
+        attempts = self._attempts.get((file.path, record.position if file.path in self._same else outcome.doc_id), 0)
         if isinstance(outcome, DeadLetter):
-            self._pending.append(_Pending(file, number, record))
+            self._pending.append(_Pending(file, number, record, attempts=attempts))
             return
         doc_id, text = outcome.doc_id, fingerprint(outcome.text)
         is_duplicate = doc_id in self._taken
         self._taken.add(doc_id)
         document = self._standing.documents.get(doc_id)
         if is_duplicate or document is None or document.text != text or document.place not in self._standing.current:
-            self._pending.append(_Pending(file, number, record, doc_id, is_duplicate, text, outcome.meta))
+            self._pending.append(_Pending(file, number, record, doc_id, is_duplicate, text, outcome.meta, attempts))
             return
         self._kept.add(doc_id)
         if (document.source_uri, document.meta) != (outcome.source_uri, fingerprint(outcome.meta)):
@@ -207,9 +240,11 @@ class Comparison:
         for place in sorted(standing.current, key=lambda place: (place.shard, place.generation)):
             own = documents[place]
             without = [doc_id for doc_id in own if doc_id not in self._kept]
-            letters = standing.letters.get(place, {})
-            left_behind = [uri for uri in letters if uri not in self._kept_files]
-            records = len(own) - len(without) + sum(letters.values()) - sum(letters[uri] for uri in left_behind)
+            places = [(letter.source_uri, letter.position) for letter in standing.letters.get(place, ())]
+            left_behind = {uri for uri, _ in places if uri not in self._kept_files}
+            retried = self._retried.intersection(places)
+            letters = sum(uri not in left_behind for uri, _ in places) - len(retried)
+            records = len(own) - len(without) + letters
             if records:
                 yield Carry(
                     shard=place.shard,
@@ -217,6 +252,7 @@ class Comparison:
                     records=records,
                     without=tuple(sorted([*without, *standing.outlived.get(place, ())])),
                     without_letters=tuple(sorted(left_behind)),
+                    retried=tuple(sorted(retried)),
                     moves=tuple(self._moves[place]),
                 )
 
@@ -230,7 +266,13 @@ class Comparison:
                 cutter.skip()
             before = (pending.file, pending.number)
             parse = self._parse_place(pending)
-            cutter.add(pending.file, pending.record, is_duplicate=pending.is_duplicate, parse=parse)
+            cutter.add(
+                pending.file,
+                pending.record,
+                is_duplicate=pending.is_duplicate,
+                parse=parse,
+                attempts=pending.attempts,
+            )
         return cutter.finish()
 
     def _parse_place(self, pending: _Pending) -> ParsePlace | None:
@@ -242,15 +284,19 @@ class Comparison:
 
     def _changes(self, *, compacted: int) -> Changes:
         standing = self._standing.documents
-        pending = [item for item in self._pending if item.doc_id in standing and not item.is_duplicate]
-        again = sum(standing[item.doc_id or ""].text == item.text for item in pending)
+        stood = [item for item in self._pending if item.doc_id in standing and not item.is_duplicate]
+        again = sum(standing[item.doc_id or ""].text == item.text for item in stood)
+        retried = sum(
+            item.attempts > 0 and (item.doc_id not in standing or item.is_duplicate) for item in self._pending
+        )
         return Changes(
-            new=len(self._pending) - len(pending),
-            changed=len(pending) - again,
+            new=len(self._pending) - len(stood) - retried,
+            retried=retried,
+            changed=len(stood) - again,
             moved=sum(map(len, self._moves.values())),
             removed=sum(doc_id not in self._kept and doc_id not in self._taken for doc_id in standing),
             again=again,
-            parsed=sum(self._parse_place(item) is not None for item in pending),
+            parsed=sum(self._parse_place(item) is not None for item in stood),
             unchanged=len(self._kept),
             compacted=compacted,
         )

@@ -24,15 +24,23 @@ class ShardCutter:
         self._last: ScannedRecord | None = None
         self._count = 0
         self._duplicates: list[int] = []
+        self._retries: list[tuple[int, int]] = []
         self._parses: dict[ParsePlace, None] = {}
 
     def add(
-        self, file: InputFile, record: ScannedRecord, *, is_duplicate: bool, parse: ParsePlace | None = None
+        self,
+        file: InputFile,
+        record: ScannedRecord,
+        *,
+        is_duplicate: bool,
+        parse: ParsePlace | None = None,
+        attempts: int = 0,
     ) -> None:
         """Add the next record of the input.
 
         Args:
             parse: where the record's parse stands, if it does.
+            attempts: how often it has been tried again, now included.
         """
         if file is not self._file:
             self._end_piece()
@@ -45,6 +53,8 @@ class ShardCutter:
         self.records += 1
         if is_duplicate:
             self._duplicates.append(record.position)
+        if attempts:
+            self._retries.append((record.position, attempts))
         # Empty records weigh something too, or a million empty files would be one shard.
         self._size += max(record.size, 1)
         if self._size >= self._shard_bytes:
@@ -78,9 +88,11 @@ class ShardCutter:
             end=self._last.end,
             records=self._count,
             duplicates=tuple(self._duplicates),
+            retries=tuple(self._retries),
             name=self._file.name,
         )
         self._pieces.append(piece)
         self._first = self._last = None
         self._count = 0
         self._duplicates = []
+        self._retries = []

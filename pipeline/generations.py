@@ -10,8 +10,9 @@ from pipeline.errors import IntegrityError, ModelError, PlanError
 from pipeline.executors.auth import settle_auth_mode
 from pipeline.files import state_of
 from pipeline.hashing import FileHashes, hash_here
+from pipeline.letters import Choice
 from pipeline.parsing.parser import parser_identity
-from pipeline.planning import Plan, make_plan
+from pipeline.planning import Plan, make_plan, retry_plan
 from pipeline.records import ParsePlace, ShardReport
 from pipeline.schema import SCHEMA_VERSION, component_signature
 from pipeline.signatures import ComponentIdentity, Recipe, ResolvedTagger, row_config
@@ -81,6 +82,55 @@ class Planner:
             return again
         return self._plan(latest.generation + 1, base=base, begun=latest)
 
+    def retry(self, choice: Choice) -> Plan:
+        """Give the plan that tries dead letters of a finished run again; its own plan where none is chosen.
+
+        Raises:
+            PlanError: when the run is not finished, or the rest of it would have to be done again as well.
+            IntegrityError: when what stands is not whole.
+            InputError, StoreError: when a file that holds such a letter cannot be read.
+        """
+        folder, latest, manifest = self._folder, self._latest, self._manifest()
+        if latest is None or manifest is None:
+            raise PlanError(f"{folder.output}: the run is not finished; finish it with 'concord annotate' first")
+        base = folder.plan(manifest.generation)
+        self._check_recipe(base)
+        if not folder.is_whole(base):
+            raise IntegrityError(f"{folder.output}: files are gone or cut; 'concord annotate' makes them anew")
+        standing = self._look_over([base], files=_known_files(base, None, limit=base.config.limit))
+        generation = max(latest.generation, base.generation + 1)
+        plan = retry_plan(
+            base, self._config, generation=generation, standing=standing, choice=choice, hashes=self.hashes
+        )
+        if latest.generation != base.generation and plan.digest != latest.digest:
+            raise PlanError(
+                f"{folder.output}: generation {latest.generation} is begun and not finished; finish it with the "
+                "command that began it, or with 'concord annotate', first"
+            )
+        self._check_removed(plan, standing)
+        if not plan.shards:
+            return base.model_copy(update={"changes": plan.changes, "reasons": ()})
+        return plan
+
+    def _check_recipe(self, base: Plan) -> None:
+        """Refuse to put rows of two recipes into one collection."""
+        differences = self._recipe.difference(base.recipe)
+        differences += [
+            f"{name}: was {then!r}, is now {now!r}"
+            for name, then, now in (
+                ("input", base.config.input, self._config.input),
+                ("limit", base.config.limit, self._config.limit),
+                ("tagger.model", base.config.tagger.model, self._config.tagger.model),
+            )
+            if then != now
+        ]
+        if differences:
+            raise PlanError(
+                f"{self._folder.output}: a retry leaves the other documents as they are, and they would not be as a "
+                f"run of today gives them ({'; '.join(differences)}); 'concord annotate' does all of them again, "
+                "dead letters included"
+            )
+
     def _manifest(self) -> Manifest | None:
         """Read the manifest; a broken one tells nothing that plans and commit records do not."""
         try:
@@ -111,7 +161,8 @@ class Planner:
             begun: that of a generation after it, which was interrupted and no longer fits.
         """
         plans = [plan for plan in (base, begun) if plan is not None]
-        standing = self._look_over(plans, files=_known_files(base, begun)) if plans else None
+        files = _known_files(base, begun, limit=self._config.limit)
+        standing = self._look_over(plans, files=files) if plans else None
         plan = make_plan(
             self._config,
             parser=self._parser,
@@ -129,12 +180,16 @@ class Planner:
                 f"{self._folder.output} are not among the first {self._config.limit:,} records and would be dropped; "
                 "give another --output"
             )
-        if standing is not None and plan.changes.removed > self._config.max_removed * len(standing.documents):
+        if standing is not None:
+            self._check_removed(plan, standing)
+        return plan
+
+    def _check_removed(self, plan: Plan, standing: Standing) -> None:
+        if plan.changes.removed > self._config.max_removed * len(standing.documents):
             raise PlanError(
                 f"{self._config.input}: {plan.changes.removed:,} of the {len(standing.documents):,} documents in "
                 f"{self._folder.output} are gone; see that the input is all there, or allow it with --set max_removed=1"
             )
-        return plan
 
     def _check_input(self, latest: Plan) -> None:
         if latest.config.input != self._config.input and not self._config.accept_input:
@@ -188,10 +243,13 @@ def check_trees(name: str, trees: str | None, *, parser: str) -> None:
         )
 
 
-def _known_files(base: Plan | None, begun: Plan | None) -> dict[str, StandingFile]:
-    """Give the input files of which a finished generation holds every record, and no later one has touched any."""
-    if base is None or base.config.limit is not None:
-        # With a limit, the last file was not read to its end.
+def _known_files(base: Plan | None, begun: Plan | None, *, limit: int | None) -> dict[str, StandingFile]:
+    """Give the input files of which a finished generation holds every record, and no later one has touched any.
+
+    Args:
+        limit: of the plan to come; another one would take more or fewer records of some file.
+    """
+    if base is None or base.config.limit != limit:
         return {}
     later = {source.uri: source.sha256 for source in begun.sources} if begun is not None else None
     return {

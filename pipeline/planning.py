@@ -21,13 +21,14 @@ from pipeline.errors import InputError, PlanError
 from pipeline.files import state_of
 from pipeline.hashing import FileHashes
 from pipeline.inputs import InputFile, absolute, absolute_input, find_inputs, states_behind_url
+from pipeline.letters import Choice
 from pipeline.readers.base import scan_file
 from pipeline.readers.encodings import check_encoding
 from pipeline.records import Carry, Shard
 from pipeline.remote import FileState
 from pipeline.schema import SCHEMA_VERSION, component_signature
 from pipeline.signatures import ComponentIdentity, Recipe, canonical_json, deciding_config, digest_of, row_config
-from pipeline.standing import Standing
+from pipeline.standing import Standing, StandingLetter
 from pipeline.urls import is_url
 
 PLAN_VERSION = 2
@@ -188,6 +189,72 @@ def make_plan(
     )
 
 
+def retry_plan(
+    base: Plan, config: AnnotateConfig, *, generation: int, standing: Standing, choice: Choice, hashes: FileHashes
+) -> Plan:
+    """Make the plan that tries chosen dead letters of a finished generation again and touches nothing else.
+
+    Only the files that hold such letters are looked at. One that has changed is brought up to date with them; what is
+    new or changed elsewhere in the input is left to the next plan of ``make_plan``.
+
+    Raises:
+        InputError, StoreError: when a file that holds one is gone or cannot be read.
+    """
+    letters = [letter for letters in standing.letters.values() for letter in letters if choice.takes(letter)]
+    files = _files_of(letters, config)
+    states = {path: file.state or state_of(path) for path, file in files.items()}
+    digests = dict(zip(states, hashes.of(list(states), list(states.values())), strict=True))
+    # Small shards are put together when the collection is next brought up to date.
+    planning = config.planning.model_copy(update={"compact_at": None})
+    comparison = Comparison(standing, config.model_copy(update={"planning": planning}), digests=digests)
+    comparison.try_again(letters)
+    sources = []
+    for source in base.sources:
+        if source.uri not in files:
+            comparison.keep(source.uri)
+    for source in base.sources:
+        file = files.get(source.uri)
+        if file is None:
+            sources.append(source)
+            continue
+        found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
+        records = list(islice(found, source.records if config.limit is not None else None))
+        comparison.compare(file, records)
+        sources.append(_source(file, states[file.path], digests[file.path], len(records)))
+    difference = comparison.finish()
+    return Plan(
+        schema_version=base.schema_version,
+        generation=generation,
+        config=config,
+        parser=base.parser,
+        tagger=base.tagger,
+        tagger_folder=base.tagger_folder,
+        threads=config.executor.threads or base.threads,
+        sources=tuple(sources),
+        shards=difference.shards,
+        kept=difference.kept,
+        changes=difference.changes,
+        read=sum(source.records for source in sources),
+        ignored=base.ignored,
+        marks=_marks(list(files.values()), difference.shards),
+    )
+
+
+def _files_of(letters: Sequence[StandingLetter], config: AnnotateConfig) -> dict[str, InputFile]:
+    """Give the input files that hold dead letters, by path."""
+    wanted = {letter.source_uri for letter in letters}
+    if not wanted:
+        return {}
+    inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
+    files = {file.path: file for file in inputs.files if file.path in wanted}
+    if gone := sorted(wanted - files.keys()):
+        raise InputError(
+            f"{gone[0]}: holds dead letters that are to be tried again, and is gone from the input; "
+            "'concord annotate' drops what is gone"
+        )
+    return files
+
+
 def _plan_all(
     files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes
 ) -> tuple[list[Source], Difference]:
@@ -222,10 +289,12 @@ def _plan_changes(
     states = [file.state or state_of(file.path) for file in files]
     digests = hashes.of(paths, states)
     comparison = Comparison(standing, config, digests=dict(zip(paths, digests, strict=True)))
-    records: dict[str, int] = {}
-    room = config.limit
-    if room is None:
-        records = {file.path: comparison.keep(file.path) for file in files if comparison.stands(file.path)}
+    stand = [path for path in paths if comparison.stands(path)]
+    if config.limit is not None and not list(standing.files) == stand == paths[: len(stand)]:
+        # How many records a limit leaves to a file goes by all files before it.
+        stand = []
+    records = {path: comparison.keep(path) for path in stand}
+    room = None if config.limit is None else config.limit - sum(records.values())
     for file in files:
         if file.path not in records:
             found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)

@@ -17,6 +17,7 @@ class Piece:
             file's size in bytes; parquet: row numbers.
         records: how many records the planner counted in the stretch.
         duplicates: positions (see Document.source_position) whose id stood earlier in the collection.
+        retries: position of each record that was a dead letter, and how often it has been tried again, now included.
         name: the file's path below the input folder, with slashes: what names a record that has no id.
     """
 
@@ -26,6 +27,7 @@ class Piece:
     end: int
     records: int
     duplicates: tuple[int, ...] = ()
+    retries: tuple[tuple[int, int], ...] = ()
     name: str = ""
 
 
@@ -54,6 +56,7 @@ class Carry:
         records: how many of its documents and dead letters are taken over.
         without: ids of the documents that are left behind.
         without_letters: files whose dead letters are left behind.
+        retried: file and position of further dead letters that are left behind, because they are tried again.
         moves: documents that change their name or place on the way.
     """
 
@@ -62,12 +65,13 @@ class Carry:
     records: int
     without: tuple[str, ...] = ()
     without_letters: tuple[str, ...] = ()
+    retried: tuple[tuple[str, int], ...] = ()
     moves: tuple[Move, ...] = ()
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is left behind or changed."""
-        return not (self.without or self.without_letters or self.moves)
+        return not (self.without or self.without_letters or self.retried or self.moves)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,7 @@ from pipeline.config import ReaderConfig, TaggerRunConfig
 from pipeline.counts import count_margins, count_rows
 from pipeline.errors import ConcordError, InputError, ModelError
 from pipeline.files import state_of
+from pipeline.letters import with_attempts
 from pipeline.memory import bound_caches, return_freed
 from pipeline.parses import StoredParses
 from pipeline.parsing.parser import build_parser
@@ -253,7 +254,7 @@ class CommitStage:
         """
         documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         tables, annotated, refused = self._tabulate(documents)
-        letters = _in_input_order(shard, [*_letters(outcomes), *refused])
+        letters = with_attempts(shard, _in_input_order(shard, [*_letters(outcomes), *refused]))
         if letters:
             tables["errors"] = error_table(letters, **self._signed)
         tables, unchanged = self._with_carried(shard, tables)

@@ -28,6 +28,17 @@ class StandingDocument(NamedTuple):
     meta: bytes
 
 
+class StandingLetter(NamedTuple):
+    """A dead letter's row, as far as it tells which record it is of; see DeadLetter."""
+
+    source_uri: str
+    position: int
+    doc_id: str | None
+    stage: str
+    error: str
+    attempts: int
+
+
 class StandingFile(NamedTuple):
     """An input file that has been annotated; ``sha256`` in hex, ``records`` as the planner counted them."""
 
@@ -45,7 +56,7 @@ class Standing:
         parsed: those whose parses a run of today would give as well.
         documents: by id; of an id that stands twice, the row of the latest generation.
         outlived: ids whose row in a shard is not the latest.
-        letters: how many dead letters of a file a shard holds.
+        letters: the dead letters that a shard holds.
         duplicates: ids that a file's records were refused, because another record had them.
         refused: the file of a record that has its id and is a dead letter all the same, by id.
         characters: how much text a shard holds, in code points.
@@ -57,7 +68,7 @@ class Standing:
     parsed: frozenset[ParsePlace]
     documents: Mapping[str, StandingDocument]
     outlived: Mapping[ParsePlace, Sequence[str]]
-    letters: Mapping[ParsePlace, Mapping[str, int]]
+    letters: Mapping[ParsePlace, Sequence[StandingLetter]]
     duplicates: Mapping[str, Collection[str]]
     refused: Mapping[str, str]
     characters: Mapping[ParsePlace, int]
@@ -82,7 +93,7 @@ def look_over(
     """
     documents: dict[str, StandingDocument] = {}
     outlived: defaultdict[ParsePlace, list[str]] = defaultdict(list)
-    letters: defaultdict[ParsePlace, Counter[str]] = defaultdict(Counter)
+    letters: dict[ParsePlace, list[StandingLetter]] = {}
     duplicates: defaultdict[str, set[str]] = defaultdict(set)
     refused: dict[str, str] = {}
     characters: Counter[ParsePlace] = Counter()
@@ -94,13 +105,12 @@ def look_over(
             documents[doc_id] = document
             characters[place] += size
         if "errors" in report.files:
-            for batch in rows(output / report.files["errors"].path, ("source_uri", "doc_id", "error")):
-                letters[place].update(batch.column("source_uri").to_pylist())
-                for row in batch.to_pylist():
-                    if row["error"] == DUPLICATE_ID:
-                        duplicates[row["source_uri"]].add(row["doc_id"])
-                    elif row["doc_id"] is not None:
-                        refused[row["doc_id"]] = row["source_uri"]
+            letters[place] = list(_letters(output, report))
+            for letter in letters[place]:
+                if letter.doc_id is not None and letter.error == DUPLICATE_ID:
+                    duplicates[letter.source_uri].add(letter.doc_id)
+                elif letter.doc_id is not None:
+                    refused[letter.doc_id] = letter.source_uri
     return Standing(
         reports={place_of(report): report for report in reports},
         current=frozenset(current),
@@ -133,3 +143,8 @@ def _documents(output: Path, report: ShardReport, place: ParsePlace) -> Iterator
         for doc_id, digest, uri, meta, size in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
             mark = bytes.fromhex(digest)[:MARK_BYTES]
             yield doc_id, StandingDocument(place, mark, uris.setdefault(uri, uri), fingerprint(meta)), size
+
+
+def _letters(output: Path, report: ShardReport) -> Iterator[StandingLetter]:
+    for batch in rows(output / report.files["errors"].path, StandingLetter._fields):
+        yield from map(StandingLetter, *(batch.column(name).to_pylist() for name in StandingLetter._fields))

@@ -34,6 +34,15 @@ def run(config: AnnotateConfig) -> Answer:
     tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
     with RunProgress() as progress:
         report = annotate(config, tagger=tagger, progress=progress)
+    return describe(report, config=config, tagger=tagger)
+
+
+def describe(report: RunReport, *, config: AnnotateConfig, tagger: ResolvedTagger) -> Answer:
+    """Say what a run did, to the caller and, where the tagger is of the registry, to MLflow.
+
+    Raises:
+        IntegrityError: when its manifest is gone.
+    """
     folder = RunFolder(report.output)
     plan, manifest = folder.plan(), folder.manifest()
     if manifest is None:

@@ -650,6 +650,57 @@ def diff(first: Path, second: Path, *, output: Path | None, listed: int) -> Answ
     return workflow.run(first, second, listed=listed, output=output)
 
 
+@main.group(cls=_InOrder)
+def errors() -> None:
+    """Look after the dead letters of a collection.
+
+    A dead letter is a record that could not be read or annotated. It stands until its file changes, all is done again
+    for another tagger, parser or setting, or it is tried again.
+    """
+
+
+stage_option = click.option("--stage", "stages", multiple=True, help="Only of this stage: read, parse, tag, write.")
+error_option = click.option("--error", "errors", multiple=True, metavar="NAME", help="Only with this reason.")
+id_option = click.option("--id", "ids", multiple=True, help="Only of this document.")
+
+
+@verb(example="concord errors list out/news --stage read", group=errors, name="list")
+@click.argument("output", type=EXISTING_FOLDER)
+@stage_option
+@error_option
+@id_option
+def list_errors(output: Path, **choice: tuple[str, ...]) -> Answer:
+    """List the dead letters: place, stage, reason, tries and message.
+
+    Options may be given often. With --json all letters come, with their whole messages.
+    """
+    from pipeline.letters import Choice
+    from workflows import errors as workflow
+
+    return workflow.list_letters(output, Choice(**choice))
+
+
+@verb(example="concord errors retry out/news --error parse_failed", group=errors)
+@click.argument("output", type=EXISTING_FOLDER)
+@stage_option
+@error_option
+@id_option
+@set_option
+def retry(output: Path, *, overrides: tuple[str, ...], **choice: tuple[str, ...]) -> Answer:
+    """Try dead letters again, and nothing else.
+
+    The run's own configuration is used; --set changes what decides no label, such as executor.kind. Parts without a
+    chosen letter stay as they are, byte for byte. A file that has changed since is brought up to date as a whole;
+    changes of other files wait for 'concord annotate'. Interrupted, the same command goes on.
+
+    A letter that fails again stands with one more try.
+    """
+    from pipeline.letters import Choice
+    from workflows import errors as workflow
+
+    return workflow.retry(output, Choice(**choice), overrides=overrides)
+
+
 @verb(example="concord report out/news")
 @click.argument("output", type=EXISTING_FOLDER)
 def report(output: Path) -> Answer:

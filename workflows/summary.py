@@ -61,6 +61,7 @@ def describe_changes(report: RunReport) -> list[str]:
     found = report.changes
     told = {
         "new": found.new,
+        "dead letters tried again": found.retried,
         "changed": found.changed,
         "moved or renamed": found.moved,
         "removed": found.removed,

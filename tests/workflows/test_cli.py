@@ -40,6 +40,8 @@ VERBS = (
     "doctor",
 )
 
+GROUPS = {"registry": ("list", "show", "history", "register", "sync"), "errors": ("list", "retry")}
+
 RECORDS = [
     {"id": "a", "text": "Ada King met Charles Babbage in London. King wrote a program."},
     {"id": "b", "text": "Nothing happened."},
@@ -98,16 +100,16 @@ def test_every_verb_has_an_example_and_json(verb: str) -> None:
     assert "--json" in result.stdout
 
 
-@pytest.mark.parametrize("verb", ["list", "show", "history", "register", "sync"])
-def test_every_verb_of_the_registry_has_an_example_and_json(verb: str) -> None:
-    result = concord("registry", verb, "--help")
+@pytest.mark.parametrize(("group", "verb"), [(group, verb) for group, verbs in GROUPS.items() for verb in verbs])
+def test_every_verb_of_a_group_has_an_example_and_json(group: str, verb: str) -> None:
+    result = concord(group, verb, "--help")
     assert result.exit_code == 0
-    assert f"concord registry {verb}" in result.stdout.split("Example:")[1]
+    assert f"concord {group} {verb}" in result.stdout.split("Example:")[1]
     assert "--json" in result.stdout
 
 
 def test_the_verbs_are_these() -> None:
-    assert tuple(name for name in main.commands if name != "registry") == VERBS
+    assert tuple(name for name in main.commands if name not in GROUPS) == VERBS
 
 
 def test_annotate_tells_the_equation_and_where_to_look(finished: tuple[Path, Result], collection: Path) -> None:

@@ -1,0 +1,63 @@
+"""``concord errors``: dead letters from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from workflows.cli import main
+
+TEXTS = {"a": "Ada King met Charles Babbage in London.", "b": "Nothing happened."}
+
+
+@pytest.fixture
+def collection(tmp_path: Path, tiny_bundle: Path) -> Path:
+    """Give the output of a run over two documents and three lines that are none."""
+    lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in TEXTS.items()]
+    lines += ['{"id": "c"}', '{"id": "d", "text": 7}', '{"id": "e"}']
+    (tmp_path / "documents.jsonl").write_text("\n".join(lines) + "\n")
+    output = tmp_path / "out"
+    settings = ("--set", "max_dead_letters=1", "--set", "report=false")
+    done = concord("annotate", tmp_path / "documents.jsonl", "-o", output, "-m", tiny_bundle, *settings)
+    assert done.exit_code == 0, done.output
+    return output
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_letters_are_listed_and_tried_again(collection: Path) -> None:
+    listed = concord("errors", "list", collection)
+    assert listed.exit_code == 0, listed.output
+    lines = listed.stdout.splitlines()
+    assert lines[0].split() == ["place", "document", "stage", "error", "tries", "message"]
+    assert "documents.jsonl:" in lines[1]
+    assert "2  read  missing_text" in lines
+    assert "1  read  text_not_string" in lines
+    assert lines[-1].startswith("3 dead letters; when the cause is mended: concord errors retry ")
+
+    source = collection.parent / "documents.jsonl"
+    source.write_text(source.read_text().replace('"text": 7', '"text": "Charles Babbage left."'))
+    done = concord("errors", "retry", collection, "--set", "executor.threads=1", "--json")
+    assert done.exit_code == 0, done.output
+    values = json.loads(done.stdout)
+    assert (values["annotated"], values["unchanged"], values["dead_letters"]) == (1, 2, 2)
+    assert values["changes"]["retried"] == 3
+    assert concord("verify", collection).exit_code == 0
+
+    left = json.loads(concord("errors", "list", collection, "--id", "e", "--json").stdout)
+    assert left["counts"] == [{"stage": "read", "error": "missing_text", "letters": 1}]
+    assert [(letter["doc_id"], letter["attempts"]) for letter in left["letters"]] == [("e", 1)]
+    assert concord("errors", "list", collection, "--stage", "tag").stdout == f"{collection}: no dead letter\n"
+    assert "nothing was left to do" in concord("errors", "retry", collection, "--id", "a").stdout
+
+
+def test_what_would_change_labels_is_refused(collection: Path) -> None:
+    refused = concord("errors", "retry", collection, "--set", "tagger.batch_words=100")
+    assert refused.exit_code == 2
+    assert "tagger.batch_words: was 4096, is now 100" in refused.stderr
+    unknown = concord("errors", "retry", collection, "--set", "executor.actor=1")
+    assert unknown.exit_code == 2
+    assert "actors" in unknown.stderr
