@@ -28,7 +28,7 @@ from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.report import write_report
 from pipeline.signatures import ComponentIdentity, ResolvedTagger
-from pipeline.stages import Timings, build_worker
+from pipeline.worker import Timings, build_worker
 
 _STAGES = ("read", "parse", "tag", "write")
 

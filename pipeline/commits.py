@@ -23,7 +23,7 @@ from pipeline.schema import SCHEMAS
 MANIFEST_VERSION = 1
 STATS_NAME = "stats.json"
 
-_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/commits/(\d+)/|/plans/(\d+)\.json$")
+_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|trials)/(\d+)/|/plans/(\d+)\.json$")
 
 # What a file that is no record raises: no JSON, no mapping, other keys.
 _MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
@@ -325,7 +325,7 @@ class RunFolder:
         kept |= {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         kept.add(self.plan_path(manifest.generation))
         folders = [*(self.output / name for name in SCHEMAS), self.staging, self.plans]
-        folders += sorted((self.run / "commits").glob("*"))
+        folders += [*sorted((self.run / "commits").glob("*")), *sorted((self.run / "trials").glob("*"))]
         for folder in folders:
             if folder.is_dir():
                 files = (path for path in sorted(folder.iterdir()) if path not in kept and path.is_file())

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from models.config import Config
 
@@ -68,7 +68,7 @@ class TaggerRunConfig(Config):
 
 
 class ExecutorConfig(Config):
-    """Where the shards are worked on. Nothing in here changes the output but `threads`."""
+    """Where the shards are worked on. Of documents that can be annotated at all, only `threads` changes the output."""
 
     kind: Literal["local", "ray"] = "local"
     actors: int = Field(default=2, ge=1)
@@ -79,7 +79,18 @@ class ExecutorConfig(Config):
     gpus: float = Field(default=0, ge=0)
     """Ray only: share of a GPU that a worker holds."""
     attempts: int = Field(default=3, ge=1)
-    """Ray only: how often a shard is tried when its worker dies."""
+    """How often a shard is tried as a whole when its worker dies. After that its documents are done one by one, and one
+    whose worker dies twice while it is alone becomes a dead letter."""
+    shard_seconds: float | None = Field(default=None, gt=0)
+    """Ray only: a worker that is longer at a shard is killed, which counts as its death; where documents are done one
+    by one, the limit is that of each. None if null. Choose many times what a shard takes (stats.json)."""
+
+    @field_validator("shard_seconds")
+    @classmethod
+    def _somebody_can_end_a_worker(cls, seconds: float | None, known: ValidationInfo) -> float | None:
+        if seconds is not None and known.data.get("kind") == "local":
+            raise ValueError("expected null for executor.kind local, which has nobody to end a process that is stuck")
+        return seconds
 
 
 class AnnotateConfig(Config):

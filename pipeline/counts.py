@@ -2,20 +2,23 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from models.outputs import Prediction
-from pipeline.records import AnnotatedDocument
+from pipeline.back_off import Step
+from pipeline.records import AnnotatedDocument, ShardReport
 
 UNCERTAINTY_BINS = 40
 UNCERTAINTY_BIN_WIDTH = 0.05
 """Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last takes everything above."""
 NEAR_TIE = 1e-5
 """Words this near to another label or to the threshold may differ on other batch sizes or processors."""
+
+_BACKED_OFF = "backed_off."
 
 
 def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> dict[str, float]:
@@ -70,6 +73,22 @@ def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | 
                 label != other for label, other in zip(prediction.labels, reference.labels, strict=True)
             )
     return dict(counts)
+
+
+def count_step(step: Step) -> dict[str, float]:
+    """Count a shard that had to back off as ``backed_off.<step>``; nothing for one that was done as planned."""
+    return {} if step is Step.AS_PLANNED else {f"{_BACKED_OFF}{step.name.lower()}": 1}
+
+
+def backed_off(reports: Iterable[ShardReport]) -> dict[str, Step]:
+    """Give the shards that had to back off, by name. Their bytes need not be those of an undisturbed run."""
+    steps = {f"{report.shard:05d}": _step_of(report.stats) for report in reports}
+    return {name: step for name, step in steps.items() if step is not Step.AS_PLANNED}
+
+
+def _step_of(stats: Mapping[str, float]) -> Step:
+    names = (name.removeprefix(_BACKED_OFF) for name in stats if name.startswith(_BACKED_OFF))
+    return max((Step[name.upper()] for name in names), default=Step.AS_PLANNED)
 
 
 def _near_ties(prediction: Prediction, limit: float) -> int:

@@ -104,6 +104,16 @@ def write_over(final: Path, content: bytes, *, staging: Path) -> None:
     _stage_and(place, content, staging)
 
 
+def write_lightly(final: Path, content: bytes) -> None:
+    """Write a small file in one step without flushing it: it outlives this process, not the machine."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staged = final.with_name(f"{uuid.uuid4().hex}.staged")
+    staged.write_bytes(content)
+    # A driver that finishes the run sweeps this folder, and then needs no such file.
+    with suppress(FileNotFoundError):
+        staged.replace(final)
+
+
 def write_once(final: Path, content: bytes, *, staging: Path) -> bool:
     """Write a small file in one step if nothing bears its name.
 

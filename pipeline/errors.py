@@ -7,6 +7,7 @@ ConcordError
     ModelError                   a parser or tagger that cannot load           exit 2
     ReconciliationError          documents went missing or came twice          exit 1
     ShardError                   a shard failed on every try                   exit 1
+    ShortageError                no memory, even for smaller batches           exit 1
     IntegrityError               files are not what the manifest says          exit 1
     StoreError                   no space or no store, try again               exit 75
     StoppedError                 a signal, after shards in flight were done    exit 130, 143
@@ -47,6 +48,10 @@ class ReconciliationError(ConcordError):
 
 class ShardError(ConcordError):
     """A shard failed on every try."""
+
+
+class ShortageError(ConcordError):
+    """Memory has run out; the worker tries smaller batches."""
 
 
 class IntegrityError(ConcordError):

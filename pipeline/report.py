@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from models.labels import OUTSIDE, split_label
+from pipeline.counts import backed_off
 from pipeline.durable import store_faults, write_over
 from pipeline.planning import Plan
 from pipeline.quality import BIN_WIDTH, Change, Quality, RecurringName, WholeDocument, measure_quality
@@ -68,6 +69,7 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
         threshold=threshold,
         chart=_chart(quality.histogram, threshold),
         near_ties=round(sum(shard.stats.get("near_ties", 0) for shard in manifest.shards)),
+        backed_off=backed_off(manifest.shards),
         colours={kind.label: number % _COLOURS for number, kind in enumerate(quality.types)},
         changes=[_change_view(change) for change in quality.changes[:SHOWN_CHANGES]],
         other_changes=sum(change.count for change in quality.changes[SHOWN_CHANGES:]),

@@ -1,36 +1,32 @@
-"""The stages a shard passes - parse, tag, commit - and the worker that runs a shard through them.
+"""The stages a shard passes: read, parse, tag, commit.
 
 A stage takes and gives records in the order of the input. A document that a stage cannot do becomes a dead letter
 there; dead letters pass through every further stage.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise
-from pathlib import Path
-from typing import Literal, Protocol, Self, TypeVar
+from dataclasses import replace
+from itertools import accumulate, chain
+from typing import Literal, Protocol, TypeVar
 
 import pyarrow as pa
 import torch
 
 from models.calibration import Calibration
-from models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from models.data import Sentence
 from models.labels import Span
 from models.outputs import Prediction
+from pipeline.back_off import Step
 from pipeline.carrying import carry_rows
 from pipeline.commits import RunFolder, check_equation
 from pipeline.config import ReaderConfig, TaggerRunConfig
-from pipeline.counts import count_margins, count_rows
-from pipeline.errors import ConcordError, InputError, ModelError
+from pipeline.counts import count_margins, count_rows, count_step
+from pipeline.errors import ConcordError, InputError
 from pipeline.files import state_of
 from pipeline.letters import with_attempts
-from pipeline.memory import bound_caches, return_freed
+from pipeline.memory import shortages
 from pipeline.parses import StoredParses
-from pipeline.parsing.parser import build_parser
-from pipeline.planning import Plan
 from pipeline.readers.base import read_piece
 from pipeline.records import (
     AnnotatedDocument,
@@ -43,9 +39,7 @@ from pipeline.records import (
 )
 from pipeline.schema import (
     SCHEMAS,
-    UNCALIBRATED,
     annotated_tables,
-    component_signature,
     error_table,
     offset_fault,
     signed_schema,
@@ -55,8 +49,6 @@ from pipeline.writers.parquet import write_part
 Read = Callable[[Shard], list[Document | ParsedDocument | DeadLetter]]
 Parse = Callable[[Sequence[Document | ParsedDocument | DeadLetter]], list[ParsedDocument | DeadLetter]]
 Tag = Callable[[Sequence[ParsedDocument | DeadLetter]], list[AnnotatedDocument | DeadLetter]]
-Committed = Callable[[Shard], ShardReport | None]
-Commit = Callable[[Shard, Sequence[AnnotatedDocument | DeadLetter]], ShardReport]
 
 # Words of a shard that a bf16 run labels in fp32 as well, to report how many labels differ.
 _COMPARED_WORDS = 2_000
@@ -93,17 +85,6 @@ class DocumentTagger(Protocol):
         precision: Literal["fp32", "bf16"],
     ) -> list[list[Prediction]]:
         """Give one prediction a sentence."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timings:
-    """How long a shard took in each stage, in seconds, and its words. Not part of any output."""
-
-    read: float = 0.0
-    parse: float = 0.0
-    tag: float = 0.0
-    write: float = 0.0
-    words: int = 0
 
 
 class ReadStage:
@@ -146,14 +127,23 @@ class ParseStage:
         self._batch_documents = batch_documents
 
     def __call__(self, records: Sequence[Document | ParsedDocument | DeadLetter]) -> list[ParsedDocument | DeadLetter]:
+        """Parse.
+
+        Raises:
+            ShortageError: when memory runs out.
+        """
         documents = [record for record in records if isinstance(record, Document)]
         parsed: list[ParsedDocument | DeadLetter] = []
         for start in range(0, len(documents), self._batch_documents):
             group = documents[start : start + self._batch_documents]
-            parsed.extend(_in_bulk(group, self._parser.parse, _parse_letter))
+            parsed.extend(_in_bulk(group, self._parse, _parse_letter))
         fresh = iter(parsed)
         results = [next(fresh) if isinstance(record, Document) else record for record in records]
         return [_checked(result) for result in results]
+
+    def _parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        with shortages():
+            return self._parser.parse(documents)
 
 
 class TagStage:
@@ -177,6 +167,11 @@ class TagStage:
         return self._config.threshold
 
     def __call__(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
+        """Tag; the dead letters come first.
+
+        Raises:
+            ShortageError: when memory runs out.
+        """
         parsed = [record for record in records if isinstance(record, ParsedDocument)]
         return [*_letters(records), *_in_bulk(parsed, self._tag, _tag_letter)]
 
@@ -199,13 +194,14 @@ class TagStage:
     ) -> list[tuple[Prediction, ...]]:
         """Give one prediction a piece for each document."""
         wholes = [_whole_sentences(document.sentences) for document in documents]
-        answers = self._tagger.predict_documents(
-            [[_sentence(pieces) for pieces in document] for document in wholes],
-            batch_words=self._config.batch_words,
-            samples=self._config.samples,
-            threshold=self._config.threshold,
-            precision=precision,
-        )
+        with shortages():
+            answers = self._tagger.predict_documents(
+                [[_sentence(pieces) for pieces in document] for document in wholes],
+                batch_words=self._config.batch_words,
+                samples=self._config.samples,
+                threshold=self._config.threshold,
+                precision=precision,
+            )
         return [
             tuple(
                 chain.from_iterable(
@@ -242,8 +238,13 @@ class CommitStage:
         self._signed = {"parser": parser, "tagger": tagger, "calibration": calibration}
         self._threshold = threshold
 
-    def __call__(self, shard: Shard, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> ShardReport:
+    def __call__(
+        self, shard: Shard, outcomes: Sequence[AnnotatedDocument | DeadLetter], *, step: Step = Step.AS_PLANNED
+    ) -> ShardReport:
         """Write and commit, with the rows that the shard takes over before those of its outcomes.
+
+        Args:
+            step: how the outcomes came about, for the counts.
 
         Returns:
             the record that counts: this one, or that of another worker who was first.
@@ -259,6 +260,7 @@ class CommitStage:
             tables["errors"] = error_table(letters, **self._signed)
         tables, unchanged = self._with_carried(shard, tables)
         stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
+        stats |= count_step(step)
         report = ShardReport(
             shard=shard.index,
             generation=self._generation,
@@ -326,85 +328,6 @@ class CommitStage:
             return winner
 
 
-class ShardWorker:
-    """What one process runs shards with: built once, then one shard after the other. The stages are its attributes."""
-
-    def __init__(self, *, committed: Committed, read: Read, parse: Parse, tag: Tag, commit: Commit) -> None:
-        """Take the stages.
-
-        Args:
-            committed: gives the record of a shard that is done already.
-        """
-        self.committed = committed
-        self.read = read
-        self.parse = parse
-        self.tag = tag
-        self.commit = commit
-
-    @classmethod
-    def assemble(cls, plan: Plan, *, parser: DocumentParser, tagger: DocumentTagger) -> Self:
-        """Build the stages of a plan around a parser and a tagger that are loaded."""
-        tag = TagStage(tagger, plan.config.tagger)
-        folder = RunFolder(Path(plan.config.output))
-        return cls(
-            committed=lambda shard: folder.committed(shard.index, generation=plan.generation),
-            read=ReadStage(plan.config.reader, folder, marks=plan.marks),
-            parse=ParseStage(parser, batch_documents=plan.config.parser.batch_documents),
-            tag=tag,
-            commit=CommitStage(
-                folder,
-                generation=plan.generation,
-                parser=component_signature(plan.parser),
-                tagger=component_signature(plan.tagger),
-                calibration=UNCALIBRATED if tagger.calibration is None else tagger.calibration.summary,
-                threshold=tag.threshold,
-            ),
-        )
-
-    def run(self, shard: Shard) -> tuple[ShardReport, Timings]:
-        """Annotate and commit one shard, unless an earlier try or another driver has done so.
-
-        Raises:
-            ReconciliationError: when a record is missing or came twice.
-            StoreError: when there is no space.
-        """
-        standing = self.committed(shard)
-        if standing is not None:
-            return standing, Timings()
-        clock = [time.perf_counter()]
-        records = self.read(shard)
-        clock.append(time.perf_counter())
-        parsed = self.parse(records)
-        clock.append(time.perf_counter())
-        outcomes = self.tag(parsed)
-        clock.append(time.perf_counter())
-        words = sum(_words(outcome) for outcome in outcomes if isinstance(outcome, AnnotatedDocument))
-        report = self.commit(shard, outcomes)
-        del records, parsed, outcomes
-        return_freed()
-        clock.append(time.perf_counter())
-        read, parse, tag, write = (end - start for start, end in pairwise(clock))
-        return report, Timings(read=read, parse=parse, tag=tag, write=write, words=words)
-
-
-def build_worker(plan: Plan) -> ShardWorker:
-    """Load a plan's parser and tagger and build the worker; sets threads and caches of the process.
-
-    Raises:
-        ModelError: when one cannot be loaded or the tagger is not the one of the plan.
-    """
-    bound_caches()
-    torch.set_num_threads(plan.threads)
-    folder = Path(plan.tagger_folder)
-    try:
-        if tagger_digest(folder) != plan.tagger.digest:
-            raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
-        tagger = load_tagger(folder, device=plan.config.tagger.device)
-    except ModelLoadError as error:
-        raise ModelError(str(error)) from error
-    return ShardWorker.assemble(plan, parser=build_parser(plan.config.parser), tagger=tagger)
-
-
 def _in_bulk(
     items: Sequence[Item],
     work: Callable[[Sequence[Item]], Sequence[Result]],
@@ -443,6 +366,12 @@ def _checked(result: ParsedDocument | DeadLetter) -> ParsedDocument | DeadLetter
     if fault is None or isinstance(result, DeadLetter):
         return result
     return _letter(result.document, stage="parse", error="offsets", message=fault)
+
+
+def left_out(record: Document | ParsedDocument, *, stage: str, error: str, message: str) -> DeadLetter:
+    """Give the dead letter of a record that stages did not, or not to the end, see."""
+    document = record.document if isinstance(record, ParsedDocument) else record
+    return _letter(document, stage=stage, error=error, message=message)
 
 
 def _parse_letter(document: Document, error: Exception) -> DeadLetter:

@@ -10,6 +10,7 @@ from models.config import ConfigError
 from pipeline.annotate import RunReport, annotate, dry_run
 from pipeline.commits import Manifest, RunFolder
 from pipeline.config import AnnotateConfig
+from pipeline.counts import backed_off
 from pipeline.errors import ConcordError, IntegrityError
 from pipeline.signatures import ResolvedTagger
 from workflows.config import flatten, names_model
@@ -50,7 +51,11 @@ def describe(report: RunReport, *, config: AnnotateConfig, tagger: ResolvedTagge
     if is_reference(config.tagger.model):
         _try_track(config, tagger, report, folder=folder, manifest=manifest)
     return Answer(
-        values={**_values(report, tagger), "counts": total_counts(manifest)},
+        values={
+            **_values(report, tagger),
+            "counts": total_counts(manifest),
+            "backed_off": {name: step.name.lower() for name, step in backed_off(manifest.shards).items()},
+        },
         text=describe_run(report, config=config, plan=plan, manifest=manifest),
         exit_code=report.exit_code,
     )

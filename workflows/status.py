@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.commits import RunFolder, total
+from pipeline.counts import backed_off
+from pipeline.trials import Trials
 from workflows.console import Answer, table
 from workflows.summary import component, equation
 
@@ -21,6 +23,7 @@ def run(output: Path) -> Answer:
     done = folder.kept(plan) | folder.done(plan)
     outcome = total(done.values(), generation=plan.generation)
     finished = folder.is_finished(plan)
+    stepped, trials = backed_off(done.values()), Trials(plan).standing()
     values: dict[str, Any] = {
         "output": str(folder.output),
         "finished": finished,
@@ -33,6 +36,8 @@ def run(output: Path) -> Answer:
         "parser": plan.parser.model_dump(),
         "tagger": plan.tagger.model_dump(),
         "stats": folder.stats(),
+        "backed_off": {name: step.name.lower() for name, step in stepped.items()},
+        "trials": {name: trial.model_dump(mode="json") for name, trial in trials.items()},
     }
     rows = [
         ("state", "finished" if finished else "not finished; the same annotate command goes on with it"),
@@ -46,4 +51,6 @@ def run(output: Path) -> Answer:
     rate = values["stats"].get("words_per_second", {}).get("run")
     if rate:
         rows.append(("speed", f"{rate:,.0f} words/s"))
+    rows += [("backed off", f"shard {name} was done {step.told}") for name, step in stepped.items()]
+    rows += [("deaths", f"shard {name}: {trial.told}") for name, trial in trials.items()]
     return Answer(values=values, text=table(rows))

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pipeline.annotate import RunReport
 from pipeline.commits import Manifest
 from pipeline.config import AnnotateConfig
+from pipeline.counts import backed_off
 from pipeline.planning import Plan
 from pipeline.signatures import ComponentIdentity
 from pipeline.urls import is_url
@@ -49,6 +50,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manif
         equation(outcome),
         "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, manifest),
+        _backed_off(manifest),
         _work_done(report),
         _found(report, manifest),
         _places(report, plan),
@@ -84,6 +86,17 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest)
     if report.exit_code:
         lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {report.read:,} (max_dead_letters)")
     return f"{counted(report.dead_letters, 'dead letter')}\n" + indented("\n".join(lines))
+
+
+def _backed_off(manifest: Manifest) -> str:
+    found = backed_off(manifest.shards)
+    if not found:
+        return ""
+    lines = [f"{name} {step.told}" for name, step in found.items()][:SHOWN_LETTERS]
+    if len(found) > len(lines):
+        lines.append(f"{len(found) - len(lines):,} more, see concord status")
+    told = f"{counted(len(found), 'shard')} had to back off, and may differ in bytes from an undisturbed run's"
+    return f"{told}\n" + indented("\n".join(lines))
 
 
 def _rows(parts: Sequence[Path]) -> Iterator[dict[str, Any]]:

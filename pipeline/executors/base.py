@@ -10,7 +10,7 @@ from typing import Protocol
 from pipeline.errors import StoppedError
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
-from pipeline.stages import ShardWorker, Timings
+from pipeline.worker import ShardWorker, Timings
 
 BuildWorker = Callable[[Plan], ShardWorker]
 OnReport = Callable[[ShardReport, Timings], None]

@@ -6,11 +6,15 @@ from pipeline.errors import ConcordError, ShardError
 from pipeline.executors.base import BuildWorker, OnReport, stop_request
 from pipeline.planning import Plan
 from pipeline.records import Shard
-from pipeline.stages import build_worker
+from pipeline.trials import Place, Trials
+from pipeline.worker import build_worker
 
 
 class LocalExecutor:
-    """An executor without processes of its own."""
+    """An executor without processes of its own.
+
+    When a shard kills this process, the next run of the same command knows of it and goes on as Ray's driver would.
+    """
 
     def __init__(self, *, build: BuildWorker = build_worker) -> None:
         """Take what builds the worker from a plan; tests give one with a fake parser and tagger."""
@@ -18,14 +22,25 @@ class LocalExecutor:
 
     def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> None:
         """Do as Executor says."""
+        trials = Trials(plan)
         with stop_request() as stop:
             worker = self._build(plan)
             for shard in shards:
                 stop.raise_if_received()
+                _charge_earlier(trials, shard)
                 try:
-                    report, timings = worker.run(shard)
+                    with trials.at_work(shard, Place()):
+                        report, timings = worker.run(shard)
                 except ConcordError:
                     raise
                 except Exception as error:
                     raise ShardError(f"shard {shard.name}: {type(error).__name__}: {error}") from error
                 on_report(report, timings)
+
+
+def _charge_earlier(trials: Trials, shard: Shard) -> None:
+    """Count the death of an earlier run that was at the shard. One that still is at it is charged once in vain."""
+    place = trials.place(shard)
+    if place is not None:
+        trials.forget_mark(shard)
+        trials.charge(shard, "worker_died", place)

@@ -1,8 +1,9 @@
 """Shards on plain Ray actors, one in flight on each; the only place in this package that imports Ray.
 
 Ray restarts an actor whose process dies, but never runs a call again by itself: what is tried again, and how often,
-is decided here. An actor gets work only after it has answered a ping, so that a cluster that is down for a while costs
-no shard any of its tries.
+is decided here. An actor gets work only after it has answered a ping, and a shard is charged with its worker's death
+only when another process has answered in the place of the one that was at it. So a cluster that is down for a while, or
+a connection that breaks, costs no shard any of its tries.
 """
 
 import logging
@@ -11,15 +12,16 @@ import shutil
 import socket
 import tempfile
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RayTaskError
 
 from models.config import ConfigError
 from pipeline.config import ExecutorConfig
@@ -29,12 +31,12 @@ from pipeline.executors.base import BuildWorker, OnReport, StopRequest, stop_req
 from pipeline.files import sha256_of
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
-from pipeline.stages import Timings, build_worker
-
-logger = logging.getLogger(__name__)
+from pipeline.trials import Cause, Place, Trials
+from pipeline.worker import Timings, build_worker
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 600.0
+_HOLD_SECONDS = 60.0
 _KNOCK_SECONDS = 20.0
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -172,28 +174,70 @@ class _ShardActor:
     """A worker in a process of its own."""
 
     def __init__(self, plan: bytes, build: BuildWorker) -> None:
+        self._process = uuid4().hex
         self._worker = build(Plan.from_json(plan))
 
-    def ping(self) -> None:
-        """Answer as soon as parser and tagger are loaded."""
+    def ping(self) -> str:
+        """Answer as soon as parser and tagger are loaded; the answer is another after every restart."""
+        return self._process
 
     def run(self, shard: Shard) -> tuple[ShardReport, Timings]:
         return self._worker.run(shard)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call in flight; without a shard it is a ping."""
+@dataclass(kw_only=True, slots=True)
+class _Loss:
+    """A call that broke off; nobody knows yet whether the process has died.
 
-    actor: Any
-    shard: Shard | None
+    Attributes:
+        at: what the worker had marked as being at work.
+        cause: what the shard is charged with if the process has died.
+        is_held: whether the shard still waits for that to be known.
+    """
+
+    shard: Shard
+    at: Place | None
+    cause: Cause
+    is_held: bool = True
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class _Member:
+    """One of the crew.
+
+    Attributes:
+        process: what its process last answered to a ping.
+        is_late: whether it was killed because its shard took too long.
+        silent_since: when it fell silent; seconds of the monotonic clock.
+    """
+
+    actor: Any = None
+    process: str | None = None
+    loss: _Loss | None = None
+    is_late: bool = False
+    silent_since: float | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Call:
+    """A call in flight; without a shard it is a ping.
+
+    Attributes:
+        since: when what it is at was begun, as far as anybody has looked; seconds of the monotonic clock.
+        at: the document that was alone at work then.
+    """
+
+    member: _Member
+    shard: Shard | None = None
+    since: float
+    at: Place | None = None
 
 
 class _Crew:
     """The actors of one run, what they are at, and the shards that wait."""
 
     def __init__(self, plan: Plan, config: ExecutorConfig, build: BuildWorker, *, cpus: int) -> None:
-        self._attempts = config.attempts
+        self._shard_seconds = config.shard_seconds
         self._arguments = (plan.to_json(), build)
         self._actor_class = ray.remote(
             num_cpus=cpus,
@@ -202,95 +246,144 @@ class _Crew:
             max_task_retries=0,
             runtime_env=_runtime_env(threads=plan.threads),
         )(_ShardActor)
+        self._trials = Trials(plan)
         self._waiting: deque[Shard] = deque()
-        self._idle: list[Any] = []
+        self._members: list[_Member] = []
+        self._idle: list[_Member] = []
         self._calls: dict[Any, _Call] = {}
-        self._deaths: Counter[int] = Counter()
-        self._silent_since: dict[Any, float] = {}
         self._failure: Exception | None = None
 
     def work(self, shards: Sequence[Shard], *, actors: int, on_report: OnReport, stop: StopRequest) -> None:
         """Have the shards done; on a failure or signal those in flight are finished, then it is raised."""
         self._waiting.extend(shards)
-        for _ in range(actors):
-            self._hire()
+        self._members = [_Member() for _ in range(actors)]
+        for member in self._members:
+            self._hire(member)
         while True:
             halted = self._failure is not None or stop.received is not None
             while self._idle and self._waiting and not halted:
-                actor, shard = self._idle.pop(), self._waiting.popleft()
-                self._calls[actor.run.remote(shard)] = _Call(actor, shard)
-            in_flight = any(call.shard is not None for call in self._calls.values())
-            if not in_flight and (halted or not self._waiting):
+                self._give(self._idle.pop(), self._waiting.popleft())
+            if not self._in_flight() and (halted or not (self._waiting or self._holds())):
                 break
             ready, _ = ray.wait(list(self._calls), timeout=_POLL_SECONDS)
             for reference in ready:
                 self._take(reference, on_report)
+            self._end_late_calls()
+            self._release_held()
         if self._failure is not None:
             raise self._failure
-        if self._waiting:
+        if self._waiting or self._holds():
             stop.raise_if_received()
 
     def dismiss(self) -> None:
         """End the actors; on a cluster that we joined, others get their room."""
-        for actor in [*self._idle, *(call.actor for call in self._calls.values())]:
-            ray.kill(actor)
+        for member in self._members:
+            ray.kill(member.actor)
 
-    def _hire(self) -> None:
-        self._ping(self._actor_class.remote(*self._arguments))
+    def _in_flight(self) -> bool:
+        return any(call.shard is not None for call in self._calls.values())
 
-    def _ping(self, actor: Any) -> None:
-        self._calls[actor.ping.remote()] = _Call(actor, None)
+    def _holds(self) -> bool:
+        return any(member.loss is not None and member.loss.is_held for member in self._members)
+
+    def _hire(self, member: _Member) -> None:
+        member.actor = self._actor_class.remote(*self._arguments)
+        self._ping(member)
+
+    def _ping(self, member: _Member) -> None:
+        self._calls[member.actor.ping.remote()] = _Call(member=member, since=time.monotonic())
+
+    def _give(self, member: _Member, shard: Shard) -> None:
+        self._trials.forget_mark(shard)
+        self._calls[member.actor.run.remote(shard)] = _Call(member=member, shard=shard, since=time.monotonic())
 
     def _take(self, reference: Any, on_report: OnReport) -> None:
         """Take the answer of a call that has ended, whatever it is."""
         call = self._calls.pop(reference)
+        member = call.member
         try:
             answer = ray.get(reference)
-        except ActorUnavailableError as error:
-            self._bear(call, error)
-            self._await_again(call.actor, error)
+        except (ActorUnavailableError, OutOfMemoryError) as error:
+            self._lose(call)
+            self._await_again(member, error)
         except ActorDiedError as error:
             if call.shard is None:
                 self._failure = ModelError(f"a worker cannot be built: {_last_line(error)}")
             else:
-                self._bear(call, error)
-                self._hire()
+                self._lose(call)
+                self._hire(member)
         except RayTaskError as error:
-            self._idle.append(call.actor)
+            self._idle.append(member)
             self._failure = _cause(error, call.shard)
         except RayError as error:
-            self._idle.append(call.actor)
+            self._idle.append(member)
             self._failure = ShardError(f"Ray: {type(error).__name__}: {error}")
         else:
-            self._idle.append(call.actor)
-            self._silent_since.pop(call.actor, None)
-            if call.shard is not None:
+            self._idle.append(member)
+            if call.shard is None:
+                self._welcome(member, process=answer)
+            else:
                 on_report(*answer)
 
-    def _bear(self, call: _Call, error: RayError) -> None:
-        """Count a worker's death against the shard it was at; a ping costs nobody a try."""
-        if call.shard is None:
-            return
-        self._deaths[call.shard.index] += 1
-        deaths = self._deaths[call.shard.index]
-        if deaths < self._attempts:
-            logger.warning("shard %s: its worker died, try %d of %d", call.shard.name, deaths, self._attempts)
-            # To the end, so that a shard that kills its workers does not keep the others from being done.
-            self._waiting.append(call.shard)
-        else:
-            self._failure = ShardError(
-                f"shard {call.shard.name}: its worker died {deaths} times, last with {_last_line(error)}; "
-                f"it holds {call.shard.records} records of {', '.join(piece.uri for piece in call.shard.pieces[:3])}"
-            )
+    def _lose(self, call: _Call) -> None:
+        """Note that a call broke off; a ping's costs nobody anything."""
+        member = call.member
+        member.silent_since = member.silent_since or time.monotonic()
+        if call.shard is not None:
+            cause: Cause = "time_limit" if member.is_late else "worker_died"
+            member.loss = _Loss(shard=call.shard, at=self._trials.place(call.shard), cause=cause)
 
-    def _await_again(self, actor: Any, error: RayError) -> None:
+    def _welcome(self, member: _Member, *, process: str) -> None:
+        """Take up a member that answers; where it is another process than before, the shard it was at is charged."""
+        loss, died = member.loss, process != member.process
+        member.process, member.loss, member.is_late, member.silent_since = process, None, False, None
+        if loss is not None:
+            self._release(loss)
+            if died:
+                self._charge(loss)
+
+    def _charge(self, loss: _Loss) -> None:
+        try:
+            self._trials.charge(loss.shard, loss.cause, loss.at)
+        except ConcordError as error:
+            self._failure = error
+
+    def _release(self, loss: _Loss) -> None:
+        if loss.is_held:
+            loss.is_held = False
+            # To the end, so that a shard that kills its workers does not keep the others from being done.
+            self._waiting.append(loss.shard)
+
+    def _release_held(self) -> None:
+        """Let others do the shards of workers that do not come back soon, as where their node is gone."""
+        now = time.monotonic()
+        for member in self._members:
+            if member.loss is not None and now - (member.silent_since or now) > _HOLD_SECONDS:
+                self._release(member.loss)
+
+    def _end_late_calls(self) -> None:
+        """Kill the workers that are longer at a shard than they may, or at one document where these are done alone."""
+        if self._shard_seconds is None:
+            return
+        now = time.monotonic()
+        for call in self._calls.values():
+            if call.shard is None or call.member.is_late or now - call.since < self._shard_seconds:
+                continue
+            at = self._trials.place(call.shard)
+            if at is not None and at != call.at:
+                call.at, call.since = at, now
+            else:
+                call.member.is_late = True
+                # Works on a stopped process, too; its call then ends as that of any worker that dies.
+                ray.kill(call.member.actor, no_restart=False)
+
+    def _await_again(self, member: _Member, error: RayError) -> None:
         """Ping an actor whose process is being restarted, until it answers or patience ends."""
-        since = self._silent_since.setdefault(actor, time.monotonic())
-        if time.monotonic() - since > _PATIENCE_SECONDS:
+        if member.silent_since is not None and time.monotonic() - member.silent_since > _PATIENCE_SECONDS:
             self._failure = ShardError(f"a worker did not come up again: {_last_line(error)}")
         # An actor that is restarting refuses calls at once, so this would spin.
         time.sleep(_POLL_SECONDS)
-        self._ping(actor)
+        self._ping(member)
 
 
 def _cause(error: RayTaskError, shard: Shard | None) -> Exception:

@@ -24,7 +24,7 @@ from pipeline.config import AnnotateConfig
 from pipeline.parsing.parser import parser_identity
 from pipeline.planning import Plan, make_plan
 from pipeline.signatures import ComponentIdentity
-from pipeline.stages import build_worker
+from pipeline.worker import build_worker
 from workflows.taggers import find_tagger
 
 GOAL = 5.0

@@ -31,7 +31,7 @@ from pipeline.config import AnnotateConfig
 from pipeline.planning import Plan
 from pipeline.records import Document, ParsedDocument, ParsedSentence, ParsedWord
 from pipeline.signatures import ComponentIdentity, ResolvedTagger
-from pipeline.stages import ShardWorker
+from pipeline.worker import ShardWorker
 
 GOAL = 1.1
 CHANGED_EVERY = 100

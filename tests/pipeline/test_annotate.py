@@ -17,7 +17,7 @@ from pipeline.config import AnnotateConfig
 from pipeline.durable import file_sha256
 from pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
 from pipeline.planning import Plan
-from pipeline.stages import ShardWorker
+from pipeline.worker import ShardWorker
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def test_a_run_leaves_what_the_architecture_lists(source: Path, tmp_path: Path) 
         "report.html",
         "staging",
         "stats.json",
+        "trials",
     ]
     assert verify(output) == []
     assert (report.read, report.annotated, report.unchanged, report.dead_letters) == (12, 12, 0, 0)
@@ -193,10 +194,10 @@ def build_worker_that_breaks(plan: Plan) -> ShardWorker:
     worker = fakes.build_fake_worker(plan)
     commit = worker.commit
 
-    def break_at_two(shard: Any, outcomes: Any) -> Any:
+    def break_at_two(shard: Any, outcomes: Any, **step: Any) -> Any:
         if shard.index == 2:
             raise LookupError("no such thing")
-        return commit(shard, outcomes)
+        return commit(shard, outcomes, **step)
 
     worker.commit = break_at_two
     return worker

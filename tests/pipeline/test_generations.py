@@ -21,7 +21,7 @@ from pipeline.durable import CRASH_STEPS
 from pipeline.errors import PlanError, StoreError
 from pipeline.planning import Plan
 from pipeline.records import DeadLetter, Document, ParsedDocument
-from pipeline.stages import ShardWorker
+from pipeline.worker import ShardWorker
 
 TABLES = ("documents", "sentences", "tokens", "entities", "errors")
 OTHER_TAGGER = replace(runs.TAGGER, digest="3" * 64)
@@ -334,11 +334,11 @@ def build_worker_for_some_shards(number: int, plan: Plan) -> ShardWorker:
     worker = fakes.build_fake_worker(plan)
     commit, done = worker.commit, []
 
-    def commit_some(shard: Any, outcomes: Any) -> Any:
+    def commit_some(shard: Any, outcomes: Any, **step: Any) -> Any:
         if len(done) == number:
             raise StoreError("no space")
         done.append(shard)
-        return commit(shard, outcomes)
+        return commit(shard, outcomes, **step)
 
     worker.commit = commit_some
     return worker

@@ -19,7 +19,7 @@ from pipeline.errors import InputError, PlanError, StoreError
 from pipeline.letters import Choice, read_letters
 from pipeline.planning import Plan
 from pipeline.records import DeadLetter, Document, ParsedDocument
-from pipeline.stages import ShardWorker
+from pipeline.worker import ShardWorker
 
 ALL = Choice()
 SOUND = {"a": "Anna came.", "b": "Bob went.", "c": "Carla stayed."}

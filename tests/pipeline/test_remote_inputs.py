@@ -23,7 +23,7 @@ from pipeline.generations import Planner
 from pipeline.planning import Plan
 from pipeline.readers.annotated import read_part
 from pipeline.readers.base import read_piece
-from pipeline.stages import ShardWorker
+from pipeline.worker import ShardWorker
 from workflows.config import read_annotate_job
 
 SENTENCE = "Anna met Bob in Geneva on the first day and walked on."

@@ -22,7 +22,8 @@ from pipeline.planning import Plan, make_plan
 from pipeline.records import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from pipeline.schema import annotated_tables, error_table
 from pipeline.signatures import ComponentIdentity
-from pipeline.stages import ParseStage, TagStage, build_worker
+from pipeline.stages import ParseStage, TagStage
+from pipeline.worker import build_worker
 
 LETTER = DeadLetter(doc_id=None, source_uri="/in", position=0, stage="read", error="e", message="m")
 

@@ -1,9 +1,10 @@
 """A parser and a tagger that need no weights, and a worker made of them.
 
-Words of the text steer them: ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` gives wrong offsets, ``SURROGATE``
-a lemma that cannot be written, ``KILLER`` kills the process. A file ``fakes.json`` beside the input, which workers of
-every executor can read, may hold ``seconds``, that the parser sleeps for each document, and ``kill_once``, a file:
-``KILLER`` works only until it is there.
+Words of the text steer them. ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` gives wrong offsets, ``SURROGATE``
+a lemma that cannot be written, ``GREEDY`` finds no memory; ``KILLER`` kills the process while it parses and
+``TAGKILLER`` while it tags, ``STOPPER`` stops it, ``SLOWPOKE`` takes a minute to parse.
+
+A file ``fakes.json`` beside the input, which workers of every executor can read, may hold the settings of Steering.
 """
 
 import json
@@ -12,8 +13,11 @@ import re
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from models.data import Sentence
 from models.labels import decode_spans
@@ -31,34 +35,64 @@ from pipeline.records import (
     ShardReport,
 )
 from pipeline.signatures import ComponentIdentity
-from pipeline.stages import ShardWorker
+from pipeline.worker import ShardWorker
 
 PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)
 LONGEST_PIECE = 8
 
 
+@dataclass(frozen=True, kw_only=True)
+class Steering:
+    """How the fakes behave.
+
+    Attributes:
+        seconds: that the parser sleeps for each document.
+        once: a file; KILLER, TAGKILLER, STOPPER and SLOWPOKE do harm only until it is there, and make it.
+        documents: more than so many at once find no memory in the parser.
+        batch_words: larger batches find no memory in the tagger.
+    """
+
+    seconds: float = 0.0
+    once: str | None = None
+    documents: int | None = None
+    batch_words: int | None = None
+
+    def is_due(self) -> bool:
+        """Say whether harm is to be done."""
+        if self.once is None:
+            return True
+        if Path(self.once).exists():
+            return False
+        Path(self.once).touch()
+        return True
+
+
 class FakeParser:
     """White space parts words, a full stop ends a sentence, each word hangs on the one before it."""
 
-    def __init__(self, *, seconds: float = 0.0, kill_once: str | None = None) -> None:
-        self._seconds = seconds
-        self._kill_once = kill_once
+    def __init__(self, steering: Steering | None = None) -> None:
+        self._steering = steering or Steering()
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        steering = self._steering
+        if steering.documents is not None and len(documents) > steering.documents:
+            raise MemoryError(f"{len(documents)} documents")
         for document in documents:
-            if "PARSERFAULT" in document.text:
-                raise RuntimeError("the parser cannot do this")
-            if "KILLER" in document.text:
-                self._kill()
-        time.sleep(self._seconds * len(documents))
+            self._harm(document.text.split())
+        time.sleep(steering.seconds * len(documents))
         return [parsed_document(document) for document in documents]
 
-    def _kill(self) -> None:
-        mark = Path(self._kill_once) if self._kill_once else None
-        if mark is None or not mark.exists():
-            if mark is not None:
-                mark.touch()
+    def _harm(self, words: Sequence[str]) -> None:
+        if "PARSERFAULT" in words:
+            raise RuntimeError("the parser cannot do this")
+        if "GREEDY" in words:
+            raise torch.OutOfMemoryError("a document too large")
+        if "KILLER" in words and self._steering.is_due():
             os.kill(os.getpid(), signal.SIGKILL)
+        if "STOPPER" in words and self._steering.is_due():
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if "SLOWPOKE" in words and self._steering.is_due():
+            time.sleep(60)
 
 
 class FakeTagger:
@@ -67,33 +101,35 @@ class FakeTagger:
     threshold = 0.35
     calibration = None
 
-    def __init__(self) -> None:
+    def __init__(self, steering: Steering | None = None) -> None:
         self.calls: list[list[list[Sentence]]] = []
+        self._steering = steering or Steering()
 
     def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
         self.calls.append([list(document) for document in documents])
-        if any("TAGGERFAULT" in sentence.words for document in documents for sentence in document):
+        words = {word for document in documents for sentence in document for word in sentence.words}
+        if "TAGGERFAULT" in words:
             raise ValueError("the tagger cannot do this")
+        if "TAGKILLER" in words and self._steering.is_due():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._steering.batch_words is not None and settings["batch_words"] > self._steering.batch_words:
+            raise torch.OutOfMemoryError(f"{settings['batch_words']} words")
         return [[_predict(sentence, settings["threshold"] or self.threshold) for sentence in doc] for doc in documents]
 
 
 def build_fake_worker(plan: Plan) -> ShardWorker:
     """Build a worker around the fakes."""
     settings = Path(plan.config.input).with_name("fakes.json")
-    options = json.loads(settings.read_text()) if settings.exists() else {}
-    return ShardWorker.assemble(plan, parser=FakeParser(**options), tagger=FakeTagger())
+    steering = Steering(**json.loads(settings.read_text())) if settings.exists() else Steering()
+    return ShardWorker.assemble(plan, parser=FakeParser(steering), tagger=FakeTagger(steering))
 
 
 def build_worker_that_loses(plan: Plan) -> ShardWorker:
     """Build a worker one of whose stages drops the last document of every shard."""
-    whole = build_fake_worker(plan)
-    return ShardWorker(
-        committed=whole.committed,
-        read=whole.read,
-        parse=whole.parse,
-        tag=lambda items: whole.tag(items)[:-1],
-        commit=whole.commit,
-    )
+    worker = build_fake_worker(plan)
+    tag = worker.tag
+    worker.tag = lambda items: tag(items)[:-1]
+    return worker
 
 
 def build_worker_without_room(plan: Plan) -> ShardWorker:
@@ -103,7 +139,7 @@ def build_worker_without_room(plan: Plan) -> ShardWorker:
     return worker
 
 
-def _find_no_room(shard: Shard, _outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> ShardReport:
+def _find_no_room(shard: Shard, _outcomes: Sequence[AnnotatedDocument | DeadLetter], **_: Any) -> ShardReport:
     raise StoreError(f"shard {shard.name}: no space")
 
 

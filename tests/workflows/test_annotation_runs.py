@@ -217,7 +217,7 @@ def test_a_worker_needs_no_store_and_no_mlflow(collection: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from pipeline.commits import RunFolder\n"
-        "from pipeline.stages import build_worker\n"
+        "from pipeline.worker import build_worker\n"
         "folder = RunFolder(Path(sys.argv[1]))\n"
         "plan = folder.plan()\n"
         "worker = build_worker(plan)\n"

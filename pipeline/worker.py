@@ -1,0 +1,284 @@
+"""The worker: what one process runs shards with."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+import torch
+
+from models.base import Tagger
+from models.checkpoint import ModelLoadError, load_tagger, tagger_digest
+from pipeline.back_off import Step
+from pipeline.commits import RunFolder
+from pipeline.config import AnnotateConfig, ParserConfig
+from pipeline.errors import ModelError, ShortageError
+from pipeline.memory import bound_caches, free_all, return_freed
+from pipeline.parsing.parser import build_parser
+from pipeline.planning import Plan
+from pipeline.records import AnnotatedDocument, DeadLetter, Document, ParsedDocument, Shard, ShardReport
+from pipeline.schema import UNCALIBRATED, component_signature
+from pipeline.stages import (
+    CommitStage,
+    DocumentParser,
+    DocumentTagger,
+    Parse,
+    ParseStage,
+    Read,
+    ReadStage,
+    Tag,
+    TagStage,
+    left_out,
+)
+from pipeline.trials import Place, Suspect, Trial, Trials
+
+logger = logging.getLogger(__name__)
+
+Record = Document | ParsedDocument | DeadLetter
+Outcome = AnnotatedDocument | DeadLetter
+Committed = Callable[[Shard], ShardReport | None]
+Lend = Callable[[], AbstractContextManager[tuple[DocumentParser, DocumentTagger]]]
+BackOff = Callable[[Step], AbstractContextManager[tuple[Parse, Tag]]]
+
+_LEFT_OUT = {
+    "worker_died": "its worker died each time it was alone at work; mend or leave out the document, or give workers "
+    "more memory",
+    "time_limit": "alone it took longer than executor.shard_seconds each time; mend or leave out the document, or "
+    "raise the limit",
+}
+
+
+class Commit(Protocol):
+    """What commits a shard; see CommitStage."""
+
+    def __call__(self, shard: Shard, outcomes: Sequence[Outcome], *, step: Step) -> ShardReport:
+        """Write and commit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timings:
+    """How long a shard took in each stage, in seconds, and its words. Not part of any output."""
+
+    read: float = 0.0
+    parse: float = 0.0
+    tag: float = 0.0
+    write: float = 0.0
+    words: int = 0
+
+
+class ShardWorker:
+    """What one process runs shards with: built once, then one shard after the other. The stages are its attributes."""
+
+    def __init__(
+        self,
+        *,
+        committed: Committed,
+        read: Read,
+        parse: Parse,
+        tag: Tag,
+        commit: Commit,
+        back_off: BackOff,
+        trials: Trials,
+    ) -> None:
+        """Take the stages.
+
+        Args:
+            committed: gives the record of a shard that is done already.
+            parse, tag: as planned.
+            back_off: lends the two stages of a later step.
+        """
+        self.committed = committed
+        self.read = read
+        self.parse = parse
+        self.tag = tag
+        self.commit = commit
+        self.back_off = back_off
+        self._trials = trials
+
+    @classmethod
+    def assemble(
+        cls, plan: Plan, *, parser: DocumentParser, tagger: DocumentTagger, on_cpu: Lend | None = None
+    ) -> Self:
+        """Build the stages of a plan around a parser and a tagger that are loaded.
+
+        Args:
+            on_cpu: lends the two for work on the CPU; None where they work there anyway.
+        """
+        parse, tag = _stages(plan.config, parser, tagger, step=Step.AS_PLANNED)
+        folder = RunFolder(Path(plan.config.output))
+
+        @contextmanager
+        def back_off(step: Step) -> Iterator[tuple[Parse, Tag]]:
+            if step is Step.ALONE and on_cpu is not None:
+                with on_cpu() as (parser_there, tagger_there):
+                    yield _stages(plan.config, parser_there, tagger_there, step=step)
+            else:
+                yield _stages(plan.config, parser, tagger, step=step)
+
+        return cls(
+            committed=lambda shard: folder.committed(shard.index, generation=plan.generation),
+            read=ReadStage(plan.config.reader, folder, marks=plan.marks),
+            parse=parse,
+            tag=tag,
+            commit=CommitStage(
+                folder,
+                generation=plan.generation,
+                parser=component_signature(plan.parser),
+                tagger=component_signature(plan.tagger),
+                calibration=UNCALIBRATED if tagger.calibration is None else tagger.calibration.summary,
+                threshold=tag.threshold,
+            ),
+            back_off=back_off,
+            trials=Trials(plan),
+        )
+
+    def run(self, shard: Shard) -> tuple[ShardReport, Timings]:
+        """Annotate and commit one shard, unless an earlier try or another driver has done so.
+
+        Raises:
+            ReconciliationError: when a record is missing or came twice.
+            StoreError: when there is no space.
+        """
+        standing = self.committed(shard)
+        if standing is not None:
+            return standing, Timings()
+        clock = _Clock()
+        with clock.timing("read"):
+            records = self.read(shard)
+        step, outcomes = self._annotate(shard, records, clock)
+        words = sum(_words(outcome) for outcome in outcomes if isinstance(outcome, AnnotatedDocument))
+        with clock.timing("write"):
+            report = self.commit(shard, outcomes, step=step)
+            del records, outcomes
+            return_freed()
+        return report, Timings(**clock.seconds, words=words)
+
+    def _annotate(self, shard: Shard, records: Sequence[Record], clock: "_Clock") -> tuple[Step, list[Outcome]]:
+        """Parse and tag as planned, or in the first step that has memory for it."""
+        trial = self._trials.read(shard)
+        if not self._trials.is_suspicious(trial):
+            for step in (Step.AS_PLANNED, Step.HALF, Step.QUARTER, Step.EIGHTH):
+                outcomes = self._together(shard, records, step, clock)
+                if outcomes is not None:
+                    return step, outcomes
+                free_all()
+        return Step.ALONE, self._one_by_one(shard, records, trial, clock)
+
+    def _together(self, shard: Shard, records: Sequence[Record], step: Step, clock: "_Clock") -> list[Outcome] | None:
+        """Do a shard in large batches; None where there is no memory for them."""
+        with self._stages_of(step) as (parse, tag):
+            try:
+                with clock.timing("parse"):
+                    parsed = parse(records)
+                with clock.timing("tag"):
+                    return tag(parsed)
+            except ShortageError as error:
+                logger.warning("shard %s: no memory to do it %s: %s", shard.name, step.told, error)
+                return None
+
+    @contextmanager
+    def _stages_of(self, step: Step) -> Iterator[tuple[Parse, Tag]]:
+        if step is Step.AS_PLANNED:
+            yield self.parse, self.tag
+        else:
+            with self.back_off(step) as stages:
+                yield stages
+
+    def _one_by_one(self, shard: Shard, records: Sequence[Record], trial: Trial, clock: "_Clock") -> list[Outcome]:
+        """Do each document alone, but for those that workers have died of."""
+        outcomes: list[Outcome] = []
+        with self.back_off(Step.ALONE) as (parse, tag):
+            for number, record in enumerate(records):
+                suspect = trial.quarantined.get(number)
+                if isinstance(record, DeadLetter):
+                    outcomes.append(record)
+                elif suspect is not None:
+                    outcomes.append(_quarantined(record, suspect))
+                else:
+                    outcomes += self._alone(shard, number, record, parse=parse, tag=tag, clock=clock)
+        return outcomes
+
+    def _alone(
+        self, shard: Shard, number: int, record: Document | ParsedDocument, *, parse: Parse, tag: Tag, clock: "_Clock"
+    ) -> list[Outcome]:
+        stage = "parse"
+        try:
+            with self._trials.at_work(shard, Place(number=number, stage="parse")), clock.timing("parse"):
+                parsed = parse([record])
+            stage = "tag"
+            with self._trials.at_work(shard, Place(number=number, stage="tag")), clock.timing("tag"):
+                return tag(parsed)
+        except ShortageError as error:
+            message = f"{error}; alone it found no memory; mend or leave out the document, or give workers more memory"
+            return [left_out(record, stage=stage, error="out_of_memory", message=message)]
+
+
+def build_worker(plan: Plan) -> ShardWorker:
+    """Load a plan's parser and tagger and build the worker; sets threads and caches of the process.
+
+    Raises:
+        ModelError: when one cannot be loaded or the tagger is not the one of the plan.
+    """
+    bound_caches()
+    torch.set_num_threads(plan.threads)
+    folder = Path(plan.tagger_folder)
+    try:
+        if tagger_digest(folder) != plan.tagger.digest:
+            raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
+        tagger = load_tagger(folder, device=plan.config.tagger.device)
+    except ModelLoadError as error:
+        raise ModelError(str(error)) from error
+    parser = build_parser(plan.config.parser)
+    return ShardWorker.assemble(
+        plan, parser=parser, tagger=tagger, on_cpu=lambda: _on_cpu(plan.config.parser, parser, tagger)
+    )
+
+
+def _stages(
+    config: AnnotateConfig, parser: DocumentParser, tagger: DocumentTagger, *, step: Step
+) -> tuple[ParseStage, TagStage]:
+    """Give the stages of a step."""
+    batch_words = max(1, config.tagger.batch_words // step.divisor)
+    return (
+        ParseStage(parser, batch_documents=max(1, config.parser.batch_documents // step.divisor)),
+        TagStage(tagger, config.tagger.model_copy(update={"batch_words": batch_words})),
+    )
+
+
+@contextmanager
+def _on_cpu(
+    config: ParserConfig, parser: DocumentParser, tagger: Tagger
+) -> Iterator[tuple[DocumentParser, DocumentTagger]]:
+    """Lend parser and tagger for work on the CPU; the tagger is put back where it was."""
+    device = str(tagger.device)
+    there = parser if config.device == "cpu" else build_parser(config.model_copy(update={"device": "cpu"}))
+    try:
+        yield there, tagger.move_to("cpu")
+    finally:
+        tagger.move_to(device)
+
+
+class _Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("read", "parse", "tag", "write"), 0.0)
+
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.perf_counter() - start
+
+
+def _quarantined(record: Document | ParsedDocument, suspect: Suspect) -> DeadLetter:
+    return left_out(record, stage=suspect.stage, error=suspect.cause, message=_LEFT_OUT[suspect.cause])
+
+
+def _words(document: AnnotatedDocument) -> int:
+    return sum(len(prediction.labels) for prediction in document.predictions)
