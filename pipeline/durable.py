@@ -8,6 +8,7 @@ file of another driver may vanish at any time.
 import errno
 import hashlib
 import os
+import shutil
 import signal
 import uuid
 from collections import Counter
@@ -89,10 +90,34 @@ def stage(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
 
 
 def swap_in(staged: Path, final: Path) -> None:
-    """Give a staged file its final name, over whatever bore it."""
+    """Give a staged file or folder its final name, over whatever file or empty folder bore it."""
     final.parent.mkdir(parents=True, exist_ok=True)
     staged.replace(final)
     sync_folder(final.parent)
+
+
+@contextmanager
+def stage_folder(final: Path) -> Iterator[Path]:
+    """Give a new folder to fill; then it takes its final name, all its files on disk. On any failure it is removed.
+
+    Args:
+        final: absent, or an empty folder.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staged = final.parent / f"{uuid.uuid4().hex}.staged"
+    staged.mkdir()
+    try:
+        yield staged
+        reach("write")
+        for path in staged.iterdir():
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+        sync_folder(staged)
+        reach("fsync")
+        swap_in(staged, final)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
 
 
 def write_over(final: Path, content: bytes, *, staging: Path) -> None:

@@ -710,6 +710,35 @@ def report(output: Path) -> Answer:
     return workflow.run(output)
 
 
+@verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")
+@click.argument("output", metavar="OUT", type=EXISTING_FOLDER)
+@click.option("--to", required=True, type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]))
+@click.option(
+    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
+)
+@click.option("--ids", type=EXISTING_FILE, help="Only these documents: one id a line, or an earlier export.")
+@click.option("--limit", type=click.IntRange(min=1), help="Take only the first so many documents.")
+def export(
+    output: Path,
+    *,
+    to: Literal["conllu", "jsonl", "brat", "label-studio", "docbin"],
+    destination: Path,
+    ids: Path | None,
+    limit: int | None,
+) -> Answer:
+    """Write a collection for other tools.
+
+    CoNLL-U, JSON Lines (either also .gz or .zst) and Label Studio's tasks are one file, brat and spaCy's DocBin a
+    folder. It takes its name when all of it is there.
+
+    All but CoNLL-U hold the raw text, which is read again from the input and compared by its hash. Documents that have
+    changed since are left out and listed beside the export; exit code 3.
+    """
+    from workflows import export as workflow
+
+    return workflow.run(output, destination, to=to, ids=ids, limit=limit)
+
+
 @verb(example="concord schema tokens")
 @click.argument("table", required=False)
 def schema(table: str | None) -> Answer:

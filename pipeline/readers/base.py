@@ -7,11 +7,11 @@ from typing import Literal
 from pipeline.config import ReaderConfig
 from pipeline.errors import InputError
 from pipeline.files import unreadable
-from pipeline.readers.jsonl import read_jsonl, scan_jsonl
-from pipeline.readers.parquet import read_parquet, scan_parquet
+from pipeline.readers.jsonl import jsonl_text_at, read_jsonl, scan_jsonl
+from pipeline.readers.parquet import parquet_text_at, read_parquet, scan_parquet
 from pipeline.readers.scanned import ScannedRecord
 from pipeline.readers.streams import CODECS
-from pipeline.readers.text import read_text, scan_text
+from pipeline.readers.text import read_text, scan_text, whole_text
 from pipeline.records import DeadLetter, Document, Piece
 
 Format = Literal["text", "jsonl", "parquet"]
@@ -70,3 +70,26 @@ def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
                 raise InputError(f"{piece.uri}: expected the format text, jsonl or parquet, got {other!r}")
     except OSError as error:
         raise unreadable(piece.uri, error) from error
+
+
+def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig) -> str:
+    """Read the text of one record.
+
+    Args:
+        position: as Document.source_position.
+
+    Raises:
+        RecordError: when no text begins there.
+        InputError: when the file cannot be opened.
+        StoreError: when its disk or store fails.
+    """
+    try:
+        match format:
+            case "jsonl":
+                return jsonl_text_at(path, position, config)
+            case "parquet":
+                return parquet_text_at(path, position, config)
+            case _:
+                return whole_text(path, config)
+    except OSError as error:
+        raise unreadable(path, error) from error

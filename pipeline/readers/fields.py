@@ -23,7 +23,7 @@ def claimed_id(fields: Mapping[str, Any], *, name: str, position: int, config: R
         RecordError: saying what is wrong with id or text.
     """
     doc_id = _id(fields, name=name, position=position, config=config)
-    _text(fields, doc_id=doc_id, config=config)
+    record_text(fields, doc_id=doc_id, config=config)
     return doc_id
 
 
@@ -36,7 +36,7 @@ def build_document(
         RecordError: saying which field is wrong, or that the id is taken.
     """
     doc_id = _id(fields, name=piece.name, position=position, config=config)
-    text = _text(fields, doc_id=doc_id, config=config)
+    text = record_text(fields, doc_id=doc_id, config=config)
     if is_duplicate:
         raise duplicate_id(doc_id)
     return Document(
@@ -45,6 +45,29 @@ def build_document(
         source_uri=piece.uri,
         source_position=position,
         meta=_meta(fields, doc_id=doc_id, config=config),
+    )
+
+
+def record_text(fields: Mapping[str, Any], *, doc_id: str | None, config: ReaderConfig) -> str:
+    """Give a record's text.
+
+    Raises:
+        RecordError: when it has none, or one that is no string.
+    """
+    value = fields.get(config.text_field)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        came = "null" if config.text_field in fields else f"only {_names(fields)}"
+        raise RecordError(
+            "missing_text",
+            f"expected a field {config.text_field!r}, got {came}; set reader.text_field or mend the record",
+            doc_id=doc_id,
+        )
+    raise RecordError(
+        "text_not_string",
+        f"field {config.text_field!r}: expected a string, got {_kind(value)}; set reader.text_field",
+        doc_id=doc_id,
     )
 
 
@@ -69,24 +92,6 @@ def _id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderCo
         "id_not_string",
         f"field {config.id_field!r}: expected a string or an integer, got {_kind(value)};"
         " set reader.id_field or mend the record",
-    )
-
-
-def _text(fields: Mapping[str, Any], *, doc_id: str, config: ReaderConfig) -> str:
-    value = fields.get(config.text_field)
-    if isinstance(value, str):
-        return value
-    if value is None:
-        came = "null" if config.text_field in fields else f"only {_names(fields)}"
-        raise RecordError(
-            "missing_text",
-            f"expected a field {config.text_field!r}, got {came}; set reader.text_field or mend the record",
-            doc_id=doc_id,
-        )
-    raise RecordError(
-        "text_not_string",
-        f"field {config.text_field!r}: expected a string, got {_kind(value)}; set reader.text_field",
-        doc_id=doc_id,
     )
 
 

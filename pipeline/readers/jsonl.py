@@ -11,7 +11,7 @@ from pipeline.config import ReaderConfig
 from pipeline.errors import InputError
 from pipeline.readers.encodings import decode_line
 from pipeline.readers.faults import RecordError, dead_letter
-from pipeline.readers.fields import build_document, claimed_id
+from pipeline.readers.fields import build_document, claimed_id, record_text
 from pipeline.readers.scanned import ScannedRecord
 from pipeline.readers.streams import LineStream, cursor_at
 from pipeline.records import DeadLetter, Document, Piece
@@ -66,6 +66,17 @@ def read_jsonl(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
                 )
             except RecordError as error:
                 yield dead_letter(error, piece=piece, position=start, unit="byte")
+
+
+def jsonl_text_at(path: str, position: int, config: ReaderConfig) -> str:
+    """Read the text of the line that starts at a byte of the decompressed stream.
+
+    Raises:
+        RecordError: when no whole record with a text starts there.
+    """
+    with cursor_at(path, position, opened_by=LineStream) as stream:
+        line = stream.read_line()
+    return record_text(_fields(line, position, config), doc_id=None, config=config)
 
 
 def _is_blank(line: bytes, start: int) -> bool:

@@ -12,7 +12,7 @@ from pipeline.config import ReaderConfig
 from pipeline.errors import InputError
 from pipeline.files import arrow_file
 from pipeline.readers.faults import RecordError, dead_letter
-from pipeline.readers.fields import build_document, claimed_id
+from pipeline.readers.fields import build_document, claimed_id, record_text
 from pipeline.readers.scanned import ScannedRecord
 from pipeline.readers.streams import cursor_at
 from pipeline.records import DeadLetter, Document, Piece
@@ -158,6 +158,16 @@ def read_parquet(piece: Piece, config: ReaderConfig) -> Iterator[Document | Dead
                     yield dead_letter(error, piece=piece, position=row, unit="row")
     except RecordError as error:
         yield dead_letter(error, piece=piece, position=piece.start, unit="row")
+
+
+def parquet_text_at(path: str, row: int, config: ReaderConfig) -> str:
+    """Read the text of a row.
+
+    Raises:
+        RecordError: when there is no such row with a text.
+    """
+    with cursor_at(path, row, opened_by=RowStream) as stream:
+        return record_text(stream.read_row() or {}, doc_id=None, config=config)
 
 
 def _damage(error: Exception) -> RecordError:

@@ -43,3 +43,12 @@ def read_text(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLet
         return
     meta = None if decoded.guessed is None else orjson.dumps({"encoding": decoded.guessed}).decode()
     yield Document(doc_id=piece.name, text=decoded.text, source_uri=piece.uri, source_position=0, meta=meta)
+
+
+def whole_text(path: str, config: ReaderConfig) -> str:
+    """Read the text of a file.
+
+    Raises:
+        RecordError: when it is damaged or of another encoding.
+    """
+    return decode(read_whole(path), encoding=config.encoding).text

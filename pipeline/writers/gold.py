@@ -12,7 +12,7 @@ from models.labels import OUTSIDE
 from pipeline.readers.conll import DOCUMENT_START
 from pipeline.readers.conllu import ENTITY_KEY
 from pipeline.readers.gold import GoldDocument
-from pipeline.readers.gold_lines import EMPTY
+from pipeline.writers.conllu import conllu_row
 from pipeline.writers.packed import write_packed
 
 GoldForm = Literal["conll", "conllu"]
@@ -40,7 +40,7 @@ def write_gold(
         lines = _columns(documents)
     else:
         lines = _conllu(documents, label_column, header or {})
-    write_packed(path, "".join(f"{line}\n" for line in lines))
+    write_packed(path, (f"{line}\n" for line in lines))
 
 
 def _columns(documents: Iterable[GoldDocument]) -> Iterator[str]:
@@ -65,14 +65,20 @@ def _conllu(documents: Iterable[GoldDocument], label_column: str | None, header:
 
 def _rows(sentence: Sentence, label_column: str | None) -> Iterator[str]:
     for index, (word, label) in enumerate(zip(sentence.words, sentence.labels or (), strict=True)):
-        tag = sentence.tags[index] if sentence.tags is not None else EMPTY
-        head = str(sentence.heads[index]) if sentence.heads is not None else EMPTY
-        relation = sentence.relations[index] if sentence.relations is not None else EMPTY
-        xpos, misc = EMPTY, EMPTY
+        upos = sentence.tags[index] if sentence.tags is not None else None
+        xpos, misc = None, None
         if label_column == "upos":
-            tag = label
+            upos = label
         elif label_column == "xpos":
             xpos = label
         elif label_column is not None or label != OUTSIDE:
             misc = f"{label_column or ENTITY_KEY}={label}"
-        yield "\t".join((str(index + 1), word, EMPTY, tag, xpos, EMPTY, head, relation, EMPTY, misc))
+        yield conllu_row(
+            index + 1,
+            word,
+            upos=upos,
+            xpos=xpos,
+            head=sentence.heads[index] if sentence.heads is not None else None,
+            deprel=sentence.relations[index] if sentence.relations is not None else None,
+            misc=misc,
+        )

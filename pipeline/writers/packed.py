@@ -1,5 +1,7 @@
 """Files of text that stand whole under their name or not at all, packed as the name says."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,27 +12,28 @@ from pipeline.durable import stage, store_faults, swap_in
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
-def write_packed(path: Path, text: str) -> None:
+def write_packed(path: Path, pieces: Iterable[str]) -> None:
     """Write a file in one step, over whatever bears its name; ``.gz`` and ``.zst`` are packed.
+
+    Args:
+        pieces: the text from its beginning to its end; never held as a whole.
 
     Raises:
         StoreError: when there is no space.
     """
-    content = _packed(text.encode(), path)
 
     def fill(stream: BinaryIO) -> None:
-        stream.write(content)
+        codec = _CODECS.get(path.suffix)
+        if codec is None:
+            stream.writelines(piece.encode() for piece in pieces)
+            return
+        # Arrow closes what it writes to; the stream itself is still to be flushed to disk.
+        with (
+            os.fdopen(os.dup(stream.fileno()), "wb") as copy,
+            pa.CompressedOutputStream(pa.PythonFile(copy, mode="w"), codec) as packed,
+        ):
+            for piece in pieces:
+                packed.write(piece.encode())
 
     with store_faults(path):
         swap_in(stage(path.parent, fill), path)
-
-
-def _packed(content: bytes, path: Path) -> bytes:
-    codec = _CODECS.get(path.suffix)
-    if codec is None:
-        return content
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, codec) as stream:
-        stream.write(content)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed

@@ -10,8 +10,8 @@ from pathlib import Path
 from models.data import Sentence
 from models.labels import OUTSIDE
 from pipeline.parsing.processors import WordAnalysis
-from pipeline.readers.conllu import PARSER_KEY, SOURCE_KEY
-from pipeline.readers.gold_lines import EMPTY
+from pipeline.readers.conllu import ENTITY_KEY, PARSER_KEY, SOURCE_KEY
+from pipeline.writers.conllu import conllu_row
 from pipeline.writers.packed import write_packed
 
 SUFFIXES = (".conllu", ".conllu.gz", ".conllu.zst")
@@ -36,7 +36,7 @@ def write_parsed_corpus(
         StoreError: when there is no space.
     """
     lines = [f"# {PARSER_KEY} = {parser}", f"# {SOURCE_KEY} = {source}", *_lines(documents, iter(analyses))]
-    write_packed(path, "".join(f"{line}\n" for line in lines))
+    write_packed(path, (f"{line}\n" for line in lines))
 
 
 def _lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[WordAnalysis]]) -> Iterator[str]:
@@ -46,9 +46,15 @@ def _lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[
             labels = sentence.labels or (OUTSIDE,) * len(sentence.words)
             rows = zip(sentence.words, labels, next(analyses), strict=True)
             for number, (word, label, found) in enumerate(rows, start=1):
-                columns = (
-                    *(str(number), word, found.lemma, found.upos or "X", found.xpos, found.feats),
-                    *(str(found.head), found.deprel, None, f"NER={label}" if label != OUTSIDE else None),
+                yield conllu_row(
+                    number,
+                    word,
+                    lemma=found.lemma,
+                    upos=found.upos or "X",
+                    xpos=found.xpos,
+                    feats=found.feats,
+                    head=found.head,
+                    deprel=found.deprel,
+                    misc=f"{ENTITY_KEY}={label}" if label != OUTSIDE else None,
                 )
-                yield "\t".join(EMPTY if value is None else value for value in columns)
             yield ""

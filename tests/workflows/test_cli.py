@@ -36,6 +36,7 @@ VERBS = (
     "verify",
     "diff",
     "report",
+    "export",
     "schema",
     "doctor",
 )
