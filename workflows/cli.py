@@ -739,6 +739,42 @@ def export(
     return workflow.run(output, destination, to=to, ids=ids, limit=limit)
 
 
+@verb(example="concord review out/news --output queues/first.json --size 200 --per-type 80")
+@click.argument("output", metavar="OUT", type=EXISTING_FOLDER)
+@click.option(
+    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
+)
+@click.option("--size", required=True, type=click.IntRange(min=1), help="Sentences in the queue.")
+@click.option("--to", type=click.Choice(["label-studio", "jsonl", "brat"]), default="label-studio", show_default=True)
+@click.option(
+    "--per-document", type=click.IntRange(min=1), default=5, show_default=True, help="The most of one document."
+)
+@click.option("--per-type", type=click.IntRange(min=1), help="The most about one type; O are words in no name.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides between equals.")
+@click.option("--done", multiple=True, type=EXISTING_FILE, help="Without these documents: an earlier queue, or ids.")
+def review(
+    output: Path,
+    *,
+    destination: Path,
+    size: int,
+    to: Literal["label-studio", "jsonl", "brat"],
+    per_document: int,
+    per_type: int | None,
+    seed: int,
+    done: tuple[Path, ...],
+) -> Answer:
+    """Draw a queue for annotators.
+
+    The sentences come first in which the tagger is least sure of an entity, or of a word that it took for none; each
+    with its score and the reason. The same command over the same collection gives the same queue.
+    """
+    from pipeline.review import Quotas
+    from workflows import review as workflow
+
+    quotas = Quotas(size=size, per_document=per_document, per_type=per_type, seed=seed)
+    return workflow.run(output, destination, to=to, quotas=quotas, done=done)
+
+
 @verb(example="concord schema tokens")
 @click.argument("table", required=False)
 def schema(table: str | None) -> Answer:

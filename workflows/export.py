@@ -1,6 +1,7 @@
 """Annotated collections for other tools."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from tqdm import tqdm
 
 from pipeline.export import ExportForm, ExportReport, export
 from pipeline.readers.ids import read_ids
+from pipeline.review import ReviewReport
 from pipeline.writers.label_studio import labeling_config
 from workflows.console import Answer, counted, near
 
@@ -27,32 +29,40 @@ def run(output: Path, destination: Path, *, to: ExportForm, ids: Path | None, li
     chosen = None if ids is None else read_ids(ids)
     with tqdm(unit="document", disable=not sys.stderr.isatty(), leave=False) as bar:
         report = export(output, destination, to=to, ids=chosen, limit=limit, on_document=bar.update)
-    return exported(report, destination, to=to)
+    return written(report, destination, to=to, lines=[*_lines(report, destination)])
 
 
-def exported(report: ExportReport, destination: Path, *, to: ExportForm) -> Answer:
-    """Give the answer about what was written."""
+def written(report: ExportReport | ReviewReport, destination: Path, *, to: ExportForm, lines: Sequence[str]) -> Answer:
+    """Give the answer about what was written.
+
+    Args:
+        lines: what people are told first.
+    """
     values = asdict(report) | {
         "destination": str(destination.absolute()),
         "errors": None if report.errors is None else str(report.errors.absolute()),
     }
-    lines = [
-        f"{near(destination)}: {counted(report.documents, 'document')}, {counted(report.sentences, 'sentence')}, "
-        f"{counted(report.words, 'word')}, {report.entities:,} entities"
-    ]
-    if report.wordless:
-        lines.append(f"{counted(report.wordless, 'document')} without a word, which CoNLL-U cannot hold")
-    if report.dead_letters:
-        lines.append(f"{counted(report.dead_letters, 'dead letter')} of the collection: never annotated, not exported")
-    if report.unknown:
-        shown = ", ".join(map(repr, report.unknown[:3])) + (", ..." if len(report.unknown) > 3 else "")
-        lines.append(f"{counted(len(report.unknown), 'id')} asked for that the collection does not hold: {shown}")
+    told = [*lines]
     if report.errors is not None:
-        lines.append(
+        told.append(
             f"{counted(report.left_out, 'document')} left out, whose text has changed since the annotation; see "
             f"{near(report.errors)}, and annotate again"
         )
     if to == "label-studio":
         values["labeling_config"] = labeling_config(report.labels)
-        lines += ["", "Labeling interface:", values["labeling_config"]]
-    return Answer(values=values, text="\n".join(lines), exit_code=LEFT_OUT if report.errors is not None else 0)
+        told += ["", "Labeling interface:", values["labeling_config"]]
+    return Answer(values=values, text="\n".join(told), exit_code=LEFT_OUT if report.errors is not None else 0)
+
+
+def _lines(report: ExportReport, destination: Path) -> Iterator[str]:
+    yield (
+        f"{near(destination)}: {counted(report.documents, 'document')}, {counted(report.sentences, 'sentence')}, "
+        f"{counted(report.words, 'word')}, {report.entities:,} entities"
+    )
+    if report.wordless:
+        yield f"{counted(report.wordless, 'document')} without a word, which CoNLL-U cannot hold"
+    if report.dead_letters:
+        yield f"{counted(report.dead_letters, 'dead letter')} of the collection: never annotated, not exported"
+    if report.unknown:
+        shown = ", ".join(map(repr, report.unknown[:3])) + (", ..." if len(report.unknown) > 3 else "")
+        yield f"{counted(len(report.unknown), 'id')} asked for that the collection does not hold: {shown}"

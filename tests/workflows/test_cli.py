@@ -37,6 +37,7 @@ VERBS = (
     "diff",
     "report",
     "export",
+    "review",
     "schema",
     "doctor",
 )

@@ -57,3 +57,24 @@ def test_export_over_something_is_refused(output: Path, tmp_path: Path) -> None:
     result = concord("export", output, "--to", "jsonl", "-o", tmp_path / "a.jsonl")
     assert result.exit_code == 2
     assert "expected a new name" in result.stderr
+
+
+def test_review_says_what_was_chosen_and_why(output: Path, tmp_path: Path) -> None:
+    first = concord("review", output, "-o", tmp_path / "first.json", "--size", 3, "--per-document", 1)
+    assert first.exit_code == 0, first.output
+    lines = first.stdout.splitlines()
+    assert lines[0].startswith(f"{tmp_path}/first.json: 3 sentences of 3 documents; about ")
+    assert lines[2].split() == ["rank", "score", "document", "sentence", "least", "sure"]
+    assert lines[3].split()[0] == "1"
+    assert " with probability 0." in lines[3]
+    assert "<Labels" in first.stdout
+
+
+def test_review_goes_on_where_an_earlier_queue_ended(output: Path, tmp_path: Path) -> None:
+    queues = []
+    for number, done in enumerate([(), ("--done", tmp_path / "0.json")]):
+        command = ("review", output, "-o", tmp_path / f"{number}.json", "--size", 4, "--json", *done)
+        values = json.loads(concord(*command).stdout)
+        queues.append({choice["doc_id"] for choice in values["choices"]})
+        assert [choice["rank"] for choice in values["choices"]] == [1, 2, 3, 4]
+    assert not queues[0] & queues[1]
