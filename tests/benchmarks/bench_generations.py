@@ -3,7 +3,7 @@
 Command: python tests/benchmarks/bench_generations.py --input ../shared/data/text/factbook.jsonl.zst -o out/generations
 
 Of the documents 30 are changed, 20 are new, 10 are gone and 5 bear another name. The second run is timed beside a first
-run over the same input into another folder, by turns, and its rows are compared with that run's. Then another tagger
+run over the same input into another folder, and its rows are compared with that run's. Then another tagger
 follows, from the stored parses; its entities are compared with those of a first run with that tagger.
 """
 
@@ -71,7 +71,10 @@ def annotate(archive: Path, output: Path, model: str, shard_bytes: int) -> dict[
     options = ["--set", "executor.threads=1", "--set", f"planning.shard_bytes={shard_bytes}", "--set", "report=false"]
     outcome = concord("annotate", str(archive), "--output", str(output), *model_options(model), *options)
     kept = ("read", "annotated", "unchanged", "dead_letters", "shards", "words", "changes", "seconds", "wall_seconds")
-    return {name: outcome.values[name] for name in kept} | {"command_seconds": round(outcome.seconds, 2)}
+    return {name: outcome.values[name] for name in kept} | {
+        "command_seconds": round(outcome.seconds, 2),
+        "cpu_seconds": round(outcome.cpu_seconds, 2),
+    }
 
 
 def compare_rows(first: Path, second: Path) -> dict[str, dict[str, Any]]:
@@ -119,6 +122,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "whole_run_over_the_same_input": whole,
         "share_of_the_whole_run": {
             "command": round(second["command_seconds"] / whole["command_seconds"], 4),
+            "cpu": round(second["cpu_seconds"] / whole["cpu_seconds"], 4),
             "work": round(second["wall_seconds"] / whole["wall_seconds"], 4),
         },
         "rows_as_in_the_whole_run": same,

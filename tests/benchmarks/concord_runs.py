@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -26,11 +27,13 @@ class Outcome:
     Attributes:
         values: of ``--json``; empty when there was no answer.
         seconds: of wall time, from the start of the process to its end.
+        cpu_seconds: of processor time, of the process and of those that it has waited for.
     """
 
     exit_code: int
     values: Mapping[str, Any]
     seconds: float
+    cpu_seconds: float
 
 
 def command_line(*arguments: str) -> list[str]:
@@ -51,15 +54,21 @@ def concord(*arguments: str) -> Outcome:
     Raises:
         RuntimeError: when it gives no JSON.
     """
-    started = time.monotonic()
+    started, used = time.monotonic(), _cpu_seconds()
     ended = subprocess.run(
         command_line(*arguments), stdout=subprocess.PIPE, env=command_environment(), text=True, check=False
     )
-    seconds = time.monotonic() - started
+    seconds, cpu_seconds = time.monotonic() - started, _cpu_seconds() - used
     try:
-        return Outcome(exit_code=ended.returncode, values=json.loads(ended.stdout), seconds=seconds)
+        values = json.loads(ended.stdout)
     except ValueError:
         raise RuntimeError(f"concord {arguments[0]}: exit code {ended.returncode} and no JSON") from None
+    return Outcome(exit_code=ended.returncode, values=values, seconds=seconds, cpu_seconds=cpu_seconds)
+
+
+def _cpu_seconds() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime
 
 
 def model_options(model: str | None) -> list[str]:
