@@ -69,8 +69,19 @@ class Planner:
             InputError, StoreError, ConfigError: when the input cannot be planned.
             IntegrityError: when what stands cannot be read.
         """
-        folder = self._folder
-        latest, manifest = self._latest, self._manifest()
+        manifest = self._manifest()
+        try:
+            return self._settle(manifest)
+        except IntegrityError:
+            # Another driver that finished meanwhile has removed what its generation has replaced.
+            newer = self._manifest()
+            if newer == manifest:
+                raise
+            self._latest = self._folder.plan()
+            return self._settle(newer)
+
+    def _settle(self, manifest: Manifest | None) -> Plan:
+        folder, latest = self._folder, self._latest
         if latest is None:
             return self._plan(0)
         self._check_input(latest)

@@ -15,7 +15,7 @@ from models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from pipeline.back_off import Step
 from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig, ParserConfig
-from pipeline.errors import ModelError, ShortageError
+from pipeline.errors import IntegrityError, ModelError, ShortageError
 from pipeline.memory import bound_caches, free_all, return_freed
 from pipeline.parsing.parser import build_parser
 from pipeline.planning import Plan
@@ -145,6 +145,16 @@ class ShardWorker:
         standing = self.committed(shard)
         if standing is not None:
             return standing, Timings()
+        try:
+            return self._run(shard)
+        except IntegrityError:
+            # Another driver that finished first has removed the earlier parts that rows or parses were to come from.
+            winner = self.committed(shard)
+            if winner is None:
+                raise
+            return winner, Timings()
+
+    def _run(self, shard: Shard) -> tuple[ShardReport, Timings]:
         clock = _Clock()
         with clock.timing("read"):
             records = self.read(shard)

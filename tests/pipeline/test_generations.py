@@ -15,6 +15,7 @@ import runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline import generations
 from pipeline.annotate import RunReport, dry_run
 from pipeline.commits import RunFolder, verify
 from pipeline.durable import CRASH_STEPS
@@ -415,3 +416,30 @@ def edit(archive: Path, kind: str, number: int, text: int) -> None:
         case "cut":
             kept = lines.read_text().splitlines(keepends=True)
             lines.write_text("".join(kept[: len(kept) // 2]))
+
+
+@pytest.mark.parametrize("at", ["planning", "work"])
+def test_a_driver_that_is_overtaken_by_another_takes_what_that_has_done(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    runs.run_job(job(archive))
+    change_much(archive)
+    overtaking = iter([partial(runs.run_job, job(archive))])
+
+    def overtaken(work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        for other in overtaking:
+            other()
+        return work(*arguments, **named)
+
+    def build(plan: Plan) -> ShardWorker:
+        worker = fakes.build_fake_worker(plan)
+        worker.read = partial(overtaken, worker.read)
+        return worker
+
+    if at == "planning":
+        monkeypatch.setattr(generations, "look_over", partial(overtaken, generations.look_over))
+        report = runs.run_job(job(archive))
+    else:
+        report = runs.run_job(job(archive), build=build)
+    assert RunFolder(report.output).latest_generation() == 1
+    assert_as_one_run(archive, report)
