@@ -4,12 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 CORPORA ?= corpora
+SECONDS ?= 1800
+SEED    ?= 1
+INPUT   ?=
 
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export RAY_AUTH_MODE ?= disabled
 
-.PHONY: help setup demo check quick test coverage format bench grid clean
+.PHONY: help setup demo check quick test coverage soak format bench grid clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -41,6 +44,10 @@ test: $(STAMP)  ## Every test but those that need a GPU
 
 coverage: $(STAMP)  ## make test with coverage of models and pipeline
 	$(BIN)/pytest -m 'not gpu' --cov=models --cov=pipeline --cov-report=term-missing:skip-covered
+
+soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given
+	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/bench_soak.py --seconds $(SECONDS) --seed $(SEED) \
+		$(addprefix --input ,$(wildcard $(INPUT)))
 
 format: $(STAMP)  ## Format and sort imports
 	$(BIN)/ruff format .

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from heads import ray_head
+from heads import Head, ray_head
 from hypothesis import HealthCheck, settings
 
 from pipeline import s3
@@ -17,13 +17,19 @@ settings.load_profile("concord")
 
 
 @pytest.fixture(scope="session")
-def ray_address() -> Iterator[str]:
-    """Give the address of a Ray cluster of two CPUs on loopback, shared by all tests of the session.
+def ray_cluster() -> Iterator[Head]:
+    """Give a Ray cluster of two CPUs on loopback, shared by all tests of the session.
 
     Starting one takes ten seconds and more, joining one.
     """
     with ray_head() as head:
-        yield head.address
+        yield head
+
+
+@pytest.fixture(scope="session")
+def ray_address(ray_cluster: Head) -> str:
+    """Give the address of the shared Ray cluster."""
+    return ray_cluster.address
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,12 @@ class NotStartedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """Where a cluster is found: by drivers, by its job server, and by who reads its metrics."""
+    """Where a cluster is found: by drivers, by its job server, by who reads its metrics; ``pid`` is of its process."""
 
     address: str
     job_server: str
     metrics: str
+    pid: int
 
 
 @contextmanager
@@ -90,6 +91,7 @@ def _start(
                 address=f"127.0.0.1:{port}",
                 job_server=f"http://127.0.0.1:{dashboard_port}",
                 metrics=f"http://127.0.0.1:{metrics_port}/metrics",
+                pid=process.pid,
             )
             return process, head
         time.sleep(0.2)

@@ -1,0 +1,172 @@
+"""Disturbs runs by seeded random faults for as long as it is told, and compares with undisturbed ones; see soak.py.
+
+Command: make soak SECONDS=1800 SEED=1 INPUT='../shared/data/text/*.jsonl.zst'
+
+Without --input the archive is of invented words. With --workers fake, a parser and a tagger without weights do the
+work. A round that finds something ends the soak with exit code 1; its schedule is printed as JSON and its outputs stay.
+--replay FILE, or --seed and --round, carries it out again.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from corpora import read_texts, write_chunks
+from environment import environment
+from heads import ray_head
+from soak import ATTEMPTS, Round, Schedule, Workshop, draw, soak
+
+from models.checkpoint import load_tagger
+from pipeline.config import ParserConfig
+from pipeline.memory import bound_caches
+from pipeline.parsing.parser import build_parser
+from pipeline.planning import Plan
+from pipeline.worker import ShardWorker, build_worker
+from workflows.taggers import find_entity_tagger
+
+_WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
+
+
+def main() -> None:
+    """Draw, disturb, compare, print."""
+    arguments = _arguments()
+    folder = Path(tempfile.mkdtemp(prefix="soak"))
+    started = time.monotonic()
+    with ExitStack() as stack:
+        head = stack.enter_context(ray_head()) if arguments.executors == "both" else None
+        documents = _documents(arguments, folder)
+        real: dict[str, Any] = {}
+        if arguments.workers == "real":
+            real = _real_workers(arguments.model)
+        shop = Workshop(
+            documents=documents,
+            folder=folder,
+            settings={
+                "planning": {"shard_bytes": arguments.shard_bytes},
+                "tagger": {"model": arguments.model},
+            },
+            head=head,
+            **real,
+        )
+        rounds = soak(shop, _schedules(arguments, ray=head is not None), seconds=arguments.seconds, told=_tell)
+    failed = [done for done in rounds if done.findings]
+    for done in failed:
+        print(json.dumps(asdict(done.schedule)), file=sys.stderr)
+        print(f"archive, outputs and log are kept in {folder}", file=sys.stderr)
+    if not failed:
+        shutil.rmtree(folder)
+    report = _report(arguments, rounds, documents=len(documents), seconds=time.monotonic() - started)
+    print(json.dumps(report, indent=1))
+    raise SystemExit(1 if failed else 0)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1800, help="the round begun last is finished")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--round", type=int, help="only this round of the seed")
+    parser.add_argument("--replay", type=Path, help="only the round whose schedule is in this file")
+    parser.add_argument(
+        "--input", type=Path, action="append", default=[], help="JSON Lines files to cut documents from"
+    )
+    parser.add_argument("--documents", type=int, default=60)
+    parser.add_argument("--words", type=int, default=60, help="words of a document")
+    parser.add_argument("--shard-bytes", type=int, default=2_000)
+    parser.add_argument("--workers", choices=["real", "fake"], default="real")
+    parser.add_argument("--model", default="entities_en_small")
+    parser.add_argument("--executors", choices=["both", "local"], default="both")
+    return parser.parse_args()
+
+
+def _real_workers(model: str) -> dict[str, Any]:
+    """Give what the workshop needs; what a local worker needs is loaded once, and every driver inherits it."""
+    resolved = find_entity_tagger(model)
+    torch.set_num_threads(1)
+    parser, tagger = build_parser(ParserConfig()), load_tagger(resolved.folder)
+
+    def build(plan: Plan) -> ShardWorker:
+        bound_caches()
+        return ShardWorker.assemble(plan, parser=parser, tagger=tagger)
+
+    return {"tagger": resolved, "parser": None, "build": build, "build_on_ray": build_worker}
+
+
+def _documents(arguments: argparse.Namespace, folder: Path) -> list[tuple[str, str]]:
+    if not arguments.input:
+        chance = random.Random(arguments.seed)
+        return [
+            (f"d{number}", " ".join(chance.choices(_WORDS, k=arguments.words)) + ".")
+            for number in range(arguments.documents)
+        ]
+    chunks = folder / "chunks.jsonl"
+    write_chunks(arguments.input, chunks, words=arguments.words, count=arguments.documents)
+    return list(read_texts(chunks))
+
+
+def _schedules(arguments: argparse.Namespace, *, ray: bool) -> Iterator[Schedule]:
+    if arguments.replay is not None:
+        yield Schedule.from_mapping(json.loads(arguments.replay.read_text()))
+    elif arguments.round is not None:
+        yield draw(arguments.seed, arguments.round, ray=ray)
+    else:
+        yield from (draw(arguments.seed, number, ray=ray) for number in count())
+
+
+def _tell(done: Round, seconds: float) -> None:
+    faults = ", ".join(f"{event.kind}{'' if event.hit else ' (missed)'}" for event in done.events)
+    print(f"round {done.schedule.number}, {done.schedule.executor}, {seconds:.0f} s: {faults}", file=sys.stderr)
+    for finding in done.findings:
+        print(f"  {finding}", file=sys.stderr, flush=True)
+
+
+def _report(arguments: argparse.Namespace, rounds: list[Round], *, documents: int, seconds: float) -> dict[str, object]:
+    events = [event for done in rounds for event in done.events]
+    hits = Counter(event.kind for event in events if event.hit)
+    return {
+        **environment("bench_soak.py"),
+        "config": {
+            "input": [path.name for path in arguments.input],
+            "documents": documents,
+            "words_a_document": arguments.words,
+            "shard_bytes": arguments.shard_bytes,
+            "workers": arguments.workers,
+            "model": arguments.model if arguments.workers == "real" else None,
+            "seed": arguments.seed,
+            "executor.attempts": ATTEMPTS,
+        },
+        "seconds": round(seconds),
+        "rounds": len(rounds),
+        "rounds_by_executor": dict(Counter(done.schedule.executor for done in rounds)),
+        "nights": sum(len(done.schedule.nights) for done in rounds),
+        "edits": sum(len(night.edits) for done in rounds for night in done.schedule.nights),
+        "faults": dict(sorted(Counter(event.kind for event in events).items())),
+        "faults_that_hit": dict(sorted(hits.items())),
+        "shards_compared": sum(done.shards_compared for done in rounds),
+        "shards_excused": 0,
+        "rounds_with_findings": sum(bool(done.findings) for done in rounds),
+        "trials": [
+            {
+                "round": done.schedule.number,
+                "executor": done.schedule.executor,
+                "events": [asdict(event) for event in done.events],
+                "findings": done.findings,
+            }
+            for done in rounds
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The processes of this machine, as far as tests look for some."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+ACTOR = b"ray::_ShardActor"
+
+
+def ray_workers(head: int) -> list[int]:
+    """Give the processes of the workers on a Ray cluster, by that of its head."""
+    return sorted(pid for pid in descendants(head) if command_of(pid).startswith(ACTOR))
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Give a process's children, their children and so on."""
+    for child in _children(pid):
+        yield child
+        yield from descendants(child)
+
+
+def command_of(pid: int) -> bytes:
+    """Give a process's command line; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    return []
