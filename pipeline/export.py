@@ -81,7 +81,7 @@ def export(
     Raises:
         PlanError: when the folder holds no finished run.
         ConfigError: when the destination cannot be taken, or spaCy is missing.
-        InputError: when an input file is gone that holds texts.
+        InputError: when an input file of many records is gone.
         IntegrityError: when a part of the collection is broken.
         StoreError: when there is no space.
     """
@@ -133,7 +133,7 @@ class Outgoing:
         """Pass documents on with their texts; at the end, write down those that have none.
 
         Raises:
-            InputError: when an input file is gone.
+            InputError: when an input file of many records is gone.
         """
         for document in documents:
             text = texts.find(document.row)

@@ -106,7 +106,7 @@ def review(
     Raises:
         PlanError: when the folder holds no finished run.
         ConfigError: when the destination cannot be taken.
-        InputError: when an input file is gone that holds texts.
+        InputError: when an input file of many records is gone.
         IntegrityError: when a part of the collection is broken.
         StoreError: when there is no space.
     """

@@ -45,7 +45,7 @@ def written(report: ExportReport | ReviewReport, destination: Path, *, to: Expor
     told = [*lines]
     if report.errors is not None:
         told.append(
-            f"{counted(report.left_out, 'document')} left out, whose text has changed since the annotation; see "
+            f"{counted(report.left_out, 'document')} left out, whose text is not what was annotated; see "
             f"{near(report.errors)}, and annotate again"
         )
     if to == "label-studio":

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import cast
 
+from pipeline.errors import InputError
 from pipeline.planning import Plan
 from pipeline.readers.base import Format, read_text_at, scan_file
 from pipeline.readers.documents import DocumentRow
@@ -31,18 +32,17 @@ class SourceTexts:
         """Give a document's text, or a dead letter where the input no longer holds it.
 
         Raises:
-            InputError: when the input file is gone or cannot be opened.
+            InputError: when a file of many records is gone or cannot be opened.
             StoreError: when its disk fails.
         """
-        uri, index = self._index
-        if uri != row.source_uri:
-            text = self._text_at(row.source_uri, row.source_position)
-            if text is not None and _digest(text) == row.text_sha256:
-                return text
-            index = self._indexed(row.source_uri)
-        position = index.get(row.text_sha256)
-        text = None if position is None else self._text_at(row.source_uri, position)
-        if text is not None and _digest(text) == row.text_sha256:
+        try:
+            text = self._find(row)
+        except InputError:
+            # A text file that is gone is one document less; with a file of many records the input itself is gone.
+            if self._formats[row.source_uri] != "text":
+                raise
+            text = None
+        if text is not None:
             return text
         return DeadLetter(
             doc_id=row.doc_id,
@@ -53,6 +53,17 @@ class SourceTexts:
             message=f"{row.source_uri}: expected the text of document {row.doc_id!r} with the SHA-256 "
             f"{row.text_sha256}, found no such text; the input has changed since: annotate it again",
         )
+
+    def _find(self, row: DocumentRow) -> str | None:
+        uri, index = self._index
+        if uri != row.source_uri:
+            text = self._text_at(row.source_uri, row.source_position)
+            if text is not None and _digest(text) == row.text_sha256:
+                return text
+            index = self._indexed(row.source_uri)
+        position = index.get(row.text_sha256)
+        text = None if position is None else self._text_at(row.source_uri, position)
+        return text if text is not None and _digest(text) == row.text_sha256 else None
 
     def _indexed(self, uri: str) -> Mapping[str, int]:
         """Find every text of a file by its SHA-256, and remember where."""

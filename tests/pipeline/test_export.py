@@ -394,6 +394,15 @@ def test_an_input_that_is_gone_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "a.jsonl").exists()
 
 
+def test_a_text_file_that_is_gone_is_a_document_left_out(tmp_path: Path) -> None:
+    source = write_texts(tmp_path / "texts", {"a.txt": "Anna.", "b.txt": "Bob."})
+    annotate_texts(source, tmp_path / "out")
+    (source / "a.txt").unlink()
+    report = export(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
+    assert (report.documents, report.left_out) == (1, 1)
+    assert json.loads((tmp_path / "a.jsonl.errors.jsonl").read_bytes())["doc_id"] == "a.txt"
+
+
 def test_a_part_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
     annotate_texts(write_texts(tmp_path / "texts.jsonl", {"a": "Anna. Bob."}), tmp_path / "out")
     (part,) = (tmp_path / "out/tokens").iterdir()

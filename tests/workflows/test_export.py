@@ -48,7 +48,7 @@ def test_export_without_all_texts_ends_with_code_3(tmp_path: Path) -> None:
     write_texts(source, {"a": "Anna.", "b": "Bot."})
     result = concord("export", tmp_path / "out", "--to", "jsonl", "-o", tmp_path / "a.jsonl")
     assert result.exit_code == 3
-    assert "1 document left out, whose text has changed since the annotation; see " in result.stdout
+    assert "1 document left out, whose text is not what was annotated; see " in result.stdout
     assert str(tmp_path / "a.jsonl.errors.jsonl") in result.stdout
 
 
