@@ -36,7 +36,7 @@ from pipeline.worker import Timings, build_worker
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 600.0
-_HOLD_SECONDS = 60.0
+_HOLD_SECONDS = 30.0
 _KNOCK_SECONDS = 20.0
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
