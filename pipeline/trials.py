@@ -137,24 +137,29 @@ class Trials:
         logger.warning("shard %s: its worker %s%s", shard.name, _TOLD[cause], at.told)
         trial = self.read(shard).charged(cause, at)
         _write(self._path(shard), trial)
-        where = f"{shard.records} records of {', '.join(piece.uri for piece in shard.pieces[:3])}"
-        if trial.deaths >= 2 * self._attempts:
-            raise ShardError(
-                f"shard {shard.name}: its worker died {trial.deaths} times, and not at one of its documents, but while "
-                f"it loaded, read or wrote; it holds {where}"
-            )
-        if len(trial.quarantined) > max(_LEAST_QUARANTINE, self._allowed * shard.records):
-            raise ShardError(
-                f"shard {shard.name}: its worker died at {len(trial.quarantined)} documents, each alone: that is the "
-                "machine, the model or executor.shard_seconds rather than the documents; --set max_dead_letters=1 "
-                f"goes on all the same; it holds {where}"
-            )
+        fault = self._common_fault(shard, trial)
+        if fault is not None:
+            # Once it is mended, the documents are to be tried as if nothing had been.
+            self._path(shard).unlink(missing_ok=True)
+            where = f"{shard.records} records of {', '.join(piece.uri for piece in shard.pieces[:3])}"
+            raise ShardError(f"shard {shard.name}: its worker died {fault}; it holds {where}")
         return trial
 
     def standing(self) -> dict[str, Trial]:
         """Give the trials in which a worker has died, by the shard's name."""
         found = {path.stem: _read(path, Trial) for path in sorted(self._folder.glob("*.json"))}
         return {name: trial for name, trial in found.items() if trial is not None}
+
+    def _common_fault(self, shard: Shard, trial: Trial) -> str | None:
+        """Say why the deaths are hardly the fault of single documents; None where they may be."""
+        if trial.deaths >= 2 * self._attempts:
+            return f"{trial.deaths} times, and not at one of its documents, but while it loaded, read or wrote"
+        if len(trial.quarantined) > max(_LEAST_QUARANTINE, self._allowed * shard.records):
+            return (
+                f"at {len(trial.quarantined)} documents, each alone: that is the machine, the model or "
+                "executor.shard_seconds rather than the documents; --set max_dead_letters=1 goes on all the same"
+            )
+        return None
 
     def _path(self, shard: Shard) -> Path:
         return self._folder / f"{shard.name}.json"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import runs
 
-from pipeline.commits import verify
+from pipeline.commits import RunFolder, verify
 from pipeline.config import AnnotateConfig
 from pipeline.errors import StoppedError
 from pipeline.executors.auth import auth_mode
@@ -81,6 +81,17 @@ def test_a_shard_whose_worker_is_killed_or_hangs_once_is_done_again(
     runs.run_job(runs.job(source, tmp_path / "local"))
     assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")
     assert verify(tmp_path / "ray") == []
+
+
+@pytest.mark.ray
+def test_a_shard_that_kills_its_workers_at_no_document_fails_when_the_others_are_done(
+    source: Path, tmp_path: Path, ray_address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = ray_job(source, tmp_path / "out", attempts=1)
+    assert finish(start(config, ray_address, fakes.build_worker_that_dies_reading)) == 1
+    assert "its worker died 2 times, and not at one of its documents" in capfd.readouterr().err
+    folder = RunFolder(tmp_path / "out")
+    assert len(folder.done(folder.plan())) == len(folder.plan().shards) - 1
 
 
 @pytest.mark.ray

@@ -141,6 +141,7 @@ def test_deaths_that_are_no_documents_fault_fail_the_shard(source: Path, tmp_pat
         trials.charge(shard, "worker_died", None)
     with pytest.raises(ShardError, match="its worker died 6 times, and not at one of its documents"):
         trials.charge(shard, "worker_died", None)
+    assert trials.read(shard) == Trial()
 
 
 def test_a_machine_that_kills_at_every_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
@@ -150,6 +151,7 @@ def test_a_machine_that_kills_at_every_document_fails_the_shard(source: Path, tm
         charge_alone(trials, plan, number)
     with pytest.raises(ShardError, match="died at 6 documents"):
         charge_alone(trials, plan, 5)
+    assert trials.standing() == {}
 
 
 def test_a_trial_that_was_cut_is_none(source: Path, tmp_path: Path) -> None:

@@ -143,6 +143,20 @@ def _find_no_room(shard: Shard, _outcomes: Sequence[AnnotatedDocument | DeadLett
     raise StoreError(f"shard {shard.name}: no space")
 
 
+def build_worker_that_dies_reading(plan: Plan) -> ShardWorker:
+    """Build a worker that is killed when it reads the last shard."""
+    worker = build_fake_worker(plan)
+    read = worker.read
+
+    def die_at_last(shard: Shard) -> list[Document | ParsedDocument | DeadLetter]:
+        if shard == plan.shards[-1]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(shard)
+
+    worker.read = die_at_last
+    return worker
+
+
 def build_no_worker(plan: Plan) -> ShardWorker:
     """Fail as a model that cannot be loaded does."""
     raise OSError(f"no weights for {plan.tagger.name}")
