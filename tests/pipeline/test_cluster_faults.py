@@ -101,6 +101,7 @@ def test_a_run_whose_head_is_gone_ends_and_goes_on_later(
         store = next(pid for pid in descendants(lost.pid) if b"gcs_server" in command_of(pid))
         os.kill(store, signal.SIGKILL)
         assert end_of(process) not in (0, None)
+    assert not list(output.glob("_run/trials/*/*")), "no shard is charged with the end of its cluster"
     folder = RunFolder(output)
     assert 0 < len(folder.done(folder.plan())) < len(folder.plan().shards)
     assert run_here(source, output).done_before > 0
