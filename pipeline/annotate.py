@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import orjson
 import yaml
@@ -22,8 +21,9 @@ from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
 from pipeline.generations import Planner
-from pipeline.inputs import absolute, absolute_input
+from pipeline.inputs import absolute, absolute_input, absolute_output
 from pipeline.letters import Choice
+from pipeline.places import Place, place_at
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.report import write_report
@@ -59,7 +59,7 @@ class RunReport:
         exit_code: 0, or 3 when more records ended as dead letters than the configuration allows.
     """
 
-    output: Path
+    output: Place
     read: int
     annotated: int
     unchanged: int
@@ -71,7 +71,7 @@ class RunReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     wall_seconds: float = 0.0
     words: int = 0
-    report: Path | None = None
+    report: Place | None = None
     exit_code: int = 0
 
     @property
@@ -104,7 +104,7 @@ def annotate(
         StoppedError: after SIGTERM or SIGINT.
     """
     config = _absolute(config)
-    folder = RunFolder(Path(config.output))
+    folder = RunFolder(config.output)
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.settle()
     folder.freeze(plan)
@@ -135,7 +135,7 @@ def retry(
         ConcordError: as ``annotate`` does.
     """
     config = _absolute(config)
-    folder = RunFolder(Path(config.output))
+    folder = RunFolder(config.output)
     plan = Planner(config, folder, tagger=tagger, parser=parser).retry(choice)
     folder.freeze(plan)
     return _carry_out(config, plan, folder=folder, progress=progress, build=build)
@@ -177,7 +177,7 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
         PlanError, InputError, ModelError: as ``annotate`` would.
     """
     config = _absolute(config)
-    folder = RunFolder(Path(config.output))
+    folder = RunFolder(config.output)
     plan = Planner(config, folder, tagger=tagger, parser=parser).settle()
     done = folder.done(plan)
     reports = [*folder.kept(plan).values(), *done.values()]
@@ -189,7 +189,7 @@ def _absolute(config: AnnotateConfig) -> AnnotateConfig:
     parser = config.parser
     if parser.directory is not None:
         parser = parser.model_copy(update={"directory": absolute(parser.directory)})
-    paths = {"input": absolute_input(config.input), "output": absolute(config.output)}
+    paths = {"input": absolute_input(config.input), "output": absolute_output(config.output)}
     return config.model_copy(update={**paths, "parser": parser})
 
 
@@ -286,9 +286,10 @@ def _run_report(
     config: AnnotateConfig, plan: Plan, reports: Sequence[ShardReport], *, done_before: int, tally: _Tally
 ) -> RunReport:
     outcome = total(reports, generation=plan.generation)
-    html = Path(config.output) / "_run" / "report.html"
+    output = place_at(config.output)
+    html = output / "_run" / "report.html"
     return RunReport(
-        output=Path(config.output),
+        output=output,
         read=plan.read,
         **asdict(outcome),
         shards=len(plan.shards),

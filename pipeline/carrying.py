@@ -1,19 +1,19 @@
 """Rows of committed shards taken over into new parts, without annotating anything."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import IntegrityError
+from pipeline.places import Place
 from pipeline.readers.annotated import read_part
 from pipeline.records import Carry, Move, ShardReport
 
 _OWNED = ("documents", "sentences", "tokens", "entities")
 
 
-def carry_rows(output: Path, report: ShardReport, carry: Carry) -> dict[str, pa.Table]:
+def carry_rows(output: Place, report: ShardReport, carry: Carry) -> dict[str, pa.Table]:
     """Give the tables that a carry takes over; ``errors`` only where a dead letter is among them.
 
     Args:

@@ -6,7 +6,8 @@ name - parts without a record, and what later generations have replaced - is the
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import orjson
 from pipeline.contents import content_faults
 from pipeline.durable import file_sha256, reach, store_faults, sync_folder, write_once, write_over
 from pipeline.errors import IntegrityError, PlanError, ReconciliationError
+from pipeline.places import Listing, Place, files_at, place_at, staging_for
 from pipeline.planning import Plan
 from pipeline.records import PartFile, Shard, ShardReport
 from pipeline.schema import SCHEMAS
@@ -24,6 +26,8 @@ MANIFEST_VERSION = 1
 STATS_NAME = "stats.json"
 
 _OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|trials)/(\d+)/|/plans/(\d+)\.json$")
+
+SizeOf = Callable[[Place], int]
 
 # What a file that is no record raises: no JSON, no mapping, other keys.
 _MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
@@ -99,13 +103,18 @@ def check_equation(report: ShardReport | Manifest, *, place: str) -> None:
 class RunFolder:
     """An output folder with its plan, commit records and manifest."""
 
-    def __init__(self, output: Path) -> None:
-        """Take an absolute path; nothing is made or read yet."""
-        self.output = output
-        self.run = output / "_run"
-        self.staging = self.run / "staging"
+    def __init__(self, output: Place | str) -> None:
+        """Take an absolute path or a URL of S3; nothing is read yet."""
+        self.output = place_at(output) if isinstance(output, str) else output
+        self.run = self.output / "_run"
         self.plans = self.run / "plans"
         self.manifest_path = self.run / "manifest.json"
+        self._records: dict[tuple[Place, str], ShardReport | None] = {}
+
+    @property
+    def staging(self) -> Path:
+        """The folder for unfinished files."""
+        return staging_for(self.output)
 
     def freeze(self, plan: Plan) -> None:
         """Write the plan of a generation, or check that the one standing there decides the same output.
@@ -140,13 +149,14 @@ class RunFolder:
         except FileNotFoundError:
             raise PlanError(f"{self.output}: expected {self.plan_path(chosen)}, found no such file") from None
 
-    def plan_path(self, generation: int) -> Path:
+    def plan_path(self, generation: int) -> Place:
         """Give the place of a generation's plan."""
         return self.plans / f"{generation}.json"
 
     def latest_generation(self) -> int | None:
         """Give the number of the newest plan; None where there is no run."""
-        return max((int(path.stem) for path in self.plans.glob("*.json") if path.stem.isdecimal()), default=None)
+        plans = files_at(self.plans, "*.json")
+        return max((int(path.stem) for path in plans if path.stem.isdecimal()), default=None)
 
     def manifest(self) -> Manifest | None:
         """Read the manifest; None while the run is not finished.
@@ -199,9 +209,7 @@ class RunFolder:
             report = _read_record(path)
         except IntegrityError:
             return None
-        if report is None or any(self._part_fault(part) for part in report.files.values()):
-            return None
-        return report
+        return report if report is not None and self._has_parts(report, _size) else None
 
     def built_on(self, shard: int, *, generation: int) -> ShardReport:
         """Give the record of an earlier generation's shard whose rows or parses are to be used.
@@ -219,13 +227,11 @@ class RunFolder:
 
     def done(self, plan: Plan) -> dict[int, ShardReport]:
         """Give the records of a plan's shards that need no more work, by the shard's index."""
-        found = ((shard.index, self.committed(shard.index, generation=plan.generation)) for shard in plan.shards)
-        return {index: report for index, report in found if report is not None}
+        return self._all_committed((shard.index, plan.generation) for shard in plan.shards)
 
     def kept(self, plan: Plan) -> dict[int, ShardReport]:
         """Give the records of earlier generations that a plan keeps, by the shard's index."""
-        found = ((carry.shard, self.committed(carry.shard, generation=carry.generation)) for carry in plan.kept)
-        return {index: report for index, report in found if report is not None}
+        return self._all_committed((carry.shard, carry.generation) for carry in plan.kept)
 
     def is_whole(self, plan: Plan) -> bool:
         """Say whether every shard of a plan stands, new and kept."""
@@ -263,7 +269,7 @@ class RunFolder:
         reach("sweep")
         return manifest
 
-    def record_path(self, shard: int, *, generation: int) -> Path:
+    def record_path(self, shard: int, *, generation: int) -> Place:
         """Give the place of a shard's commit record."""
         return self.run / "commits" / str(generation) / f"{shard:05d}.json"
 
@@ -284,10 +290,11 @@ class RunFolder:
         """Compare everything below the output folder with the manifest; see ``verify``."""
         yield from self._plan_faults(manifest)
         seen: set[str] = set()
+        listing = Listing(self.output)
         for report in manifest.shards:
             record = self.record_path(report.shard, generation=report.generation)
             yield from self._record_faults(report, record)
-            broken = [*self._shard_file_faults(report, deep=deep)]
+            broken = [*self._shard_file_faults(report, listing.size, deep=deep)]
             yield from broken
             if deep and not broken:
                 paths = {name: self.output / part.path for name, part in report.files.items()}
@@ -319,21 +326,44 @@ class RunFolder:
         check_equation(manifest, place=str(self.output))
         return manifest
 
-    def _strays(self, manifest: Manifest) -> Iterator[Path]:
+    def _strays(self, manifest: Manifest) -> Iterator[Place]:
         """Give all files that a manifest does not name, but for what a newer generation has done so far."""
         kept = {self.output / part.path for shard in manifest.shards for part in shard.files.values()}
         kept |= {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         kept.add(self.plan_path(manifest.generation))
-        folders = [*(self.output / name for name in SCHEMAS), self.staging, self.plans]
-        folders += [*sorted((self.run / "commits").glob("*")), *sorted((self.run / "trials").glob("*"))]
-        for folder in folders:
-            if folder.is_dir():
-                files = (path for path in sorted(folder.iterdir()) if path not in kept and path.is_file())
-                yield from (path for path in files if (_generation(path) or 0) <= manifest.generation)
+        places = [(self.output / name, "*") for name in SCHEMAS]
+        places += [(self.run / "staging", "*"), (self.plans, "*")]
+        places += [(self.run / "commits", "*/*"), (self.run / "trials", "*/*")]
+        for folder, pattern in places:
+            files = (path for path in files_at(folder, pattern) if path not in kept)
+            yield from (path for path in files if (_generation(path) or 0) <= manifest.generation)
 
-    def _part_fault(self, part: PartFile) -> str | None:
+    def _all_committed(self, wanted: Iterable[tuple[int, int]]) -> dict[int, ShardReport]:
+        """Give what ``committed`` does for many shards and generations, by the shard."""
+        listing = Listing(self.output)
+        found: dict[int, ShardReport] = {}
+        for shard, generation in wanted:
+            with suppress(IntegrityError, FileNotFoundError):
+                report = self._record(self.record_path(shard, generation=generation), listing)
+                if report is not None and self._has_parts(report, listing.size):
+                    found[shard] = report
+        return found
+
+    def _record(self, path: Place, listing: Listing) -> ShardReport | None:
+        """Read a record, but one of S3 only if it is another than when it was read last."""
+        version = listing.version(path)
+        if version is None:
+            return _read_record(path)
+        if (path, version) not in self._records:
+            self._records[path, version] = _read_record(path)
+        return self._records[path, version]
+
+    def _has_parts(self, report: ShardReport, size_of: SizeOf) -> bool:
+        return not any(self._part_fault(part, size_of) for part in report.files.values())
+
+    def _part_fault(self, part: PartFile, size_of: SizeOf) -> str | None:
         try:
-            size = (self.output / part.path).stat().st_size
+            size = size_of(self.output / part.path)
         except FileNotFoundError:
             return "missing"
         return None if size == part.size else f"expected {part.size} bytes, found {size}"
@@ -360,7 +390,7 @@ class RunFolder:
         except ReconciliationError as error:
             yield Finding(place=self._below(self.manifest_path), problem=str(error))
 
-    def _record_faults(self, report: ShardReport, record: Path) -> Iterator[Finding]:
+    def _record_faults(self, report: ShardReport, record: Place) -> Iterator[Finding]:
         try:
             if _read_record(record) != report:
                 yield Finding(place=self._below(record), problem="missing, or not what the manifest says")
@@ -368,22 +398,22 @@ class RunFolder:
         except (IntegrityError, ReconciliationError) as error:
             yield Finding(place=self._below(record), problem=str(error))
 
-    def _shard_file_faults(self, report: ShardReport, *, deep: bool) -> Iterator[Finding]:
+    def _shard_file_faults(self, report: ShardReport, size_of: SizeOf, *, deep: bool) -> Iterator[Finding]:
         expected = set(SCHEMAS) - {"errors"} | ({"errors"} if report.dead_letters else set())
         for name in sorted(expected - set(report.files)):
             yield Finding(place=name, problem=f"shard {report.shard:05d} has no part of this table")
         for part in report.files.values():
-            fault = self._part_fault(part)
+            fault = self._part_fault(part, size_of)
             if fault is None and deep and file_sha256(self.output / part.path) != part.sha256:
                 fault = "its bytes are not those that were committed (SHA-256 differs)"
             if fault is not None:
                 yield Finding(place=part.path, problem=fault)
 
-    def _below(self, path: Path) -> str:
-        return path.relative_to(self.output).as_posix()
+    def _below(self, path: Place) -> str:
+        return str(path).removeprefix(f"{self.output}/")
 
 
-def verify(output: Path, *, deep: bool = True) -> list[Finding]:
+def verify(output: Place, *, deep: bool = True) -> list[Finding]:
     """Compare a finished run's folder with its manifest.
 
     Checked are the plan, every commit record, the equation per shard and in total, presence and size of every part,
@@ -405,13 +435,17 @@ def verify(output: Path, *, deep: bool = True) -> list[Finding]:
     return list(folder.faults(manifest, deep=deep))
 
 
-def _generation(path: Path) -> int | None:
+def _size(path: Place) -> int:
+    return path.stat().st_size
+
+
+def _generation(path: Place) -> int | None:
     """Give the generation that a part, commit record or plan is of; None for any other file."""
     match = _OF_GENERATION.search(f"/{path.parent.parent.name}/{path.parent.name}/{path.name}")
     return int(next(filter(None, match.groups()))) if match else None
 
 
-def _read_record(path: Path) -> ShardReport | None:
+def _read_record(path: Place) -> ShardReport | None:
     try:
         return _report(orjson.loads(path.read_bytes()))
     except FileNotFoundError:

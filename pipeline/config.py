@@ -99,7 +99,8 @@ class AnnotateConfig(Config):
     input: str
     """A file, a folder, or a pattern such as archive/*.jsonl.gz; a path, or a URL such as s3://bucket/archive."""
     output: str
-    """The folder of the annotated collection; made if absent, else brought up to date with the input."""
+    """The folder of the annotated collection, or its URL s3://bucket/prefix; made if absent, else brought up to date
+    with the input."""
     reader: ReaderConfig = ReaderConfig()
     planning: PlanningConfig = PlanningConfig()
     parser: ParserConfig = ParserConfig()

@@ -1,7 +1,6 @@
 """What the parts of a shard must hold, whatever made them; checked by ``verify``."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,16 +8,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pipeline.places import Place, readable
 from pipeline.records import ShardReport
 from pipeline.schema import SCHEMA_VERSION, SCHEMAS, schema_version
 
-Fault = tuple[Path, str]
+Fault = tuple[Place, str]
 
 _Numbers = NDArray[np.int64]
 _Texts = NDArray[np.object_]
 
 
-def content_faults(report: ShardReport, paths: Mapping[str, Path], *, seen: set[str]) -> Iterator[Fault]:
+def content_faults(report: ShardReport, paths: Mapping[str, Place], *, seen: set[str]) -> Iterator[Fault]:
     """Read a shard's parts and give what is wrong with them.
 
     Args:
@@ -28,7 +28,7 @@ def content_faults(report: ShardReport, paths: Mapping[str, Path], *, seen: set[
     tables: dict[str, pa.Table] = {}
     for name, path in paths.items():
         try:
-            tables[name] = pq.ParquetFile(path, page_checksum_verification=True).read()
+            tables[name] = pq.ParquetFile(readable(path), page_checksum_verification=True).read()
         except (pa.ArrowException, OSError) as error:
             yield path, f"cannot be read: {error}"
             return
@@ -52,7 +52,7 @@ def _shape_fault(table: pa.Table, name: str, *, rows: int) -> str | None:
 
 
 def _document_faults(
-    report: ShardReport, tables: Mapping[str, pa.Table], paths: Mapping[str, Path], *, seen: set[str]
+    report: ShardReport, tables: Mapping[str, pa.Table], paths: Mapping[str, Place], *, seen: set[str]
 ) -> Iterator[Fault]:
     ids = tables["documents"]["doc_id"].to_pylist()
     if len(ids) != report.annotated + report.unchanged:

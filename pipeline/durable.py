@@ -3,6 +3,9 @@
 A file is first written in a staging folder, then takes its name in one step, either over what stood there
 (``write_over``) or only if nothing did (``write_once``). A driver that finishes a run sweeps that folder, so a staged
 file of another driver may vanish at any time.
+
+A store takes a file whole or not at all, so one of S3 is written in that one step; ``write_once`` is then a write on
+the condition that there is none.
 """
 
 import errno
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from pipeline.errors import StoreError
+from pipeline.places import Place, S3Path
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "swap", "sweep")
@@ -50,7 +54,7 @@ def reach(step: str) -> None:
 
 
 @contextmanager
-def store_faults(place: Path) -> Iterator[None]:
+def store_faults(place: Place) -> Iterator[None]:
     """Turn faults of the store (no space, quota, input/output) into StoreError; other OSErrors pass.
 
     Raises:
@@ -89,8 +93,12 @@ def stage(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
     return staged
 
 
-def swap_in(staged: Path, final: Path) -> None:
-    """Give a staged file or folder its final name, over whatever file or empty folder bore it."""
+def swap_in(staged: Path, final: Place) -> None:
+    """Give a staged file or folder its final name, over whatever file or empty folder bore it; to S3 go files only."""
+    if isinstance(final, S3Path):
+        final.write(staged.read_bytes())
+        staged.unlink()
+        return
     final.parent.mkdir(parents=True, exist_ok=True)
     staged.replace(final)
     sync_folder(final.parent)
@@ -120,8 +128,11 @@ def stage_folder(final: Path) -> Iterator[Path]:
         raise
 
 
-def write_over(final: Path, content: bytes, *, staging: Path) -> None:
+def write_over(final: Place, content: bytes, *, staging: Path) -> None:
     """Write a small file in one step, over whatever bore its name."""
+    if isinstance(final, S3Path):
+        final.write(content)
+        return
 
     def place(staged: Path) -> None:
         swap_in(staged, final)
@@ -129,8 +140,11 @@ def write_over(final: Path, content: bytes, *, staging: Path) -> None:
     _stage_and(place, content, staging)
 
 
-def write_lightly(final: Path, content: bytes) -> None:
+def write_lightly(final: Place, content: bytes) -> None:
     """Write a small file in one step without flushing it: it outlives this process, not the machine."""
+    if isinstance(final, S3Path):
+        final.write(content)
+        return
     final.parent.mkdir(parents=True, exist_ok=True)
     staged = final.with_name(f"{uuid.uuid4().hex}.staged")
     staged.write_bytes(content)
@@ -139,7 +153,7 @@ def write_lightly(final: Path, content: bytes) -> None:
         staged.replace(final)
 
 
-def write_once(final: Path, content: bytes, *, staging: Path) -> bool:
+def write_once(final: Place, content: bytes, *, staging: Path) -> bool:
     """Write a small file in one step if nothing bears its name.
 
     Returns:
@@ -148,6 +162,8 @@ def write_once(final: Path, content: bytes, *, staging: Path) -> bool:
     Raises:
         StoreError: where the file system has no hard links.
     """
+    if isinstance(final, S3Path):
+        return final.write_once(content)
 
     def place(staged: Path) -> bool:
         try:
@@ -184,8 +200,10 @@ def _link(staged: Path, final: Path) -> bool:
     return True
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk."""
+def sync_folder(folder: Place) -> None:
+    """Flush a folder's entries to disk; S3 has done so before it answers."""
+    if isinstance(folder, S3Path):
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -193,7 +211,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def file_sha256(path: Path) -> str:
+def file_sha256(path: Place) -> str:
     """Hash a file's bytes; hex."""
+    if isinstance(path, S3Path):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -10,6 +10,7 @@ from typing import Literal
 import orjson
 
 from models.config import ConfigError
+from pipeline.places import Place
 from pipeline.readers.collection import open_collection
 from pipeline.readers.documents import CollectedDocument, read_collection
 from pipeline.readers.sources import SourceTexts
@@ -61,7 +62,7 @@ class ExportReport:
 
 
 def export(
-    output: Path,
+    output: Place,
     destination: Path,
     *,
     to: ExportForm,
@@ -176,13 +177,13 @@ class Outgoing:
             self._errors.unlink(missing_ok=True)
 
 
-def check_destination(destination: Path, *, output: Path) -> None:
+def check_destination(destination: Path, *, output: Place) -> None:
     """Refuse a destination that would harm what stands.
 
     Raises:
         ConfigError: when something is there already, or it lies in the collection's folder.
     """
-    if destination.resolve().is_relative_to(output.resolve()):
+    if isinstance(output, Path) and destination.resolve().is_relative_to(output.resolve()):
         raise ConfigError(f"output: expected a place outside of the collection {output}, got {destination}")
     is_free = not any(destination.iterdir()) if destination.is_dir() else not destination.exists()
     if not is_free:

@@ -8,6 +8,7 @@ import orjson
 
 from pipeline.durable import store_faults, write_over
 from pipeline.files import sha256_of
+from pipeline.places import Place
 from pipeline.remote import FileState
 
 HashFiles = Callable[[Sequence[str]], list[str]]
@@ -31,7 +32,7 @@ class FileHashes:
     The memory is a file of its own that may be lost at any time: it spares work and decides nothing else.
     """
 
-    def __init__(self, memory: Path | None = None, *, hash_files: HashFiles = hash_here, trust: bool = True) -> None:
+    def __init__(self, memory: Place | None = None, *, hash_files: HashFiles = hash_here, trust: bool = True) -> None:
         """Begin.
 
         Args:
@@ -70,7 +71,7 @@ class FileHashes:
                 write_over(self._memory, orjson.dumps(self._seen), staging=staging)
 
 
-def _read(memory: Path | None) -> Mapping[str, list[object]]:
+def _read(memory: Place | None) -> Mapping[str, list[object]]:
     try:
         known = orjson.loads(memory.read_bytes()) if memory is not None else {}
     except (FileNotFoundError, orjson.JSONDecodeError):

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from fsspec.utils import glob_translate
 
 from pipeline.errors import InputError
+from pipeline.places import SCHEME
 from pipeline.readers.base import Format, format_of
 from pipeline.remote import FileState, look, walk
 from pipeline.urls import check_url, is_url, without_secrets
@@ -83,6 +84,20 @@ def absolute_input(where: str) -> str:
     return where.rstrip("/")
 
 
+def absolute_output(where: str) -> str:
+    """Give an output's absolute path, or its URL in one form.
+
+    Raises:
+        InputError: for a URL that is none of S3, or must not be written down.
+    """
+    if not is_url(where) or where.startswith(_FILE):
+        return absolute_input(where)
+    check_url(where)
+    if not where.startswith(SCHEME):
+        raise InputError(f"{where}: expected a folder or a URL of S3 for the output; other stores are only read")
+    return where.rstrip("/")
+
+
 def find_inputs(where: str, *, output: str, format: Literal["auto"] | Format) -> Inputs:
     """Find the files of an input.
 
@@ -98,7 +113,14 @@ def find_inputs(where: str, *, output: str, format: Literal["auto"] | Format) ->
     """
     if is_url(where):
         found = _find_behind_url(where)
-        return _take(found.states, root=found.root, where=where, stated=format, named=found.named, states=found.states)
+        return _take(
+            _outside_url(output, found),
+            root=found.root,
+            where=where,
+            stated=format,
+            named=found.named,
+            states=found.states,
+        )
     path = Path(where)
     if path.is_file():
         return _take([where], root=str(path.parent), where=where, stated=format, named=True)
@@ -146,6 +168,14 @@ def _find_behind_url(where: str) -> _Found:
         if matches(url) or any(matches(folder) for folder in _folders(url, root=root) if "**" not in where)
     }
     return _Found(root=root, named=True, states=states)
+
+
+def _outside_url(output: str, found: _Found) -> list[str]:
+    """Leave out what a run has written, as ``_outside`` does."""
+    prefix = f"{output}/"
+    if f"{found.root}/".startswith(prefix):
+        raise InputError(f"{found.root}: expected an input outside of the output {output}; give another --output")
+    return [url for url in found.states if not url.startswith(prefix)]
 
 
 def _shown(root: str) -> Iterator[tuple[str, FileState]]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from pipeline.places import Place
 from pipeline.readers.annotated import rows
 from pipeline.records import DeadLetter, Shard, ShardReport
 from pipeline.schema import ERRORS
@@ -31,7 +31,7 @@ class Choice:
         )
 
 
-def read_letters(output: Path, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
+def read_letters(output: Place, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
     """Read the dead letters of committed shards, in the shards' order.
 
     Raises:

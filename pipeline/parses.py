@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from pipeline.commits import RunFolder
+from pipeline.places import Place
 from pipeline.readers.annotated import read_part
 from pipeline.records import Document, ParsedDocument, ParsedSentence, ParsedWord, ParsePlace
 
@@ -67,6 +67,6 @@ class _StoredShard:
         return ParsedDocument(document=document, sentences=sentences)
 
 
-def _columns(path: Path, names: Sequence[str]) -> list[list[Any]]:
+def _columns(path: Place, names: Sequence[str]) -> list[list[Any]]:
     table = read_part(path, names)
     return [table.column(name).to_pylist() for name in names]

@@ -20,7 +20,7 @@ from pipeline.cutting import ShardCutter
 from pipeline.errors import InputError, PlanError
 from pipeline.files import state_of
 from pipeline.hashing import FileHashes
-from pipeline.inputs import InputFile, absolute, absolute_input, find_inputs, states_behind_url
+from pipeline.inputs import InputFile, absolute_input, absolute_output, find_inputs, states_behind_url
 from pipeline.letters import Choice
 from pipeline.readers.base import scan_file
 from pipeline.readers.encodings import check_encoding
@@ -155,7 +155,7 @@ def make_plan(
         StoreError: when reading fails half-way.
         ConfigError: when reader.encoding cannot be used.
     """
-    config = config.model_copy(update={"input": absolute_input(config.input), "output": absolute(config.output)})
+    config = config.model_copy(update={"input": absolute_input(config.input), "output": absolute_output(config.output)})
     inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
     check_encoding(config.reader.encoding, line_based=any(file.format == "jsonl" for file in inputs.files))
     hashes = hashes or FileHashes()

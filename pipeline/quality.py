@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from models.consistency import Consistency, consistency, name_labels
 from models.labels import decode_spans
 from pipeline.commits import Manifest, check_equation
+from pipeline.places import Place
 from pipeline.planning import Plan
 from pipeline.readers.annotated import TokenDocument, TokenSentence, read_documents, rows, written
 from pipeline.readers.collection import open_collection
@@ -110,7 +110,7 @@ class Quality:
     whole_documents: tuple[WholeDocument, ...]
 
 
-def measure_quality(output: Path) -> Quality:
+def measure_quality(output: Place) -> Quality:
     """Read a finished run's output.
 
     Raises:
@@ -157,7 +157,7 @@ def measure_quality(output: Path) -> Quality:
     )
 
 
-def _survey_documents(parts: Sequence[Path]) -> tuple[int, dict[str, Mapping[str, Any]]]:
+def _survey_documents(parts: Sequence[Place]) -> tuple[int, dict[str, Mapping[str, Any]]]:
     """Count the documents and choose those to be shown: the richest in entities that are not too long."""
     count = 0
 
@@ -178,7 +178,7 @@ def _display_rank(row: Mapping[str, Any]) -> tuple[bool, int, int]:
     return (False, -row["n_entities"], row["n_tokens"])
 
 
-def _reasons(parts: Sequence[Path]) -> tuple[Reason, ...]:
+def _reasons(parts: Sequence[Place]) -> tuple[Reason, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     examples: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     columns = ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts")

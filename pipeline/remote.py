@@ -251,8 +251,8 @@ def _fault(url: str, error: Exception) -> ConcordError:
         return InputError(f"{url}: cannot be read ({reason}); check that it is there and may be read")
     kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
     return StoreError(
-        f"{url}: its store cannot be reached ({kind}{reason}); see that host and network are up, then run the same "
-        "command again"
+        f"{url}: reading failed ({kind}{reason}); see that its host and the network are up, then run the same command "
+        "again"
     )
 
 

@@ -14,6 +14,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from models.labels import OUTSIDE, split_label
 from pipeline.counts import backed_off
 from pipeline.durable import store_faults, write_over
+from pipeline.places import Place, staging_for
 from pipeline.planning import Plan
 from pipeline.quality import BIN_WIDTH, Change, Quality, RecurringName, WholeDocument, measure_quality
 from pipeline.readers.annotated import AnnotatedToken, TokenSentence, spaced
@@ -31,7 +32,7 @@ _TEMPLATE = "report.html.j2"
 _COLOURS = 8
 
 
-def write_report(output: Path) -> Path:
+def write_report(output: Place) -> Place:
     """Write ``_run/report.html`` in one step, over an earlier one, and give its place.
 
     Raises:
@@ -44,7 +45,7 @@ def write_report(output: Path) -> Path:
     content = render_report(measure_quality(output), stats=_read_json(run / "stats.json"))
     path = run / REPORT_NAME
     with store_faults(path):
-        write_over(path, content.encode("utf-8", "backslashreplace"), staging=run / "staging")
+        write_over(path, content.encode("utf-8", "backslashreplace"), staging=staging_for(output.absolute()))
     return path
 
 
@@ -97,7 +98,7 @@ def _percent(share: float | None) -> str:
     return "\u2013" if share is None else f"{100 * share:.1f}\u202f%"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Place) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from pipeline.export import WITH_TEXT, Outgoing, check_destination
+from pipeline.places import Place
 from pipeline.readers.collection import open_collection
 from pipeline.readers.documents import (
     CollectedDocument,
@@ -91,7 +92,7 @@ class ReviewReport:
 
 
 def review(
-    output: Path, destination: Path, *, to: QueueForm, quotas: Quotas, done: Collection[str] = frozenset()
+    output: Place, destination: Path, *, to: QueueForm, quotas: Quotas, done: Collection[str] = frozenset()
 ) -> ReviewReport:
     """Write an annotation queue: the sentences that are least sure, each by itself, in the order of need.
 

@@ -6,14 +6,18 @@ the store. Credentials, region and endpoint are boto3's own: its environment var
 
 import errno
 import os
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from pipeline.errors import InputError
 
 _NO_SUCH = {"404", "NoSuchKey", "NoSuchBucket", "NotFound"}
+_PRECONDITION = {"412", "PreconditionFailed"}
+_CONFLICTS_BORNE = 5
 _DENIED = {"401", "403", "AccessDenied", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"}
 
 
@@ -69,8 +73,64 @@ class Bucket:
             content: bytes = answer["Body"].read()
         return content
 
+    def read_whole(self, key: str) -> bytes:
+        """Give an object's bytes.
+
+        Raises:
+            OSError: when it is not there, or the store does not answer.
+        """
+        with _as_os_errors(self._place(key)):
+            content: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return content
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object whole, over whatever bore its key; the store checks the bytes that arrive.
+
+        Raises:
+            OSError: when the store does not take it.
+        """
+        with _as_os_errors(self._place(key)):
+            self._client.put_object(Bucket=self.name, Key=key, Body=content, ChecksumSHA256=_checksum(content))
+
+    def put_new(self, key: str, content: bytes) -> bool:
+        """Write an object whole if there is none of its key: of several writers one is told that it was written.
+
+        A writer may be told that it was not though it was, where the store's answer went missing and boto3 asked again.
+
+        Raises:
+            OSError: when the store does not take it.
+        """
+        conditions = {"IfNoneMatch": "*", "ChecksumSHA256": _checksum(content)}
+        with _as_os_errors(self._place(key)):
+            for left in reversed(range(_CONFLICTS_BORNE)):
+                try:
+                    self._client.put_object(Bucket=self.name, Key=key, Body=content, **conditions)
+                except self._client.exceptions.ClientError as error:
+                    code = error.response["Error"]["Code"]
+                    if code in _PRECONDITION:
+                        return False
+                    # Another writer's request was under way at the same time.
+                    if code != "ConditionalRequestConflict" or not left:
+                        raise
+                else:
+                    return True
+        return False
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if there is one.
+
+        Raises:
+            OSError: when the store does not do so.
+        """
+        with _as_os_errors(self._place(key)):
+            self._client.delete_object(Bucket=self.name, Key=key)
+
     def _place(self, key: str) -> str:
         return f"s3://{self.name}/{key}"
+
+
+def _checksum(content: bytes) -> str:
+    return b64encode(sha256(content).digest()).decode()
 
 
 @cache
@@ -107,6 +167,6 @@ def _os_error(response: Any, place: str) -> OSError:
         return FileNotFoundError(errno.ENOENT, "no such bucket or object", place)
     if code in _DENIED:
         return PermissionError(errno.EACCES, f"the store denies it ({code})", place)
-    if code in {"412", "PreconditionFailed"}:
+    if code in _PRECONDITION:
         return OSError(errno.ESTALE, "it has changed while it was being read", place)
     return OSError(errno.EIO, f"the store answers {code or 'with a fault'}", place)

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.places import Place
 from pipeline.readers.annotated import rows
 from pipeline.readers.fields import DUPLICATE_ID
 from pipeline.records import ParsePlace, ShardReport
@@ -76,7 +76,7 @@ class Standing:
 
 
 def look_over(
-    output: Path,
+    output: Place,
     reports: Sequence[ShardReport],
     *,
     current: Collection[ParsePlace],
@@ -135,7 +135,7 @@ def fingerprint(text: str | None) -> bytes:
     return b"" if text is None else sha256(text.encode()).digest()[:MARK_BYTES]
 
 
-def _documents(output: Path, report: ShardReport, place: ParsePlace) -> Iterator[tuple[str, StandingDocument, int]]:
+def _documents(output: Place, report: ShardReport, place: ParsePlace) -> Iterator[tuple[str, StandingDocument, int]]:
     """Give id, row and code points of each document of a shard."""
     columns = ("doc_id", "text_sha256", "source_uri", "meta", "n_chars")
     uris: dict[str, str] = {}
@@ -145,6 +145,6 @@ def _documents(output: Path, report: ShardReport, place: ParsePlace) -> Iterator
             yield doc_id, StandingDocument(place, mark, uris.setdefault(uri, uri), fingerprint(meta)), size
 
 
-def _letters(output: Path, report: ShardReport) -> Iterator[StandingLetter]:
+def _letters(output: Place, report: ShardReport) -> Iterator[StandingLetter]:
     for batch in rows(output / report.files["errors"].path, StandingLetter._fields):
         yield from map(StandingLetter, *(batch.column(name).to_pylist() for name in StandingLetter._fields))

@@ -11,13 +11,13 @@ The files outlive the process, not the machine, so they are not flushed to disk.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import orjson
 from pydantic import ValidationError
 
 from models.config import Config
+from pipeline import places
 from pipeline.durable import store_faults, write_lightly
 from pipeline.errors import ShardError
 from pipeline.planning import Plan
@@ -93,7 +93,7 @@ class Trials:
 
     def __init__(self, plan: Plan) -> None:
         """Take the plan; nothing is read or made yet."""
-        self._folder = Path(plan.config.output) / "_run" / TRIALS_NAME / str(plan.generation)
+        self._folder = places.place_at(plan.config.output) / "_run" / TRIALS_NAME / str(plan.generation)
         self._attempts = plan.config.executor.attempts
         self._allowed = plan.config.max_dead_letters
 
@@ -147,7 +147,7 @@ class Trials:
 
     def standing(self) -> dict[str, Trial]:
         """Give the trials in which a worker has died, by the shard's name."""
-        found = {path.stem: _read(path, Trial) for path in sorted(self._folder.glob("*.json"))}
+        found = {path.stem: _read(path, Trial) for path in places.files_at(self._folder, "*.json")}
         return {name: trial for name, trial in found.items() if trial is not None}
 
     def _common_fault(self, shard: Shard, trial: Trial) -> str | None:
@@ -161,19 +161,19 @@ class Trials:
             )
         return None
 
-    def _path(self, shard: Shard) -> Path:
+    def _path(self, shard: Shard) -> places.Place:
         return self._folder / f"{shard.name}.json"
 
-    def _mark(self, shard: Shard) -> Path:
+    def _mark(self, shard: Shard) -> places.Place:
         return self._folder / f"{shard.name}.mark"
 
 
-def _write(path: Path, value: Config) -> None:
+def _write(path: places.Place, value: Config) -> None:
     with store_faults(path):
         write_lightly(path, orjson.dumps(value.model_dump(mode="json")))
 
 
-def _read(path: Path, kind: type[Kind]) -> Kind | None:
+def _read(path: places.Place, kind: type[Kind]) -> Kind | None:
     """Read a file; None where there is none, or one that was cut with its machine."""
     try:
         return kind.model_validate_json(path.read_bytes())

@@ -108,7 +108,7 @@ class ShardWorker:
             on_cpu: lends the two for work on the CPU; None where they work there anyway.
         """
         parse, tag = _stages(plan.config, parser, tagger, step=Step.AS_PLANNED)
-        folder = RunFolder(Path(plan.config.output))
+        folder = RunFolder(plan.config.output)
 
         @contextmanager
         def back_off(step: Step) -> Iterator[tuple[Parse, Tag]]:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 from models.config import ConfigError
@@ -107,6 +108,9 @@ def _track(
     config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: RunFolder, manifest: Manifest
 ) -> None:
     """Log a run whose tagger came from the registry, once, linked to the version."""
+    if not isinstance(report.output, Path):
+        # What tells that a run is logged already, and waits for a server that is down, is a folder of the collection.
+        raise ConfigError("a run is recorded from the folder that it wrote, and this one wrote to S3")
     outbox = report.output / COLLECTION_OUTBOX
     place = outbox / str(manifest.generation)
     standing = standing_record(place)
@@ -118,7 +122,7 @@ def _track(
     # Copies: the next run writes over what stands in the collection, and the store may be down till then.
     files = [name for name in KEPT if (folder.run / name).exists()]
     for name in files:
-        shutil.copy(folder.run / name, place)
+        (place / name).write_bytes((folder.run / name).read_bytes())
     tell_ended(
         place,
         experiment=EXPERIMENT,

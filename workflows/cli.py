@@ -12,6 +12,7 @@ from workflows.console import Answer, explained_errors, give, set_environment
 
 if TYPE_CHECKING:
     from pipeline.config import AnnotateConfig
+    from pipeline.places import Place
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -19,6 +20,27 @@ GUARDED_ALIASES = ("champion", "previous")
 FOLDER = click.Path(path_type=Path, file_okay=False)
 EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+class _Collection(click.Path):
+    """An annotated collection: a folder that is there, or a URL of S3."""
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).startswith("s3://"):
+            return super().convert(value, param, ctx)
+        from pipeline.errors import InputError
+        from pipeline.places import place_at
+        from pipeline.urls import check_url
+
+        try:
+            check_url(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+        return place_at(value)
+
+
+COLLECTION = _Collection(path_type=Path, file_okay=False, exists=True)
 
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the job; may be given often."
@@ -79,7 +101,7 @@ def verb(
 
 @verb(example="concord annotate examples/news --output out/news")
 @click.argument("source", metavar="INPUT|JOB.yaml")
-@click.option("--output", "-o", help="Folder of the annotated collection; an unfinished run in it is resumed.")
+@click.option("--output", "-o", help="Folder or s3:// of the annotated collection; an unfinished run in it is resumed.")
 @click.option("--model", "-m", help="A folder, an embedded tagger, or models:/NAME@ALIAS.  [default: entities_en]")
 @click.option("--executor", type=click.Choice(["local", "ray"]), help="Where to work.  [default: local]")
 @click.option("--actors", type=click.IntRange(min=1), help="Workers of the Ray executor.  [default: 2]")
@@ -606,8 +628,8 @@ def sync(folders: tuple[Path, ...]) -> Answer:
 
 
 @verb(example="concord status out/news")
-@click.argument("output", type=EXISTING_FOLDER)
-def status(output: Path) -> Answer:
+@click.argument("output", type=COLLECTION)
+def status(output: "Place") -> Answer:
     """Say how far a run is."""
     from workflows import status as workflow
 
@@ -615,9 +637,9 @@ def status(output: Path) -> Answer:
 
 
 @verb(example="concord verify out/news")
-@click.argument("output", type=EXISTING_FOLDER)
+@click.argument("output", type=COLLECTION)
 @click.option("--shallow", is_flag=True, help="Look at names and sizes only, not into the files.")
-def verify(output: Path, *, shallow: bool) -> Answer:
+def verify(output: "Place", *, shallow: bool) -> Answer:
     """Check a finished run's files.
 
     They are compared with the run's manifest; exit code 1 when something is not as it should be.
@@ -628,16 +650,16 @@ def verify(output: Path, *, shallow: bool) -> Answer:
 
 
 @verb(example="concord diff out/monday out/tuesday --output out/diff.html")
-@click.argument("first", metavar="A", type=EXISTING_FOLDER)
-@click.argument("second", metavar="B", type=EXISTING_FOLDER)
+@click.argument("first", metavar="A", type=COLLECTION)
+@click.argument("second", metavar="B", type=COLLECTION)
 @click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Page to write, as HTML.")
 @click.option(
     "--top", "listed", type=click.IntRange(min=0), default=20, show_default=True, help="How many changes to list."
 )
-def diff(first: Path, second: Path, *, output: Path | None, listed: int) -> Answer:
+def diff(first: "Place", second: "Place", *, output: Path | None, listed: int) -> Answer:
     """Say what changed between two annotations.
 
-    A and B are the folders of finished runs. Documents are matched by id, those that are left by their text. Where the
+    A and B are the outputs of finished runs. Documents are matched by id, those that are left by their text. Where the
     text is the same, entities are compared by their offsets: only in A, only in B, with another label, with other
     ends; so are sentences, words, heads and all other columns of the words. The surest contradictions come first: a
     change is as sure as the lesser probability of the two sides. Documents with another text, and dead letters gained
@@ -665,11 +687,11 @@ id_option = click.option("--id", "ids", multiple=True, help="Only of this docume
 
 
 @verb(example="concord errors list out/news --stage read", group=errors, name="list")
-@click.argument("output", type=EXISTING_FOLDER)
+@click.argument("output", type=COLLECTION)
 @stage_option
 @error_option
 @id_option
-def list_errors(output: Path, **choice: tuple[str, ...]) -> Answer:
+def list_errors(output: "Place", **choice: tuple[str, ...]) -> Answer:
     """List the dead letters: place, stage, reason, tries and message.
 
     Options may be given often. With --json all letters come, with their whole messages.
@@ -681,12 +703,12 @@ def list_errors(output: Path, **choice: tuple[str, ...]) -> Answer:
 
 
 @verb(example="concord errors retry out/news --error parse_failed", group=errors)
-@click.argument("output", type=EXISTING_FOLDER)
+@click.argument("output", type=COLLECTION)
 @stage_option
 @error_option
 @id_option
 @set_option
-def retry(output: Path, *, overrides: tuple[str, ...], **choice: tuple[str, ...]) -> Answer:
+def retry(output: "Place", *, overrides: tuple[str, ...], **choice: tuple[str, ...]) -> Answer:
     """Try dead letters again, and nothing else.
 
     The run's own configuration is used; --set changes what decides no label, such as executor.kind. Parts without a
@@ -702,8 +724,8 @@ def retry(output: Path, *, overrides: tuple[str, ...], **choice: tuple[str, ...]
 
 
 @verb(example="concord report out/news")
-@click.argument("output", type=EXISTING_FOLDER)
-def report(output: Path) -> Answer:
+@click.argument("output", type=COLLECTION)
+def report(output: "Place") -> Answer:
     """Make a finished run's report anew."""
     from workflows import report as workflow
 
@@ -711,7 +733,7 @@ def report(output: Path) -> Answer:
 
 
 @verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")
-@click.argument("output", metavar="OUT", type=EXISTING_FOLDER)
+@click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option("--to", required=True, type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]))
 @click.option(
     "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
@@ -719,7 +741,7 @@ def report(output: Path) -> Answer:
 @click.option("--ids", type=EXISTING_FILE, help="Only these documents: one id a line, or an earlier export.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first so many documents.")
 def export(
-    output: Path,
+    output: "Place",
     *,
     to: Literal["conllu", "jsonl", "brat", "label-studio", "docbin"],
     destination: Path,
@@ -740,7 +762,7 @@ def export(
 
 
 @verb(example="concord review out/news --output queues/first.json --size 200 --per-type 80")
-@click.argument("output", metavar="OUT", type=EXISTING_FOLDER)
+@click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option(
     "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
 )
@@ -753,7 +775,7 @@ def export(
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides between equals.")
 @click.option("--done", multiple=True, type=EXISTING_FILE, help="Without these documents: an earlier queue, or ids.")
 def review(
-    output: Path,
+    output: "Place",
     *,
     destination: Path,
     size: int,

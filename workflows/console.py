@@ -9,9 +9,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from pipeline.urls import is_url
+
+if TYPE_CHECKING:
+    from pipeline.places import Place
 
 USAGE = 2
 NO_SPACE = 75
@@ -124,10 +129,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def near(path: Path) -> Path:
-    """Give a path as short as it can be typed here."""
+def near(path: "Place") -> "Place":
+    """Give a path as short as it can be typed here; a URL as it is."""
     here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    return path.relative_to(here) if isinstance(path, Path) and path.is_relative_to(here) else path
+
+
+def near_source(uri: str) -> str:
+    """Give the place of an input file as short as it can be typed here."""
+    return uri if is_url(uri) else str(near(Path(uri)))
 
 
 def _message(error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from models.labels import OUTSIDE
 from pipeline.durable import store_faults, write_over
 from pipeline.errors import PlanError
+from pipeline.places import Place
 from pipeline.readers.collection import Collection, open_collection
 from workflows.console import Answer, counted, indented, table
 from workflows.differences import CHANGES, LIMITS, Differences, EntityChange, Shared, Tally, find_differences
@@ -54,7 +55,7 @@ class Diff:
         )
 
 
-def run(first: Path, second: Path, *, listed: int, output: Path | None = None) -> Answer:
+def run(first: Place, second: Place, *, listed: int, output: Path | None = None) -> Answer:
     """Compare two annotated collections, and write the page if it has a place. Changes are no failure: exit code 0.
 
     Args:
@@ -76,7 +77,7 @@ def run(first: Path, second: Path, *, listed: int, output: Path | None = None) -
     return Answer(values=values, text=_describe(diff))
 
 
-def compare_collections(first: Path, second: Path, *, listed: int) -> Diff:
+def compare_collections(first: Place, second: Place, *, listed: int) -> Diff:
     """Compare two annotated collections; errors are those of ``run``, without the page's."""
     one, other = open_collection(first), open_collection(second)
     if one.manifest.schema_version != other.manifest.schema_version:

@@ -10,18 +10,19 @@ from pipeline.annotate import retry as try_again
 from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig
 from pipeline.letters import Choice, read_letters
+from pipeline.places import Place
 from pipeline.records import DeadLetter
 from pipeline.signatures import ResolvedTagger
 from workflows.annotate import describe
 from workflows.config import apply_overrides
-from workflows.console import Answer, counted, near, table
+from workflows.console import Answer, counted, near, near_source, table
 from workflows.progress import RunProgress
 
 SHOWN_LETTERS = 50
 MESSAGE_WIDTH = 100
 
 
-def list_letters(output: Path, choice: Choice) -> Answer:
+def list_letters(output: Place, choice: Choice) -> Answer:
     """List the dead letters that stand; works beside a running run.
 
     Raises:
@@ -46,7 +47,7 @@ def list_letters(output: Path, choice: Choice) -> Answer:
     )
 
 
-def retry(output: Path, choice: Choice, *, overrides: Sequence[str]) -> Answer:
+def retry(output: Place, choice: Choice, *, overrides: Sequence[str]) -> Answer:
     """Try dead letters again with the run's own configuration, and touch nothing else.
 
     Args:
@@ -71,10 +72,10 @@ def retry(output: Path, choice: Choice, *, overrides: Sequence[str]) -> Answer:
     return describe(report, config=config, tagger=tagger)
 
 
-def _describe(letters: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: Path) -> str:
+def _describe(letters: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: Place) -> str:
     rows = [
         (
-            f"{near(Path(letter.source_uri))}:{letter.position}",
+            f"{near_source(letter.source_uri)}:{letter.position}",
             letter.doc_id,
             letter.stage,
             letter.error,

@@ -8,6 +8,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from pipeline.export import ExportForm, ExportReport, export
+from pipeline.places import Place
 from pipeline.readers.ids import read_ids
 from pipeline.review import ReviewReport
 from pipeline.writers.label_studio import labeling_config
@@ -16,7 +17,7 @@ from workflows.console import Answer, counted, near
 LEFT_OUT = 3
 
 
-def run(output: Path, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
+def run(output: Place, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
     """Export a collection; documents whose texts are gone end with exit code 3.
 
     Raises:

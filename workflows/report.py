@@ -1,12 +1,11 @@
 """The report of a finished run, made anew."""
 
-from pathlib import Path
-
+from pipeline.places import Place
 from pipeline.report import write_report
 from workflows.console import Answer
 
 
-def run(output: Path) -> Answer:
+def run(output: Place) -> Answer:
     """Write the report over an earlier one and give its place.
 
     Raises:

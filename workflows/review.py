@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pipeline.places import Place
 from pipeline.readers.ids import read_ids
 from pipeline.review import Choice, QueueForm, Quotas, ReviewReport, review
 from workflows.console import Answer, counted, near, table
@@ -12,7 +13,7 @@ from workflows.export import written
 _SHOWN = 10
 
 
-def run(output: Path, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
+def run(output: Place, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
     """Write a queue; documents whose texts are gone end with exit code 3.
 
     Args:

@@ -1,17 +1,17 @@
 """How far a run is, from its plan and its commits alone."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from pipeline.commits import RunFolder, total
 from pipeline.counts import backed_off
+from pipeline.places import Place
 from pipeline.trials import Trials
 from workflows.console import Answer, table
 from workflows.summary import component, equation
 
 
-def run(output: Path) -> Answer:
+def run(output: Place) -> Answer:
     """Say how much of a run is committed; works beside a running one.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
@@ -12,10 +11,10 @@ from pipeline.annotate import RunReport
 from pipeline.commits import Manifest
 from pipeline.config import AnnotateConfig
 from pipeline.counts import backed_off
+from pipeline.places import Place, readable
 from pipeline.planning import Plan
 from pipeline.signatures import ComponentIdentity
-from pipeline.urls import is_url
-from workflows.console import counted, indented, near, table
+from workflows.console import counted, indented, near, near_source, table
 
 STAGES = ("read", "parse", "tag", "write")
 LEAST_SECONDS = 0.1
@@ -99,14 +98,14 @@ def _backed_off(manifest: Manifest) -> str:
     return f"{told}\n" + indented("\n".join(lines))
 
 
-def _rows(parts: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def _rows(parts: Sequence[Place]) -> Iterator[dict[str, Any]]:
     for part in parts:
-        yield from pq.read_table(part).to_pylist()
+        yield from pq.read_table(readable(part)).to_pylist()
 
 
 def _letter_line(row: Mapping[str, Any]) -> str:
     uri, message = row["source_uri"], row["message"]
-    place = uri if is_url(uri) else str(near(Path(uri)))
+    place = near_source(uri)
     told = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {row['position']}: {message}"
     return shorten(f"{row['stage']}: {told}", LETTER_WIDTH, placeholder=" ...")
 
@@ -155,7 +154,7 @@ def _frequent_names(report: RunReport, manifest: Manifest) -> dict[str, list[tup
     """Give the most frequent names of each type, of equals the first in the alphabet."""
     counts: Counter[tuple[str, str]] = Counter()
     for part in manifest.files("entities"):
-        columns = pq.read_table(report.output / part.path, columns=["label", "text"])
+        columns = pq.read_table(readable(report.output / part.path), columns=["label", "text"])
         for group in columns.group_by(["label", "text"]).aggregate([([], "count_all")]).to_pylist():
             counts[group["label"], " ".join(group["text"].split())] += group["count_all"]
     frequent: dict[str, list[tuple[str, int]]] = {}

@@ -1,13 +1,13 @@
 """Whether an output folder holds what its manifest says."""
 
 from dataclasses import asdict
-from pathlib import Path
 
 from pipeline.commits import verify
+from pipeline.places import Place
 from workflows.console import Answer, counted, table
 
 
-def run(output: Path, *, deep: bool) -> Answer:
+def run(output: Place, *, deep: bool) -> Answer:
     """Compare a finished run with its manifest; findings end with exit code 1.
 
     Raises:

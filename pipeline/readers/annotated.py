@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
+from pipeline.places import Place, readable
 
 # Rows decoded at once; a document's rows stay together however many batches they span.
 _BATCH_ROWS = 16_384
@@ -63,10 +63,10 @@ _COLUMNS = (
 )
 
 
-def read_documents(part: Path) -> Iterator[TokenDocument]:
+def read_documents(part: Place) -> Iterator[TokenDocument]:
     """Read a part of the table of tokens; a document without a token does not come up.
 
-    Memory holds one document and one batch of rows.
+    Memory holds one document and one batch of rows; of a part in S3, all its bytes.
 
     Raises:
         IntegrityError: when the file is missing or broken.
@@ -102,27 +102,27 @@ def spaced(tokens: Sequence[AnnotatedToken]) -> Iterator[tuple[str, str]]:
         begin, end = token.start_char, token.end_char
 
 
-def rows(part: Path, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def rows(part: Place, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Read some columns of a part, a batch at a time; pages are checked against bit rot.
 
     Raises:
         IntegrityError: when the file is missing or broken.
     """
     try:
-        with pq.ParquetFile(part, page_checksum_verification=True) as file:
+        with pq.ParquetFile(readable(part), page_checksum_verification=True) as file:
             yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
     except (OSError, pa.ArrowInvalid) as error:
         raise IntegrityError(f"{part}: cannot be read: {error}") from error
 
 
-def read_part(part: Path, columns: Sequence[str] | None = None) -> pa.Table:
+def read_part(part: Place, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a part, or some columns of it, at once; pages are checked against bit rot.
 
     Raises:
         IntegrityError: when the file is missing or broken.
     """
     try:
-        with pq.ParquetFile(part, page_checksum_verification=True) as file:
+        with pq.ParquetFile(readable(part), page_checksum_verification=True) as file:
             return file.read(columns=None if columns is None else list(columns))
     except (OSError, pa.ArrowException) as error:
         raise IntegrityError(f"{part}: cannot be read: {error}; check the folder with 'concord verify'") from error

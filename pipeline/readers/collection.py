@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from pipeline.commits import Manifest, RunFolder
 from pipeline.errors import PlanError
+from pipeline.places import Place
 from pipeline.planning import Plan
 from pipeline.readers.annotated import read_part
 from pipeline.schema import SCHEMAS
@@ -22,11 +22,11 @@ class Collection:
         plan: of the generation that the manifest stands for.
     """
 
-    output: Path
+    output: Place
     manifest: Manifest
     plan: Plan
 
-    def parts(self, table: str) -> list[Path]:
+    def parts(self, table: str) -> list[Place]:
         """Give the places of a table's parts, in the shards' order."""
         return [self.output / part.path for part in self.manifest.files(table)]
 
@@ -45,7 +45,7 @@ class Collection:
         return read_part(self.output / part.path, columns)
 
 
-def open_collection(output: Path) -> Collection:
+def open_collection(output: Place) -> Collection:
     """Open the folder of a finished run; a newer generation that is under way in it does not count yet.
 
     Raises:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
+from pipeline.places import Place
 from pipeline.readers.annotated import rows
 from pipeline.readers.collection import Collection
 from pipeline.records import ShardReport
@@ -110,7 +110,7 @@ def read_collection(
         yield from _read_shard(collection.output, report, wanted)
 
 
-def _read_shard(output: Path, report: ShardReport, wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
+def _read_shard(output: Place, report: ShardReport, wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
     places = {name: output / part.path for name, part in report.files.items()}
     sentences = _RowStream(places["sentences"], SentenceRow)
     tokens = _RowStream(places["tokens"], TokenRow)
@@ -134,7 +134,7 @@ def _read_shard(output: Path, report: ShardReport, wanted: Callable[[str], bool]
 RowT = TypeVar("RowT", bound=NamedTuple)
 
 
-def _all_rows(part: Path, kind: type[RowT]) -> Iterator[RowT]:
+def _all_rows(part: Place, kind: type[RowT]) -> Iterator[RowT]:
     for batch in rows(part, kind._fields):
         yield from map(kind._make, _by_row(batch))
 
@@ -142,7 +142,7 @@ def _all_rows(part: Path, kind: type[RowT]) -> Iterator[RowT]:
 class _RowStream(Generic[RowT]):
     """The rows of a part, taken from the first on."""
 
-    def __init__(self, part: Path, kind: type[RowT]) -> None:
+    def __init__(self, part: Place, kind: type[RowT]) -> None:
         self._part = part
         self._kind = kind
         self._batches = rows(part, kind._fields)

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from pipeline.durable import file_sha256, reach, stage, store_faults, swap_in
 from pipeline.errors import IntegrityError
+from pipeline.places import Place
 from pipeline.records import PartFile
 
 # Measured: 64 k rows let readers skip most of a file, smaller groups cost space and time.
@@ -15,7 +16,7 @@ ROW_GROUP_ROWS = 65_536
 _COMPRESSION_LEVEL = 3
 
 
-def write_part(table: pa.Table, *, output: Path, staging: Path, name: str, shard: str, generation: int) -> PartFile:
+def write_part(table: pa.Table, *, output: Place, staging: Path, name: str, shard: str, generation: int) -> PartFile:
     """Write a table as ``OUT/<name>/part-<shard>-g<generation>-<hash>.parquet`` and give what was written.
 
     The bytes go to a staged file, are flushed to disk and read back before the file takes its name. That a part
@@ -23,7 +24,7 @@ def write_part(table: pa.Table, *, output: Path, staging: Path, name: str, shard
 
     Args:
         output: the output folder.
-        staging: a folder on the same file system for unfinished files.
+        staging: a folder for unfinished files, on the same file system where the output lies on one.
         name: the table's name.
         shard: the shard's name, as in ``00007``.
 

@@ -49,6 +49,16 @@ def contents(url: str) -> dict[str, bytes]:
     return {item.key.removeprefix(f"{place['Key']}/"): get(f"{bucket}/{item.key}") for item in found}
 
 
+def states(url: str) -> dict[str, object]:
+    """Give etag and time of every object below a URL, by its path below it."""
+    place = split(url)
+    listed = s3.client(os.getpid()).list_objects_v2(Bucket=place["Bucket"], Prefix=f"{place['Key']}/")
+    return {
+        found["Key"].removeprefix(f"{place['Key']}/"): (found["ETag"], found["LastModified"])
+        for found in listed["Contents"]
+    }
+
+
 class WebServer(ThreadingHTTPServer):
     """A server of a few files in memory; ``answers`` gives the status of a path that has none."""
 

@@ -92,6 +92,13 @@ def test_a_run_with_a_model_from_elsewhere_is_not_logged(collection: Path, tiny_
     assert not (collection.parent / "out" / "_run" / "tracking").exists()
 
 
+def test_a_run_that_wrote_to_s3_is_whole_and_not_logged(collection: Path, s3_url: str) -> None:
+    result = concord("annotate", collection, "-o", f"{s3_url}/out", "-m", "models:/tiny@live")
+    assert result.exit_code == 0, result.output
+    assert "Warning: the run is done and whole, but there is no record of it for MLflow" in result.stderr
+    assert annotation_runs() == []
+
+
 def test_a_store_that_is_down_before_the_run_ends_it_in_seconds(collection: Path) -> None:
     assert annotate(collection).exit_code == 0
     started = time.monotonic()
