@@ -18,6 +18,7 @@ from pipeline.errors import ConcordError, InputError, StoreError
 from pipeline.s3 import Bucket
 from pipeline.urls import without_secrets
 
+_S3_SCHEME = "s3://"
 _ETAG_KEYS = ("ETag", "etag", "Content-MD5", "Digest")
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified", "created")
 _REFUSED = {401, 403, 404, 405, 410}
@@ -43,8 +44,8 @@ def look(url: str) -> FileState | None:
         InputError: when it may not be looked at.
         StoreError: when its store cannot be reached.
     """
-    store, path = _located(url)
     with _told(url):
+        store, path = _located(url)
         return store.look(path)
 
 
@@ -55,8 +56,8 @@ def walk(url: str) -> Iterator[tuple[str, FileState]]:
         InputError: when it may not be listed.
         StoreError: when its store cannot be reached.
     """
-    store, path = _located(url)
     with _told(url):
+        store, path = _located(url)
         for below, state in store.walk(path.rstrip("/")):
             yield f"{url.rstrip('/')}/{below}", state
 
@@ -115,9 +116,11 @@ class _S3:
 class _Driver:
     """A store behind its driver of fsspec."""
 
-    def __init__(self, scheme: str) -> None:
+    def __init__(self, url: str) -> None:
+        scheme = url.partition("://")[0]
         try:
-            self._files = fsspec.filesystem(scheme, use_listings_cache=False)
+            # Some drivers take host and port from the URL.
+            self._files, _ = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except ValueError:
             raise InputError(
                 f"{scheme}://: no driver knows this scheme; give a path, s3://, https:// or gs://"
@@ -203,13 +206,10 @@ class _Ranges(io.RawIOBase):
 
 def _located(url: str) -> tuple[_Store, str]:
     """Give the store of a URL and the path that it takes."""
-    scheme, _, path = url.partition("://")
-    return _store(scheme), path if scheme == "s3" else url
-
-
-def _store(scheme: str) -> _Store:
+    if url.startswith(_S3_SCHEME):
+        return _S3(), url.removeprefix(_S3_SCHEME)
     # Made anew each time: fsspec keeps the connections, and knows a forked process from its parent.
-    return _S3() if scheme == "s3" else _Driver(scheme)
+    return _Driver(url), url
 
 
 def _state(found: Mapping[str, Any]) -> FileState:
@@ -246,13 +246,14 @@ def _told(url: str) -> Iterator[None]:
 
 def _fault(url: str, error: Exception) -> ConcordError:
     status = _status(error)
-    reason = f"status {status}" if status else without_secrets(getattr(error, "strerror", None) or str(error))
-    if status in _REFUSED or isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-        return InputError(f"{url}: cannot be read ({reason}); check that it is there and may be read")
+    told = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
     kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+    reason = f"status {status}" if status else f"{kind}{without_secrets(told)}"
+    # A TypeError is what a driver raises that needs more than the URL tells.
+    if status in _REFUSED or isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | TypeError):
+        return InputError(f"{url}: cannot be read ({reason}); check that it is there and may be read")
     return StoreError(
-        f"{url}: reading failed ({kind}{reason}); see that its host and the network are up, then run the same command "
-        "again"
+        f"{url}: reading failed ({reason}); see that its host and the network are up, then run the same command again"
     )
 
 

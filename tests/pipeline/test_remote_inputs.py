@@ -246,6 +246,7 @@ def test_a_place_without_files_is_refused(tmp_path: Path, s3_url: str, where: st
         ("gs://bucket/in.jsonl", "gcsfs"),
         ("nosuch://host/in.jsonl", "no driver knows this scheme"),
         ("http:///in.jsonl", "expected a host"),
+        ("github://owner/in.jsonl", "missing .* arguments: 'org' and 'repo'"),
     ],
 )
 def test_urls_that_cannot_be_used_are_refused_without_their_secret(tmp_path: Path, where: str, expected: str) -> None:
