@@ -46,6 +46,11 @@ def test_every_verb_over_a_collection_takes_its_url(
     concord("annotate", source, "-o", tmp_path / "out", "-m", tiny_bundle)
     difference = concord("diff", tmp_path / "out", output)
     assert output in difference
+    assert answer("errors", "list", output)["letters"] == []
+    concord("export", output, "--to", "jsonl", "-o", tmp_path / "exported.jsonl")
+    assert len((tmp_path / "exported.jsonl").read_text().splitlines()) == 2
+    concord("review", output, "--to", "jsonl", "-o", tmp_path / "queue.jsonl", "--size", 1)
+    assert len((tmp_path / "queue.jsonl").read_text().splitlines()) == 1
 
     part = next(name for name in stores.contents(output) if name.startswith("entities/"))
     stores.remove(f"{output}/{part}")
