@@ -2,8 +2,10 @@
 
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from heads import Head, ray_head
@@ -35,8 +37,19 @@ def ray_address(ray_cluster: Head) -> str:
 @pytest.fixture(scope="session")
 def s3_address() -> Iterator[str]:
     """Give the address of a server on loopback that speaks the protocol of S3, for all tests of the session."""
-    from moto.server import ThreadedMotoServer
+    from moto.moto_server import threaded_moto_server
+    from moto.server import DomainDispatcherApplication, ThreadedMotoServer
 
+    deciding = threading.Lock()
+
+    class OneAtATime(DomainDispatcherApplication):
+        """S3 decides conditions one write after the other; moto looks and writes in two steps."""
+
+        def __call__(self, *request: Any) -> Any:
+            with deciding:
+                return super().__call__(*request)
+
+    threaded_moto_server.DomainDispatcherApplication = OneAtATime
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
