@@ -51,7 +51,7 @@ class ShardError(ConcordError):
 
 
 class ShortageError(ConcordError):
-    """Memory has run out; the worker tries smaller batches."""
+    """Memory has run out: the worker tries smaller batches, and gives up where single documents find none."""
 
 
 class IntegrityError(ConcordError):

@@ -252,6 +252,7 @@ class CommitStage:
         Raises:
             ReconciliationError: when a record of the shard is missing or came twice; nothing is written then.
             StoreError: when there is no space; nothing is committed then.
+            ShortageError: when memory runs out.
         """
         documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         tables, annotated, refused = self._tabulate(documents)
@@ -298,7 +299,8 @@ class CommitStage:
         pieces = [annotated_tables([], **self._signed)]
 
         def tabulate(group: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
-            pieces.append(annotated_tables(group, **self._signed))
+            with shortages():
+                pieces.append(annotated_tables(group, **self._signed))
             return group
 
         results = _in_bulk(documents, tabulate, _write_letter)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 TRIALS_NAME = "trials"
 DEATHS_ALONE = 2
 """A signal from outside may hit any document once."""
-_LEAST_QUARANTINE = 5
+_LEAST_LEFT_OUT = 5
 
 Kind = TypeVar("Kind", bound=Config)
 Stage = Literal["parse", "tag"]
@@ -150,11 +150,15 @@ class Trials:
         found = {path.stem: _read(path, Trial) for path in places.files_at(self._folder, "*.json")}
         return {name: trial for name, trial in found.items() if trial is not None}
 
+    def are_too_many(self, left_out: int, shard: Shard) -> bool:
+        """Say whether so many documents of a shard can hardly be to blame themselves."""
+        return left_out > max(_LEAST_LEFT_OUT, self._allowed * shard.records)
+
     def _common_fault(self, shard: Shard, trial: Trial) -> str | None:
         """Say why the deaths are hardly the fault of single documents; None where they may be."""
         if trial.deaths >= 2 * self._attempts:
             return f"{trial.deaths} times, and not at one of its documents, but while it loaded, read or wrote"
-        if len(trial.quarantined) > max(_LEAST_QUARANTINE, self._allowed * shard.records):
+        if self.are_too_many(len(trial.quarantined), shard):
             return (
                 f"at {len(trial.quarantined)} documents, each alone: that is the machine, the model or "
                 "executor.shard_seconds rather than the documents; --set max_dead_letters=1 goes on all the same"

@@ -43,6 +43,7 @@ Committed = Callable[[Shard], ShardReport | None]
 Lend = Callable[[], AbstractContextManager[tuple[DocumentParser, DocumentTagger]]]
 BackOff = Callable[[Step], AbstractContextManager[tuple[Parse, Tag]]]
 
+_OUT_OF_MEMORY = "out_of_memory"
 _LEFT_OUT = {
     "worker_died": "its worker died each time it was alone at work; mend or leave out the document, or give workers "
     "more memory",
@@ -141,6 +142,7 @@ class ShardWorker:
         Raises:
             ReconciliationError: when a record is missing or came twice.
             StoreError: when there is no space.
+            ShortageError: when there is no memory, even for single documents.
         """
         standing = self.committed(shard)
         if standing is not None:
@@ -198,8 +200,13 @@ class ShardWorker:
                 yield stages
 
     def _one_by_one(self, shard: Shard, records: Sequence[Record], trial: Trial, clock: "_Clock") -> list[Outcome]:
-        """Do each document alone, but for those that workers have died of."""
+        """Do each document alone, but for those that workers have died of.
+
+        Raises:
+            ShortageError: when there is no memory for so many that it is hardly they that are too large.
+        """
         outcomes: list[Outcome] = []
+        short = 0
         with self.back_off(Step.ALONE) as (parse, tag):
             for number, record in enumerate(records):
                 suspect = trial.quarantined.get(number)
@@ -208,8 +215,19 @@ class ShardWorker:
                 elif suspect is not None:
                     outcomes.append(_quarantined(record, suspect))
                 else:
-                    outcomes += self._alone(shard, number, record, parse=parse, tag=tag, clock=clock)
+                    done = self._alone(shard, number, record, parse=parse, tag=tag, clock=clock)
+                    short += sum(isinstance(one, DeadLetter) and one.error == _OUT_OF_MEMORY for one in done)
+                    self._check_memory(shard, short)
+                    outcomes += done
         return outcomes
+
+    def _check_memory(self, shard: Shard, short: int) -> None:
+        if self._trials.are_too_many(short, shard):
+            raise ShortageError(
+                f"shard {shard.name}: no memory for {short} documents, each alone: that is the machine rather than the "
+                "documents; give workers more memory and run the command again, or leave them all out by "
+                "--set max_dead_letters=1"
+            )
 
     def _alone(
         self, shard: Shard, number: int, record: Document | ParsedDocument, *, parse: Parse, tag: Tag, clock: "_Clock"
@@ -223,7 +241,7 @@ class ShardWorker:
                 return tag(parsed)
         except ShortageError as error:
             message = f"{error}; alone it found no memory; mend or leave out the document, or give workers more memory"
-            return [left_out(record, stage=stage, error="out_of_memory", message=message)]
+            return [left_out(record, stage=stage, error=_OUT_OF_MEMORY, message=message)]
 
 
 def build_worker(plan: Plan) -> ShardWorker:

@@ -22,6 +22,7 @@ from pipeline.errors import ShardError, ShortageError
 from pipeline.memory import shortages
 from pipeline.planning import Plan
 from pipeline.records import ShardReport
+from pipeline.schema import annotated_tables
 from pipeline.trials import Cause, Place, Trial, Trials
 from pipeline.worker import ShardWorker
 
@@ -152,6 +153,31 @@ def test_a_machine_that_kills_at_every_document_fails_the_shard(source: Path, tm
     with pytest.raises(ShardError, match="died at 6 documents"):
         charge_alone(trials, plan, 5)
     assert trials.standing() == {}
+
+
+def test_a_machine_without_memory_for_any_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
+    runs.steer(source, documents=0)
+    config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
+    with pytest.raises(ShortageError, match="no memory for 6 documents, each alone"):
+        runs.run_job(config)
+    source.with_name("fakes.json").unlink()
+    assert runs.run_job(config).dead_letters == 0
+
+
+def test_a_lack_of_memory_while_rows_are_made_is_no_documents_fault(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(documents: list[Any], **signed: str) -> Any:
+        if documents:
+            raise MemoryError
+        return annotated_tables(documents, **signed)
+
+    config = runs.job(source, tmp_path / "out")
+    monkeypatch.setattr("pipeline.stages.annotated_tables", without_memory)
+    with pytest.raises(ShortageError):
+        runs.run_job(config)
+    monkeypatch.undo()
+    assert runs.run_job(config).dead_letters == 0
 
 
 def test_a_trial_that_was_cut_is_none(source: Path, tmp_path: Path) -> None:
