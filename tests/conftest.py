@@ -2,9 +2,11 @@
 
 import logging
 import os
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,8 +63,10 @@ def s3_address() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3_url(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def s3_url(s3_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Give the URL of an empty bucket, with credentials for it in the environment."""
+    # Processes that are killed leave their staging folders behind.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_address)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some-secret")
