@@ -1,16 +1,21 @@
-"""Parses of earlier generations, read back from the table of tokens."""
+"""Parses as tables: those of earlier generations, and those that one worker hands over to another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+
+import pyarrow as pa
 
 from pipeline.commits import RunFolder
-from pipeline.places import Place
 from pipeline.readers.annotated import read_part
 from pipeline.records import Document, ParsedDocument, ParsedSentence, ParsedWord, ParsePlace
+from pipeline.schema import SCHEMAS
 
-_WORD_COLUMNS = ("start_char", "end_char", "text", "word", "lemma", "upos", "xpos", "feats", "head", "deprel")
+_COLUMNS = {
+    "documents": ("doc_id", "text_sha256", "n_sentences", "n_tokens"),
+    "sentences": ("n_tokens", "continues"),
+    "tokens": ("start_char", "end_char", "text", "word", "lemma", "upos", "xpos", "feats", "head", "deprel"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,35 @@ class _Rows:
     tokens: slice
 
 
+class Parses:
+    """The parses in the tables of some documents, their sentences and their words."""
+
+    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
+        """Take tables as ``parse_tables`` gives them; further columns and tables do no harm."""
+        documents, sentences, tokens = (
+            [tables[name].column(column).to_pylist() for column in columns] for name, columns in _COLUMNS.items()
+        )
+        self._sentences = list(zip(*sentences, strict=True))
+        self._words = tokens
+        self._rows: dict[str, _Rows] = {}
+        sentence = token = 0
+        for doc_id, digest, n_sentences, n_tokens in zip(*documents, strict=True):
+            self._rows[doc_id] = _Rows(digest, slice(sentence, sentence + n_sentences), slice(token, token + n_tokens))
+            sentence, token = sentence + n_sentences, token + n_tokens
+
+    def find(self, document: Document) -> ParsedDocument | None:
+        """Give a document's parse, unless none is here or it is of another text."""
+        rows = self._rows.get(document.doc_id)
+        if rows is None or rows.text_sha256 != _digest(document):
+            return None
+        words = zip(*(column[rows.tokens] for column in self._words), strict=True)
+        sentences = tuple(
+            ParsedSentence(words=tuple(ParsedWord(*next(words)) for _ in range(length)), continues=continues)
+            for length, continues in self._sentences[rows.sentences]
+        )
+        return ParsedDocument(document=document, sentences=sentences)
+
+
 class StoredParses:
     """The parses that some committed shards hold, by document."""
 
@@ -31,7 +65,7 @@ class StoredParses:
         Raises:
             IntegrityError: when a commit or part is gone or cannot be read.
         """
-        self._shards = [_StoredShard(folder, place) for place in places]
+        self._shards = [Parses(_stored_tables(folder, place)) for place in places]
 
     def find(self, document: Document) -> ParsedDocument | None:
         """Give a document's parse, unless none stands or it is of another text."""
@@ -42,31 +76,37 @@ class StoredParses:
         return None
 
 
-class _StoredShard:
-    def __init__(self, folder: RunFolder, place: ParsePlace) -> None:
-        report = folder.built_on(place.shard, generation=place.generation)
-        tables = {name: folder.output / report.files[name].path for name in ("documents", "sentences", "tokens")}
-        documents = _columns(tables["documents"], ("doc_id", "text_sha256", "n_sentences", "n_tokens"))
-        self._sentences = list(zip(*_columns(tables["sentences"], ("n_tokens", "continues")), strict=True))
-        self._words = _columns(tables["tokens"], _WORD_COLUMNS)
-        self._rows: dict[str, _Rows] = {}
-        sentence = token = 0
-        for doc_id, digest, sentences, tokens in zip(*documents, strict=True):
-            self._rows[doc_id] = _Rows(digest, slice(sentence, sentence + sentences), slice(token, token + tokens))
-            sentence, token = sentence + sentences, token + tokens
+def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
+    """Give the tables that ``Parses`` reads.
 
-    def find(self, document: Document) -> ParsedDocument | None:
-        rows = self._rows.get(document.doc_id)
-        if rows is None or rows.text_sha256 != sha256(document.text.encode()).hexdigest():
-            return None
-        words = zip(*(column[rows.tokens] for column in self._words), strict=True)
-        sentences = tuple(
-            ParsedSentence(words=tuple(ParsedWord(*next(words)) for _ in range(length)), continues=continues)
-            for length, continues in self._sentences[rows.sentences]
-        )
-        return ParsedDocument(document=document, sentences=sentences)
+    Raises:
+        ValueError: for text that cannot be written (UnicodeEncodeError for a lone surrogate).
+    """
+    sentences = [sentence for document in parsed for sentence in document.sentences]
+    words = [word for sentence in sentences for word in sentence.words]
+    values = {
+        "documents": {
+            "doc_id": [document.document.doc_id for document in parsed],
+            "text_sha256": [_digest(document.document) for document in parsed],
+            "n_sentences": [len(document.sentences) for document in parsed],
+            "n_tokens": [sum(len(sentence.words) for sentence in document.sentences) for document in parsed],
+        },
+        "sentences": {
+            "n_tokens": [len(sentence.words) for sentence in sentences],
+            "continues": [sentence.continues for sentence in sentences],
+        },
+        "tokens": {name: [getattr(word, name) for word in words] for name in _COLUMNS["tokens"]},
+    }
+    return {
+        name: pa.table(values[name], schema=pa.schema([SCHEMAS[name].field(column) for column in columns]))
+        for name, columns in _COLUMNS.items()
+    }
 
 
-def _columns(path: Place, names: Sequence[str]) -> list[list[Any]]:
-    table = read_part(path, names)
-    return [table.column(name).to_pylist() for name in names]
+def _stored_tables(folder: RunFolder, place: ParsePlace) -> dict[str, pa.Table]:
+    report = folder.built_on(place.shard, generation=place.generation)
+    return {name: read_part(folder.output / report.files[name].path, columns) for name, columns in _COLUMNS.items()}
+
+
+def _digest(document: Document) -> str:
+    return sha256(document.text.encode()).hexdigest()
