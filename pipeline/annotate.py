@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 import orjson
 import yaml
@@ -18,7 +19,7 @@ from pipeline.config import AnnotateConfig
 from pipeline.durable import store_faults, write_over
 from pipeline.errors import StoreError
 from pipeline.executors.auth import settle_auth_mode
-from pipeline.executors.base import BuildWorker, Executor
+from pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
 from pipeline.executors.local import LocalExecutor
 from pipeline.generations import Planner
 from pipeline.inputs import absolute, absolute_input, absolute_output
@@ -28,7 +29,7 @@ from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.report import write_report
 from pipeline.signatures import ComponentIdentity, ResolvedTagger
-from pipeline.worker import Timings, build_worker
+from pipeline.worker import Timings, build_parse_worker, build_worker
 
 _STAGES = ("read", "parse", "tag", "write")
 
@@ -55,6 +56,7 @@ class RunReport:
         seconds: by stage, summed over the shards and workers of this call.
         wall_seconds: of this call's work on shards.
         words: annotated by this call.
+        replaced: workers of this call that others took the place of, by cause; see Executor.
         report: the HTML report, if there is one.
         exit_code: 0, or 3 when more records ended as dead letters than the configuration allows.
     """
@@ -71,6 +73,7 @@ class RunReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     wall_seconds: float = 0.0
     words: int = 0
+    replaced: Mapping[str, int] = field(default_factory=dict)
     report: Place | None = None
     exit_code: int = 0
 
@@ -87,6 +90,7 @@ def annotate(
     progress: Callable[[Progress], None] | None = None,
     parser: ComponentIdentity | None = None,
     build: BuildWorker = build_worker,
+    build_parse: BuildParseWorker = build_parse_worker,
 ) -> RunReport:
     """Annotate what the output folder does not hold yet, and finish the run.
 
@@ -95,7 +99,7 @@ def annotate(
     Args:
         progress: called in this process.
         parser: which parser ``build`` loads; that of the configuration if None.
-        build: makes the worker, in the process where it works.
+        build, build_parse: make the worker, and one that parses for others, in the process where it works.
 
     Raises:
         PlanError, InputError, ModelError, ConfigError: when the job cannot run as it is.
@@ -109,7 +113,8 @@ def annotate(
     plan = planner.settle()
     folder.freeze(plan)
     planner.hashes.keep(staging=folder.staging)
-    return _carry_out(config, plan, folder=folder, progress=progress, build=build)
+    executor = partial(_executor, config, build, build_parse)
+    return _carry_out(config, plan, folder=folder, progress=progress, executor=executor)
 
 
 def retry(
@@ -120,6 +125,7 @@ def retry(
     progress: Callable[[Progress], None] | None = None,
     parser: ComponentIdentity | None = None,
     build: BuildWorker = build_worker,
+    build_parse: BuildParseWorker = build_parse_worker,
 ) -> RunReport:
     """Try dead letters of a finished run again, and leave everything else as it is.
 
@@ -138,7 +144,8 @@ def retry(
     folder = RunFolder(config.output)
     plan = Planner(config, folder, tagger=tagger, parser=parser).retry(choice)
     folder.freeze(plan)
-    return _carry_out(config, plan, folder=folder, progress=progress, build=build)
+    executor = partial(_executor, config, build, build_parse)
+    return _carry_out(config, plan, folder=folder, progress=progress, executor=executor)
 
 
 def _carry_out(
@@ -147,7 +154,7 @@ def _carry_out(
     *,
     folder: RunFolder,
     progress: Callable[[Progress], None] | None,
-    build: BuildWorker,
+    executor: Callable[[], Executor],
 ) -> RunReport:
     """Have the shards of a frozen plan done that are not, and finish the run."""
     kept, done = folder.kept(plan), folder.done(plan)
@@ -159,7 +166,7 @@ def _carry_out(
         tally.tell()
         if left:
             folder.withdraw(left, generation=plan.generation)
-            _work(plan, left, folder=folder, executor=_executor(config, build), tally=tally)
+            _work(plan, left, folder=folder, executor=executor(), tally=tally)
         folder.finish(plan)
     report = folder.run / "report.html"
     if config.report and not (finished and report.exists()):
@@ -193,14 +200,14 @@ def _absolute(config: AnnotateConfig) -> AnnotateConfig:
     return config.model_copy(update={**paths, "parser": parser})
 
 
-def _executor(config: AnnotateConfig, build: BuildWorker) -> Executor:
+def _executor(config: AnnotateConfig, build: BuildWorker, build_parse: BuildParseWorker) -> Executor:
     if config.executor.kind == "local":
         return LocalExecutor(build=build)
     settle_auth_mode(os.environ.get("RAY_ADDRESS"))
     # Importing Ray takes seconds, and a finished run needs none.
     from pipeline.executors.ray_cluster import RayExecutor
 
-    return RayExecutor(config.executor, build=build)
+    return RayExecutor(config.executor, build=build, build_parse=build_parse)
 
 
 class _Tally:
@@ -212,6 +219,7 @@ class _Tally:
         self.words = 0
         self.seconds = dict.fromkeys(_STAGES, 0.0)
         self.wall_seconds = 0.0
+        self.replaced: Mapping[str, int] = {}
         self._plan = plan
         self._shards_done = len(reports)
         self._read_done = sum(report.read for report in reports)
@@ -241,7 +249,7 @@ class _Tally:
 def _work(plan: Plan, left: Sequence[Shard], *, folder: RunFolder, executor: Executor, tally: _Tally) -> None:
     start = time.perf_counter()
     try:
-        executor.run(plan, left, tally.take)
+        tally.replaced = executor.run(plan, left, tally.take)
     finally:
         tally.wall_seconds = time.perf_counter() - start
         # Times are worth no error, least of all one that hides another.
@@ -299,6 +307,7 @@ def _run_report(
         seconds=tally.seconds,
         wall_seconds=tally.wall_seconds,
         words=tally.words,
+        replaced=tally.replaced,
         report=html if html.exists() else None,
         exit_code=3 if outcome.dead_letters > config.max_dead_letters * plan.read else 0,
     )

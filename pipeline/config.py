@@ -72,18 +72,38 @@ class ExecutorConfig(Config):
 
     kind: Literal["local", "ray"] = "local"
     actors: int = Field(default=2, ge=1)
-    """Ray only: how many workers, each with one shard in flight."""
+    """Ray only: how many workers, each with one shard in flight; those with a GPU where `gpus` is set."""
     threads: int | None = Field(default=None, ge=1)
     """Threads a worker tags with, parsing with one; frozen in the plan. One for Ray and all cores (4 at most) for
     local if none; set it where both executors are to give equal bytes, and to 1 where other work shares the cores."""
     gpus: float = Field(default=0, ge=0)
-    """Ray only: share of a GPU that a worker holds."""
+    """Ray only: share of a GPU that a worker holds. Above 0 others parse for these workers, on CPUs."""
+    parse_actors: int | None = Field(default=None, ge=0)
+    """Ray with gpus only: how many workers parse for those that hold a GPU, each with one shard in flight and `threads`
+    CPUs. Two for each of the others if null; with 0 each parses for itself."""
+    worker_memory_bytes: int | None = Field(default=None, ge=1)
+    """Ray only: a worker that holds more memory (RSS) than this after a shard is ended, and a new one takes its place.
+    Never if null. Choose well above what a worker holds after its first shards."""
     attempts: int = Field(default=3, ge=1)
     """How often a shard is tried as a whole when its worker dies. After that its documents are done one by one, and one
     whose worker dies twice while it is alone becomes a dead letter."""
     shard_seconds: float | None = Field(default=None, gt=0)
     """Ray only: a worker that is longer at a shard is killed, which counts as its death; where documents are done one
     by one, the limit is that of each. None if null. Choose many times what a shard takes (stats.json)."""
+
+    @property
+    def parsers(self) -> int:
+        """How many workers only parse."""
+        if not self.gpus:
+            return 0
+        return 2 * self.actors if self.parse_actors is None else self.parse_actors
+
+    @field_validator("parse_actors")
+    @classmethod
+    def _somebody_only_tags(cls, parse_actors: int | None, known: ValidationInfo) -> int | None:
+        if parse_actors and not known.data.get("gpus"):
+            raise ValueError("expected null where executor.gpus is 0: workers without a GPU parse for themselves")
+        return parse_actors
 
     @field_validator("shard_seconds")
     @classmethod

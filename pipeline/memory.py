@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -63,3 +64,12 @@ def shortages() -> Iterator[None]:
         if not any(shortage in str(error) for shortage in _SHORTAGES):
             raise
         raise ShortageError(str(error)) from error
+
+
+def resident_bytes() -> int | None:
+    """Give the memory that this process holds (RSS); None where the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -108,14 +108,20 @@ class ReadStage:
         records = [record for piece in shard.pieces for record in read_piece(piece, self._config)]
         if not shard.parses:
             return [*records]
-        stored = StoredParses(self._folder, shard.parses)
-        return [(stored.find(record) or record) if isinstance(record, Document) else record for record in records]
+        return with_parses(records, StoredParses(self._folder, shard.parses).find)
 
     def _check_marks(self, shard: Shard) -> None:
         """Refuse files behind URLs that are no longer the ones that were planned."""
         for uri in dict.fromkeys(piece.uri for piece in shard.pieces if piece.uri in self._marks):
             if str(state_of(uri).changed) != self._marks[uri]:
                 raise InputError(f"{uri}: has changed since the plan was made; run the command again")
+
+
+def with_parses(
+    records: Sequence[Document | ParsedDocument | DeadLetter], find: Callable[[Document], ParsedDocument | None]
+) -> list[Document | ParsedDocument | DeadLetter]:
+    """Put parses in the place of the documents for which there is one."""
+    return [(find(record) or record) if isinstance(record, Document) else record for record in records]
 
 
 class ParseStage:

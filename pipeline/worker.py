@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
+import pyarrow as pa
 import torch
 
 from models.base import Tagger
@@ -17,6 +18,7 @@ from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig, ParserConfig
 from pipeline.errors import IntegrityError, ModelError, ShortageError
 from pipeline.memory import bound_caches, free_all, return_freed
+from pipeline.parses import Parses, parse_tables
 from pipeline.parsing.parser import build_parser
 from pipeline.planning import Plan
 from pipeline.records import AnnotatedDocument, DeadLetter, Document, ParsedDocument, Shard, ShardReport
@@ -32,6 +34,7 @@ from pipeline.stages import (
     Tag,
     TagStage,
     left_out,
+    with_parses,
 )
 from pipeline.trials import Place, Suspect, Trial, Trials
 
@@ -68,6 +71,10 @@ class Timings:
     tag: float = 0.0
     write: float = 0.0
     words: int = 0
+
+    def __add__(self, other: "Timings") -> "Timings":
+        """Put together what two workers took for one shard."""
+        return Timings(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 class ShardWorker:
@@ -136,8 +143,11 @@ class ShardWorker:
             trials=Trials(plan),
         )
 
-    def run(self, shard: Shard) -> tuple[ShardReport, Timings]:
+    def run(self, shard: Shard, *, parses: Parses | None = None) -> tuple[ShardReport, Timings]:
         """Annotate and commit one shard, unless an earlier try or another driver has done so.
+
+        Args:
+            parses: what another worker has parsed of the shard; the rest is parsed here.
 
         Raises:
             ReconciliationError: when a record is missing or came twice.
@@ -148,7 +158,7 @@ class ShardWorker:
         if standing is not None:
             return standing, Timings()
         try:
-            return self._run(shard)
+            return self._run(shard, parses)
         except IntegrityError:
             # Another driver that finished first has removed the earlier parts that rows or parses were to come from.
             winner = self.committed(shard)
@@ -156,10 +166,12 @@ class ShardWorker:
                 raise
             return winner, Timings()
 
-    def _run(self, shard: Shard) -> tuple[ShardReport, Timings]:
+    def _run(self, shard: Shard, parses: Parses | None) -> tuple[ShardReport, Timings]:
         clock = _Clock()
         with clock.timing("read"):
             records = self.read(shard)
+            if parses is not None:
+                records = with_parses(records, parses.find)
         step, outcomes = self._annotate(shard, records, clock)
         words = sum(_words(outcome) for outcome in outcomes if isinstance(outcome, AnnotatedDocument))
         with clock.timing("write"):
@@ -242,6 +254,54 @@ class ShardWorker:
         except ShortageError as error:
             message = f"{error}; alone it found no memory; mend or leave out the document, or give workers more memory"
             return [left_out(record, stage=stage, error=_OUT_OF_MEMORY, message=message)]
+
+
+class ParseWorker:
+    """What one process parses shards with for workers that tag them.
+
+    It backs off from nothing: what it cannot do is left to the worker that tags.
+    """
+
+    def __init__(self, *, read: Read, parse: Parse) -> None:
+        """Take the stages."""
+        self.read = read
+        self.parse = parse
+
+    @classmethod
+    def assemble(cls, plan: Plan, *, parser: DocumentParser) -> Self:
+        """Build the stages of a plan around a parser that is loaded."""
+        return cls(
+            read=ReadStage(plan.config.reader, RunFolder(plan.config.output), marks=plan.marks),
+            parse=ParseStage(parser, batch_documents=plan.config.parser.batch_documents),
+        )
+
+    def run(self, shard: Shard) -> tuple[dict[str, pa.Table], Timings]:
+        """Give the parses of a shard's documents as tables (see ``pipeline.parses``).
+
+        Raises:
+            ConcordError: when the shard cannot be read, or memory runs out.
+            ValueError: when a parse cannot be written.
+        """
+        clock = _Clock()
+        with clock.timing("read"):
+            records = [record for record in self.read(shard) if isinstance(record, Document)]
+        with clock.timing("parse"):
+            parsed = [result for result in self.parse(records) if isinstance(result, ParsedDocument)]
+            tables = parse_tables(parsed)
+            del records, parsed
+            return_freed()
+        return tables, Timings(read=clock.seconds["read"], parse=clock.seconds["parse"])
+
+
+def build_parse_worker(plan: Plan) -> ParseWorker:
+    """Load a plan's parser alone and build the worker around it; sets threads and caches of the process.
+
+    Raises:
+        ModelError: when it cannot be loaded.
+    """
+    bound_caches()
+    torch.set_num_threads(plan.threads)
+    return ParseWorker.assemble(plan, parser=build_parser(plan.config.parser))
 
 
 def build_worker(plan: Plan) -> ShardWorker:

@@ -50,9 +50,9 @@ class KubernetesConfig(Config):
     workers: int | None = Field(default=None, ge=1)
     """Worker pods; one for each of the job's executor.actors if none."""
     cpus: int | None = Field(default=None, ge=1)
-    """CPUs of a worker pod; the job's executor.threads (else 1) if none."""
+    """CPUs of a worker pod; executor.threads (else 1) of the job for each worker that needs CPUs if none."""
     gpus: int | None = Field(default=None, ge=0)
-    """GPUs of a worker pod; the job's executor.gpus, rounded up, if none."""
+    """GPUs of a worker pod; executor.gpus of the job for each worker that holds some, rounded up, if none."""
     memory: str = "8Gi"
     """Of a worker pod."""
     head_memory: str = "8Gi"
@@ -149,9 +149,11 @@ def _job_file(name: str) -> str:
 
 def _ray_job(config: AnnotateConfig, name: str, place: KubernetesConfig) -> dict[str, Any]:
     executor = config.executor
-    cpus = place.cpus or executor.threads or 1
-    gpus = math.ceil(executor.gpus) if place.gpus is None else place.gpus
     workers = place.workers or executor.actors
+    gpus = math.ceil(executor.gpus * math.ceil(executor.actors / workers)) if place.gpus is None else place.gpus
+    # Where workers hold GPUs, it is those that parse for them who need the CPUs.
+    on_cpus = executor.parsers or executor.actors
+    cpus = place.cpus or math.ceil(on_cpus / workers) * (executor.threads or 1)
     environment = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), **tracking_environment(config)}
     return {
         "apiVersion": "ray.io/v1",

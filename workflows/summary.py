@@ -51,6 +51,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manif
         _dead_letters(report, config, manifest),
         _backed_off(manifest),
         _work_done(report),
+        _replaced(report),
         _found(report, manifest),
         _places(report, plan),
     ]
@@ -108,6 +109,16 @@ def _letter_line(row: Mapping[str, Any]) -> str:
     place = near_source(uri)
     told = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {row['position']}: {message}"
     return shorten(f"{row['stage']}: {told}", LETTER_WIDTH, placeholder=" ...")
+
+
+_CAUSES = {"worker_died": "died", "time_limit": "took too long", "memory": "held too much memory"}
+
+
+def _replaced(report: RunReport) -> str:
+    if not report.replaced:
+        return ""
+    causes = ", ".join(f"{count:,} {_CAUSES[cause]}" for cause, count in report.replaced.items())
+    return f"{counted(sum(report.replaced.values()), 'worker')} replaced: {causes}"
 
 
 def _work_done(report: RunReport) -> str:

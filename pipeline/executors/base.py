@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
@@ -10,20 +10,24 @@ from typing import Protocol
 from pipeline.errors import StoppedError
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
-from pipeline.worker import ShardWorker, Timings
+from pipeline.worker import ParseWorker, ShardWorker, Timings
 
 BuildWorker = Callable[[Plan], ShardWorker]
+BuildParseWorker = Callable[[Plan], ParseWorker]
 OnReport = Callable[[ShardReport, Timings], None]
 
 
 class Executor(Protocol):
     """Runs shards."""
 
-    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> None:
+    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
         """Have every shard done and committed.
 
         Args:
             on_report: called here, in the driver, after each shard; shards may come in any order.
+
+        Returns:
+            how many workers others took the place of, by cause: worker_died, time_limit, memory.
 
         Raises:
             StoppedError: after SIGTERM or SIGINT, when the shards in flight are done.

@@ -1,6 +1,6 @@
 """Shards one after the other, in this process."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipeline.errors import ConcordError, ShardError
 from pipeline.executors.base import BuildWorker, OnReport, stop_request
@@ -20,7 +20,7 @@ class LocalExecutor:
         """Take what builds the worker from a plan; tests give one with a fake parser and tagger."""
         self._build = build
 
-    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> None:
+    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
         """Do as Executor says."""
         trials = Trials(plan)
         with stop_request() as stop:
@@ -36,6 +36,7 @@ class LocalExecutor:
                 except Exception as error:
                     raise ShardError(f"shard {shard.name}: {type(error).__name__}: {error}") from error
                 on_report(report, timings)
+        return {}
 
 
 def _charge_earlier(trials: Trials, shard: Shard) -> None:

@@ -1,5 +1,9 @@
 """Shards on plain Ray actors, one in flight on each; the only place in this package that imports Ray.
 
+Where workers hold GPUs, others parse for them on CPUs. What these have parsed goes from process to process as Arrow
+tables in Ray's object store, a bounded number at a time; the driver does not open them. A parse is only ever help: a
+shard whose parse fails, or is lost with its node, is parsed by the worker that tags it, as it would be without.
+
 Ray restarts an actor whose process dies, but never runs a call again by itself: what is tried again, and how often,
 is decided here. An actor gets work only after it has answered a ping, and a shard is charged with its worker's death
 only when another process has answered in the place of the one that was at it. So a cluster that is down for a while, or
@@ -12,27 +16,33 @@ import shutil
 import socket
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RayTaskError
+from ray.util import metrics
 
 from models.config import ConfigError
 from pipeline.config import ExecutorConfig
 from pipeline.errors import ConcordError, ModelError, ShardError
 from pipeline.executors.auth import settle_auth_mode
-from pipeline.executors.base import BuildWorker, OnReport, StopRequest, stop_request
+from pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, StopRequest, stop_request
+from pipeline.executors.meters import RunMeters
 from pipeline.files import sha256_of
+from pipeline.memory import resident_bytes
+from pipeline.parses import Parses
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
 from pipeline.trials import Cause, Place, Trials
-from pipeline.worker import Timings, build_worker
+from pipeline.worker import Timings, build_parse_worker, build_worker
+
+logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 600.0
@@ -44,32 +54,83 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 class RayExecutor:
     """An executor on a local Ray of its own, or on the cluster that ``RAY_ADDRESS`` names."""
 
-    def __init__(self, config: ExecutorConfig, *, build: BuildWorker = build_worker) -> None:
-        """Take the number and size of workers, and what builds one from a plan in its process."""
+    def __init__(
+        self,
+        config: ExecutorConfig,
+        *,
+        build: BuildWorker = build_worker,
+        build_parse: BuildParseWorker = build_parse_worker,
+    ) -> None:
+        """Take the number and size of workers, and what builds one of either kind from a plan in its process."""
         self._config = config
         self._build = build
+        self._build_parse = build_parse
 
-    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> None:
+    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
         """Do as Executor says.
 
         Raises:
             ConfigError: when the cluster has no room for the workers.
         """
-        # No more actors than shards: each costs a process and a copy of the models.
-        actors = min(self._config.actors, len(shards))
-        with connected(cpus=actors * plan.threads):
-            _check_room(actors, cpus=self._cpus(plan), gpus=self._config.gpus)
+        roles = self._roles(plan, len(shards))
+        with connected(cpus=max(1, sum(role.count * role.cpus for role in roles))):
+            for role in roles:
+                _check_room(role)
             # Ray puts a SIGTERM handler of its own in place when it starts, so ours comes after.
             with stop_request() as stop:
-                crew = _Crew(plan, self._config, self._build, cpus=self._cpus(plan))
+                crew = _Crew(plan, self._config, roles)
                 try:
-                    crew.work(shards, actors=actors, on_report=on_report, stop=stop)
+                    crew.work(shards, on_report=on_report, stop=stop)
                 finally:
                     crew.dismiss()
+        return dict(crew.replaced)
 
-    def _cpus(self, plan: Plan) -> int:
-        # An actor with a GPU would otherwise hold a CPU that other work may be waiting for.
-        return 0 if self._config.gpus else plan.threads
+    def _roles(self, plan: Plan, shards: int) -> list["_Role"]:
+        """Give the kinds of workers; no more of each than shards, since each costs a process and a copy of the models.
+
+        Raises:
+            ConfigError: when workers without a GPU are to parse on one.
+        """
+        config = self._config
+        worker = _Role(
+            count=min(config.actors, shards),
+            # An actor with a GPU would otherwise hold a CPU that other work may be waiting for.
+            cpus=0 if config.gpus else plan.threads,
+            gpus=config.gpus,
+            key="actors",
+            actor=_ShardActor,
+            build=self._build,
+        )
+        if not config.parsers:
+            return [worker]
+        if plan.config.parser.device == "cuda":
+            raise ConfigError(
+                "executor.parse_actors: workers that only parse hold no GPU, and parser.device is cuda; set "
+                "executor.parse_actors=0 to parse where the tagger works, or parser.device=cpu"
+            )
+        parsers = min(config.parsers, shards)
+        parser = _Role(
+            count=parsers, cpus=plan.threads, gpus=0, key="parse_actors", actor=_ParseActor, build=self._build_parse
+        )
+        return [worker, parser]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Role:
+    """A kind of worker.
+
+    Attributes:
+        cpus, gpus: that each holds.
+        key: of ExecutorConfig, which says how many there are.
+        actor: its class, which is given the plan and ``build``.
+    """
+
+    count: int
+    cpus: int
+    gpus: float
+    key: str
+    actor: type
+    build: Callable[[Plan], Any]
 
 
 def hash_files(paths: Sequence[str]) -> list[str]:
@@ -145,19 +206,21 @@ def _runtime_env(*, threads: int) -> dict[str, Any]:
     return {"env_vars": {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}}
 
 
-def _check_room(actors: int, *, cpus: int, gpus: float) -> None:
+def _check_room(role: _Role) -> None:
     """Refuse what Ray would wait for without end.
+
+    Workers with a GPU need no CPU and those that parse for them no GPU, so each kind can be looked at by itself.
 
     Raises:
         ConfigError: when the nodes have no room for so many actors, busy or not.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = sum(places(node, cpus=cpus, gpus=gpus) for node in nodes)
-    if room < actors:
+    room = sum(places(node, cpus=role.cpus, gpus=role.gpus) for node in nodes)
+    if room < role.count:
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes) or "no node"
         raise ConfigError(
-            f"executor: {actors} workers of {cpus} CPUs and {gpus:g} GPUs do not fit the Ray cluster ({have}); "
-            "lower executor.actors, executor.threads or executor.gpus, or add nodes"
+            f"executor: {role.count} workers of {role.cpus} CPUs and {role.gpus:g} GPUs do not fit the Ray cluster "
+            f"({have}); lower executor.{role.key}, executor.threads or executor.gpus, or add nodes"
         )
 
 
@@ -170,10 +233,24 @@ def _hash_file(path: str) -> str:
     return sha256_of(path)
 
 
-class _ShardActor:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Done:
+    """What a worker answers when it is done with a shard.
+
+    Attributes:
+        report: None where the shard was only parsed.
+        resident: bytes of memory that its process holds; None where the system does not tell.
+    """
+
+    report: ShardReport | None
+    timings: Timings
+    resident: int | None
+
+
+class _Actor:
     """A worker in a process of its own."""
 
-    def __init__(self, plan: bytes, build: BuildWorker) -> None:
+    def __init__(self, plan: bytes, build: Callable[[Plan], Any]) -> None:
         self._process = uuid4().hex
         self._worker = build(Plan.from_json(plan))
 
@@ -181,8 +258,36 @@ class _ShardActor:
         """Answer as soon as parser and tagger are loaded; the answer is another after every restart."""
         return self._process
 
-    def run(self, shard: Shard) -> tuple[ShardReport, Timings]:
-        return self._worker.run(shard)
+
+class _ShardActor(_Actor):
+    """A worker that tags and commits; it parses what nobody has parsed for it."""
+
+    def run(self, shard: Shard, handed: Sequence[Any]) -> _Done:
+        """Annotate and commit a shard.
+
+        Args:
+            handed: a reference to its parses, if another has made them. In a list, since Ray would otherwise fail the
+                call when they are lost.
+        """
+        report, timings = self._worker.run(shard, parses=_fetch(handed))
+        return _Done(report=report, timings=timings, resident=resident_bytes())
+
+
+class _ParseActor(_Actor):
+    """A worker that only parses."""
+
+    def run(self, shard: Shard) -> tuple[_Done, Mapping[str, Any]]:
+        """Parse a shard; the tables, an object of their own, stay in the store, and the rest goes to the driver."""
+        tables, timings = self._worker.run(shard)
+        return _Done(report=None, timings=timings, resident=resident_bytes()), tables
+
+
+def _fetch(handed: Sequence[Any]) -> Parses | None:
+    try:
+        return Parses(ray.get(handed[0])) if handed else None
+    except RayError as error:
+        logger.warning("parses are lost (%s) and made anew", type(error).__name__)
+        return None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -206,16 +311,36 @@ class _Member:
     """One of the crew.
 
     Attributes:
+        role: what it does.
         process: what its process last answered to a ping.
         is_late: whether it was killed because its shard took too long.
         silent_since: when it fell silent; seconds of the monotonic clock.
     """
 
+    role: _Role
     actor: Any = None
     process: str | None = None
     loss: _Loss | None = None
     is_late: bool = False
     silent_since: float | None = None
+
+    @property
+    def only_parses(self) -> bool:
+        """Whether its shards are not done when it is done with them."""
+        return self.role.actor is _ParseActor
+
+    @property
+    def cause(self) -> Cause:
+        """Of its death, if it has died."""
+        return "time_limit" if self.is_late else "worker_died"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Handed:
+    """The parses of a shard: a reference to the tables, and how long they took."""
+
+    tables: Any
+    timings: Timings
 
 
 @dataclass(kw_only=True, slots=True)
@@ -225,45 +350,63 @@ class _Call:
     Attributes:
         since: when what it is at was begun, as far as anybody has looked; seconds of the monotonic clock.
         at: the document that was alone at work then.
+        tables: reference to the parses that will come with the answer of a worker that only parses.
+        parsed: how long another worker has parsed for this one.
     """
 
     member: _Member
     shard: Shard | None = None
     since: float
     at: Place | None = None
+    tables: Any = None
+    parsed: Timings = field(default_factory=Timings)
 
 
 class _Crew:
     """The actors of one run, what they are at, and the shards that wait."""
 
-    def __init__(self, plan: Plan, config: ExecutorConfig, build: BuildWorker, *, cpus: int) -> None:
+    def __init__(self, plan: Plan, config: ExecutorConfig, roles: Sequence[_Role]) -> None:
+        self.replaced: Counter[str] = Counter()
         self._shard_seconds = config.shard_seconds
-        self._arguments = (plan.to_json(), build)
-        self._actor_class = ray.remote(
-            num_cpus=cpus,
-            num_gpus=config.gpus,
-            max_restarts=-1,
-            max_task_retries=0,
-            runtime_env=_runtime_env(threads=plan.threads),
-        )(_ShardActor)
+        self._most_bytes = config.worker_memory_bytes
+        self._plan = plan.to_json()
+        environment = _runtime_env(threads=plan.threads)
+        self._actor_classes = {
+            role: ray.remote(
+                num_cpus=role.cpus,
+                num_gpus=role.gpus,
+                max_restarts=-1,
+                max_task_retries=0,
+                runtime_env=environment,
+            )(role.actor)
+            for role in roles
+        }
         self._trials = Trials(plan)
+        self._meters = RunMeters(
+            counter=metrics.Counter, gauge=metrics.Gauge, histogram=metrics.Histogram, collection=plan.config.output
+        )
+        self._undone = 0
+        self._unparsed: deque[Shard] = deque()
         self._waiting: deque[Shard] = deque()
-        self._members: list[_Member] = []
+        self._handed: dict[int, _Handed] = {}
+        self._members = [_Member(role=role) for role in roles for _ in range(role.count)]
         self._idle: list[_Member] = []
         self._calls: dict[Any, _Call] = {}
         self._failure: Exception | None = None
 
-    def work(self, shards: Sequence[Shard], *, actors: int, on_report: OnReport, stop: StopRequest) -> None:
+    def work(self, shards: Sequence[Shard], *, on_report: OnReport, stop: StopRequest) -> None:
         """Have the shards done; on a failure or signal those in flight are finished, then it is raised."""
-        self._waiting.extend(shards)
-        self._members = [_Member() for _ in range(actors)]
+        somebody_parses = any(member.only_parses for member in self._members)
+        (self._unparsed if somebody_parses else self._waiting).extend(shards)
+        self._undone = len(shards)
+        self._meters.left(self._undone)
         for member in self._members:
             self._hire(member)
         while True:
             halted = self._failure is not None or stop.received is not None
-            while self._idle and self._waiting and not halted:
-                self._give(self._idle.pop(), self._waiting.popleft())
-            if not self._in_flight() and (halted or not (self._waiting or self._holds())):
+            if not halted:
+                self._give_out()
+            if not self._in_flight() and (halted or not self._is_left()):
                 break
             ready, _ = ray.wait(list(self._calls), timeout=_POLL_SECONDS)
             for reference in ready:
@@ -272,7 +415,7 @@ class _Crew:
             self._release_held()
         if self._failure is not None:
             raise self._failure
-        if self._waiting or self._holds():
+        if self._is_left():
             stop.raise_if_received()
 
     def dismiss(self) -> None:
@@ -281,21 +424,47 @@ class _Crew:
             ray.kill(member.actor)
 
     def _in_flight(self) -> bool:
-        return any(call.shard is not None for call in self._calls.values())
+        """Say whether a shard is being done; one that is only being parsed may be left at any time."""
+        return any(call.shard is not None and not call.member.only_parses for call in self._calls.values())
+
+    def _is_left(self) -> bool:
+        return bool(self._waiting or self._unparsed or self._being_parsed() or self._holds())
+
+    def _being_parsed(self) -> int:
+        return sum(call.shard is not None and call.member.only_parses for call in self._calls.values())
 
     def _holds(self) -> bool:
         return any(member.loss is not None and member.loss.is_held for member in self._members)
 
     def _hire(self, member: _Member) -> None:
-        member.actor = self._actor_class.remote(*self._arguments)
+        member.actor = self._actor_classes[member.role].remote(self._plan, member.role.build)
         self._ping(member)
 
     def _ping(self, member: _Member) -> None:
         self._calls[member.actor.ping.remote()] = _Call(member=member, since=time.monotonic())
 
+    def _give_out(self) -> None:
+        """Give work to whoever is idle; no more shards are parsed ahead than there are members."""
+        idle, self._idle = self._idle, []
+        for member in sorted(idle, key=lambda member: member.only_parses):
+            is_room = self._being_parsed() + len(self._handed) < len(self._members)
+            if member.only_parses and self._unparsed and is_room:
+                self._give_to_parse(member, self._unparsed.popleft())
+            elif not member.only_parses and self._waiting:
+                self._give(member, self._waiting.popleft())
+            else:
+                self._idle.append(member)
+
     def _give(self, member: _Member, shard: Shard) -> None:
         self._trials.forget_mark(shard)
-        self._calls[member.actor.run.remote(shard)] = _Call(member=member, shard=shard, since=time.monotonic())
+        handed = self._handed.pop(shard.index, None)
+        reference = member.actor.run.remote(shard, [handed.tables] if handed is not None else [])
+        parsed = handed.timings if handed is not None else Timings()
+        self._calls[reference] = _Call(member=member, shard=shard, since=time.monotonic(), parsed=parsed)
+
+    def _give_to_parse(self, member: _Member, shard: Shard) -> None:
+        reference, tables = member.actor.run.options(num_returns=2).remote(shard)
+        self._calls[reference] = _Call(member=member, shard=shard, since=time.monotonic(), tables=tables)
 
     def _take(self, reference: Any, on_report: OnReport) -> None:
         """Take the answer of a call that has ended, whatever it is."""
@@ -304,38 +473,74 @@ class _Crew:
         try:
             answer = ray.get(reference)
         except (ActorUnavailableError, OutOfMemoryError) as error:
-            self._lose(call)
+            self._lose(call, error)
             self._await_again(member, error)
         except ActorDiedError as error:
             if call.shard is None:
                 self._failure = ModelError(f"a worker cannot be built: {_last_line(error)}")
             else:
-                self._lose(call)
+                self._lose(call, error)
                 self._hire(member)
-        except RayTaskError as error:
-            self._idle.append(member)
-            self._failure = _cause(error, call.shard)
         except RayError as error:
             self._idle.append(member)
-            self._failure = ShardError(f"Ray: {type(error).__name__}: {error}")
+            if member.only_parses and call.shard is not None:
+                self._leave_to_tagger(call.shard, error)
+            else:
+                self._failure = _cause(error, call.shard)
         else:
-            self._idle.append(member)
             if call.shard is None:
+                self._idle.append(member)
                 self._welcome(member, process=answer)
             else:
-                on_report(*answer)
+                self._take_done(call, call.shard, answer, on_report)
 
-    def _lose(self, call: _Call) -> None:
+    def _take_done(self, call: _Call, shard: Shard, done: _Done, on_report: OnReport) -> None:
+        timings = call.parsed + done.timings
+        if done.report is None:
+            self._handed[shard.index] = _Handed(tables=call.tables, timings=timings)
+            self._waiting.append(shard)
+        else:
+            on_report(done.report, timings)
+            self._meters.done(done.report, timings)
+            self._undone -= 1
+            self._meters.left(self._undone)
+        self._keep_or_replace(call.member, done.resident)
+
+    def _keep_or_replace(self, member: _Member, resident: int | None) -> None:
+        """Let a member go on, or another in its place where its memory has grown too large and work is left."""
+        is_large = self._most_bytes is not None and resident is not None and resident > self._most_bytes
+        if not is_large or not (self._waiting or self._unparsed):
+            self._idle.append(member)
+            return
+        logger.info("a worker holds %d bytes and is replaced", resident)
+        self._count_replaced("memory")
+        ray.kill(member.actor)
+        member.process = None
+        self._hire(member)
+
+    def _count_replaced(self, cause: str) -> None:
+        self.replaced[cause] += 1
+        self._meters.replaced(cause)
+
+    def _leave_to_tagger(self, shard: Shard, error: RayError) -> None:
+        """Have a shard done whole by one worker, whose ways with poison and lack of memory then apply."""
+        logger.warning("shard %s: cannot be parsed ahead (%s)", shard.name, _last_line(error))
+        self._waiting.append(shard)
+
+    def _lose(self, call: _Call, error: RayError) -> None:
         """Note that a call broke off; a ping's costs nobody anything."""
         member = call.member
         member.silent_since = member.silent_since or time.monotonic()
-        if call.shard is not None:
-            cause: Cause = "time_limit" if member.is_late else "worker_died"
-            member.loss = _Loss(shard=call.shard, at=self._trials.place(call.shard), cause=cause)
+        if call.shard is not None and member.only_parses:
+            self._leave_to_tagger(call.shard, error)
+        elif call.shard is not None:
+            member.loss = _Loss(shard=call.shard, at=self._trials.place(call.shard), cause=member.cause)
 
     def _welcome(self, member: _Member, *, process: str) -> None:
         """Take up a member that answers; where it is another process than before, the shard it was at is charged."""
-        loss, died = member.loss, process != member.process
+        loss, died = member.loss, member.process not in {None, process}
+        if died:
+            self._count_replaced(member.cause)
         member.process, member.loss, member.is_late, member.silent_since = process, None, False, None
         if loss is not None:
             self._release(loss)
@@ -386,7 +591,9 @@ class _Crew:
         self._ping(member)
 
 
-def _cause(error: RayTaskError, shard: Shard | None) -> Exception:
+def _cause(error: RayError, shard: Shard | None) -> Exception:
+    if not isinstance(error, RayTaskError):
+        return ShardError(f"Ray: {type(error).__name__}: {error}")
     cause = error.cause
     if isinstance(cause, ConcordError):
         return cause

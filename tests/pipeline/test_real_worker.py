@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ from models.registry import build_tagger
 from pipeline.annotate import annotate
 from pipeline.commits import verify
 from pipeline.errors import ModelError
+from pipeline.parses import Parses
+from pipeline.planning import Plan
+from pipeline.records import DeadLetter, Document, ParsedDocument, Shard, ShardReport
 from pipeline.signatures import ResolvedTagger
+from pipeline.worker import ShardWorker, Timings, build_parse_worker, build_worker
 
 REPRESENTATION = {"word_dimension": 8, "characters": None}
 TEXTS = (
@@ -94,6 +99,26 @@ def test_a_second_run_and_a_moved_tagger_give_the_same_bytes(
         job(source, tmp_path / "b"),
         tagger=ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved),
     )
+    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
+
+
+def test_parses_that_are_handed_over_give_the_same_bytes(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
+    def build(plan: Plan) -> ShardWorker:
+        worker, parser = build_worker(plan), build_parse_worker(plan)
+        run, parse = worker.run, worker.parse
+
+        def run_with_parses(shard: Shard) -> tuple[ShardReport, Timings]:
+            return run(shard, parses=Parses(parser.run(shard)[0]))
+
+        def parse_nothing(records: Sequence[Document | ParsedDocument | DeadLetter]) -> Any:
+            assert not any(isinstance(record, Document) for record in records)
+            return parse(records)
+
+        worker.run, worker.parse = run_with_parses, parse_nothing
+        return worker
+
+    annotate(job(source, tmp_path / "a"), tagger=tagger)
+    annotate(job(source, tmp_path / "b"), tagger=tagger, build=build)
     assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
 
 

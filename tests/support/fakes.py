@@ -35,7 +35,7 @@ from pipeline.records import (
     ShardReport,
 )
 from pipeline.signatures import ComponentIdentity
-from pipeline.worker import ShardWorker
+from pipeline.worker import ParseWorker, ShardWorker
 
 PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)
 LONGEST_PIECE = 8
@@ -117,11 +117,32 @@ class FakeTagger:
         return [[_predict(sentence, settings["threshold"] or self.threshold) for sentence in doc] for doc in documents]
 
 
+class NoParser:
+    """Parses nothing."""
+
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        raise RuntimeError(f"{len(documents)} documents were to come parsed")
+
+
+def _steering(plan: Plan) -> Steering:
+    settings = Path(plan.config.input).with_name("fakes.json")
+    return Steering(**json.loads(settings.read_text())) if settings.exists() else Steering()
+
+
 def build_fake_worker(plan: Plan) -> ShardWorker:
     """Build a worker around the fakes."""
-    settings = Path(plan.config.input).with_name("fakes.json")
-    steering = Steering(**json.loads(settings.read_text())) if settings.exists() else Steering()
+    steering = _steering(plan)
     return ShardWorker.assemble(plan, parser=FakeParser(steering), tagger=FakeTagger(steering))
+
+
+def build_fake_parse_worker(plan: Plan) -> ParseWorker:
+    """Build a worker around the fake parser."""
+    return ParseWorker.assemble(plan, parser=FakeParser(_steering(plan)))
+
+
+def build_worker_that_only_tags(plan: Plan) -> ShardWorker:
+    """Build a worker whose parser refuses every document."""
+    return ShardWorker.assemble(plan, parser=NoParser(), tagger=FakeTagger(_steering(plan)))
 
 
 def build_worker_that_loses(plan: Plan) -> ShardWorker:

@@ -50,7 +50,8 @@ def job(source: Path | str, output: Path | str, **changes: Any) -> AnnotateConfi
 
 def run_job(config: AnnotateConfig, **arguments: Any) -> RunReport:
     """Annotate with the fakes."""
-    return annotate(config, **{"tagger": TAGGER, "parser": fakes.PARSER, "build": fakes.build_fake_worker} | arguments)
+    builders = {"build": fakes.build_fake_worker, "build_parse": fakes.build_fake_parse_worker}
+    return annotate(config, **{"tagger": TAGGER, "parser": fakes.PARSER} | builders | arguments)
 
 
 def committed_bytes(output: Path) -> dict[str, bytes]:

@@ -84,12 +84,17 @@ def test_pods_wait_longer_than_the_job_that_drains() -> None:
 
 
 def test_workers_are_as_the_job_has_them() -> None:
+    # Each of the six that tag has two that parse for it, with three threads.
     sized = ("executor.actors=6", "executor.threads=3", "executor.gpus=0.5")
     _, job = manifests("rayjob", *(word for setting in sized for word in ("--set", setting)))
     (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     assert (workers["replicas"], workers["minReplicas"], workers["maxReplicas"]) == (6, 6, 6)
     (container,) = workers["template"]["spec"]["containers"]
-    assert container["resources"]["limits"] == {"cpu": "3", "memory": "8Gi", "nvidia.com/gpu": "1"}
+    assert container["resources"]["limits"] == {"cpu": "6", "memory": "8Gi", "nvidia.com/gpu": "1"}
+    _, job = manifests("rayjob", "--set", "executor.actors=6", "--set", "executor.threads=3")
+    (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    (container,) = workers["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "3", "memory": "8Gi"}
 
 
 def test_the_kubernetes_file_decides_over_the_job(tmp_path: Path) -> None:
@@ -102,6 +107,17 @@ def test_the_kubernetes_file_decides_over_the_job(tmp_path: Path) -> None:
     assert workers["replicas"] == 2
     assert container["resources"]["limits"] == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "4"}
     assert {"name": "my-data", "mountPath": "/data"} in container["volumeMounts"]
+
+
+def test_pods_that_hold_several_workers_are_as_large(tmp_path: Path) -> None:
+    place = tmp_path / "place.yaml"
+    place.write_text("image: me:1\nworkers: 2\nvolumes: {my-data: /data}\n")
+    sized = ("--set", "executor.actors=6", "--set", "executor.gpus=0.5", "--set", "executor.parse_actors=4")
+    result = concord("submit", NIGHTLY, "--print", "rayjob", *SHARED, *sized, "--kubernetes", place, "--json")
+    _, job = json.loads(result.stdout)["manifests"]
+    (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    (container,) = workers["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "2"}
 
 
 def test_the_job_that_arrives_is_the_job(tmp_path: Path) -> None:
