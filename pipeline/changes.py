@@ -97,6 +97,7 @@ class Comparison:
         self._pending: list[_Pending] = []
         self._retried: set[tuple[str, int]] = set()
         self._held: set[tuple[str, int]] = set()
+        self._refused: set[tuple[str, int]] = set()
         self._attempts: dict[tuple[str, int | str | None], int] = {}
         self._by_file: defaultdict[str, list[str]] = defaultdict(list)
         for doc_id, document in standing.documents.items():
@@ -138,6 +139,16 @@ class Comparison:
         changed = {letter.source_uri for letter in letters} - self._same
         self._retried = {place for place in chosen if place[0] not in changed}
         self._kept_files.update(uri for uri, _ in self._retried)
+        # A document that stands keeps its id, also where its file comes later.
+        standing = self._standing.documents
+        self._refused = {
+            (letter.source_uri, letter.position)
+            for letter in letters
+            if letter.source_uri not in changed
+            and letter.doc_id is not None
+            and letter.doc_id in standing
+            and standing[letter.doc_id].source_uri in self._same
+        }
         for letter in letters:
             mark = letter.doc_id if letter.source_uri in changed else letter.position
             if mark is not None:
@@ -190,15 +201,17 @@ class Comparison:
         )
 
     def _compare(self, file: InputFile, number: int, record: ScannedRecord, outcome: Document | DeadLetter) -> None:
-        if (file.path, record.position) in self._held:
+        place = (file.path, record.position)
+        if place in self._held:
             return
         attempts = self._attempts.get((file.path, record.position if file.path in self._same else outcome.doc_id), 0)
         if isinstance(outcome, DeadLetter):
             self._pending.append(_Pending(file, number, record, attempts=attempts))
             return
         doc_id, text = outcome.doc_id, fingerprint(outcome.text)
-        is_duplicate = doc_id in self._taken
-        self._taken.add(doc_id)
+        is_duplicate = place in self._refused or doc_id in self._taken
+        if place not in self._refused:
+            self._taken.add(doc_id)
         document = self._standing.documents.get(doc_id)
         if is_duplicate or document is None or document.text != text or document.place not in self._standing.current:
             self._pending.append(_Pending(file, number, record, doc_id, is_duplicate, text, outcome.meta, attempts))

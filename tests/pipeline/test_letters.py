@@ -156,6 +156,24 @@ def test_an_id_stays_with_the_letter_that_has_it(archive: Path) -> None:
     assert texts_of(report.output)["x"] == ["PARSERFAULT"]
 
 
+def test_an_id_stays_with_the_document_that_has_it(archive: Path) -> None:
+    write_lines(archive / "a.jsonl", {"y": "PARSERFAULT it."})
+    write_lines(archive / "z.jsonl", {"x": "Zoe came.", "f": "PARSERFAULT it."})
+    runs.run_job(job(archive))
+    write_lines(archive / "z.jsonl", {"x": "Zoe came.", "y": "Zoe went.", "f": "PARSERFAULT it."})
+    runs.run_job(job(archive))
+    write_lines(archive / "b.jsonl", {"x": "Another x."})
+    runs.run_job(job(archive))
+    assert texts_of(archive.parent / "out")["y"] == ["Zoe", "went."]
+
+    report = try_again(archive, build=build_mended_worker)
+    assert (report.changes.new, report.changes.changed, report.changes.removed) == (0, 0, 0)
+    texts = texts_of(report.output)
+    assert (texts["x"], texts["y"]) == (["Zoe", "came."], ["Zoe", "went."])
+    assert {letter.doc_id for letter in letters_of(report, errors=("duplicate_id",))} >= {"x", "y"}
+    assert runs.run_job(job(archive), build=fakes.build_no_worker).shards == report.shards
+
+
 def test_a_file_that_was_mended_is_brought_up_to_date(archive: Path) -> None:
     runs.run_job(job(archive))
     mended = (archive / "mixed.jsonl").read_text().replace('{"id": "torn\n', "").replace("TAGGERFAULT", "Tagged")
