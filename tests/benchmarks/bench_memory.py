@@ -1,6 +1,6 @@
 """Parses and tags thousands of documents in one process and watches its memory.
 
-Command: python tests/benchmarks/bench_memory.py --input ../shared/data/text/gutenberg_chapters.jsonl.zst
+Command: python tests/benchmarks/bench_memory.py --input ../shared/data/text/gutenberg_chapters.jsonl.zst --documents 5000 --words 200
 
 The shards of a real plan go through the real stages, parts written and all. The resident set is sampled after every
 shard, of some fifty documents; a line is fitted through the samples after the warm-up by least squares.
