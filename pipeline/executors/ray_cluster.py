@@ -13,8 +13,10 @@ a connection that breaks, costs no shard any of its tries.
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +32,7 @@ from ray.util import metrics
 
 from models.config import ConfigError
 from pipeline.config import ExecutorConfig
-from pipeline.errors import ConcordError, ModelError, ShardError
+from pipeline.errors import ConcordError, ModelError, ShardError, StoppedError
 from pipeline.executors.auth import settle_auth_mode
 from pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, StopRequest, stop_request
 from pipeline.executors.meters import RunMeters
@@ -152,6 +154,7 @@ def connected(*, cpus: int) -> Iterator[None]:
 
     Raises:
         ConcordError: when the cluster cannot be joined or Ray does not start.
+        StoppedError: after a SIGTERM for which nobody else was listening.
     """
     if ray.is_initialized():
         yield
@@ -165,11 +168,19 @@ def connected(*, cpus: int) -> Iterator[None]:
         # Ray's sockets lie below this folder and their paths must stay under 107 bytes: TMPDIR may be too long.
         own_folder = tempfile.mkdtemp(prefix="concord-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
         options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False, "_temp_dir": own_folder}
+    listening = signal.getsignal(signal.SIGTERM)
     try:
         _init(options, address)
         yield
+    except SystemExit as ended:
+        # What Ray's own handler makes of the signal.
+        if ended.code != signal.SIGTERM:
+            raise
+        raise StoppedError(signal.SIGTERM) from None
     finally:
         ray.shutdown()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, listening or signal.SIG_DFL)
         if own_folder is not None:
             shutil.rmtree(own_folder, ignore_errors=True)
 

@@ -1,6 +1,6 @@
 """Parses and tags thousands of documents in one process and watches its memory.
 
-Command: python tests/benchmarks/bench_memory.py --input ../shared/data/text/gutenberg_chapters.jsonl.zst --documents 5000 --words 200
+Command: python tests/benchmarks/bench_memory.py --input ../shared/data/text/gutenberg_chapters.jsonl.zst
 
 The shards of a real plan go through the real stages, parts written and all. The resident set is sampled after every
 shard, of some fifty documents; a line is fitted through the samples after the warm-up by least squares.
@@ -73,11 +73,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, nargs="+", required=True)
     parser.add_argument("--model", default="entities_en_small")
-    parser.add_argument("--documents", type=int, default=2000)
-    parser.add_argument("--words", type=int, default=500, help="words of a document")
+    parser.add_argument("--documents", type=int, default=5000)
+    parser.add_argument("--words", type=int, default=200, help="words of a document")
     parser.add_argument("--warm-up", type=int, default=300, help="documents before the first sample that counts")
     parser.add_argument("--shard-bytes", type=int, default=140_000)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "documents.jsonl")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from multiprocessing import Process
 from pathlib import Path
@@ -17,7 +18,7 @@ from pipeline.config import AnnotateConfig
 from pipeline.errors import StoppedError
 from pipeline.executors.auth import auth_mode
 from pipeline.executors.base import BuildWorker, stop_request
-from pipeline.executors.ray_cluster import places
+from pipeline.executors.ray_cluster import connected, places
 
 SUPPORT = Path(fakes.__file__).parent
 
@@ -233,6 +234,21 @@ def test_a_signal_is_noted_and_the_handlers_come_back() -> None:
             stop.raise_if_received()
     assert caught.value.exit_code == 143
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_meets_the_handler_of_ray_ends_as_one_that_meets_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**_options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.init", start)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(StoppedError) as stopped, connected(cpus=1):
+        pass
+    assert stopped.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_second_interrupt_does_not_wait() -> None:
