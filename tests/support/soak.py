@@ -52,11 +52,11 @@ _STEPS: dict[str, dict[str, int]] = {
     "local": {"plan": 1, "write": 12, "fsync": 12, "rename": 8, "commit": 3, "swap": 1, "sweep": 1},
     "ray": {"plan": 1, "write": 3, "fsync": 3, "swap": 1, "sweep": 1},
 }
-# A signal that comes before or after the run listens ends the process as the system does, or with its bare number, as
-# the handler does that Ray puts in place; a run that was over before its fault came ends well.
+# A signal that comes before or after the run listens ends the process as the system does; a run that was over before
+# its fault came ends well.
 _EXPECTED: dict[Kind, set[int]] = {
     "kill_driver": {0, -signal.SIGKILL},
-    "term_driver": {0, 128 + signal.SIGTERM, -signal.SIGTERM, signal.SIGTERM},
+    "term_driver": {0, 128 + signal.SIGTERM, -signal.SIGTERM},
     "crash": {0, -signal.SIGKILL},
     "no_space": {0, 75},
     "two_drivers": {0},
