@@ -341,6 +341,16 @@ class _Member:
         return self.role.actor is _ParseActor
 
     @property
+    def is_up(self) -> bool:
+        """Whether it has answered and not fallen silent since."""
+        return self.process is not None and self.silent_since is None
+
+    @property
+    def silence(self) -> float:
+        """How long it has been silent, in seconds."""
+        return 0.0 if self.silent_since is None else time.monotonic() - self.silent_since
+
+    @property
     def cause(self) -> Cause:
         """Of its death, if it has died."""
         return "time_limit" if self.is_late else "worker_died"
@@ -572,10 +582,12 @@ class _Crew:
 
     def _release_held(self) -> None:
         """Let others do the shards of workers that do not come back soon, as where their node is gone."""
-        now = time.monotonic()
         for member in self._members:
-            if member.loss is not None and now - (member.silent_since or now) > _HOLD_SECONDS:
+            if member.loss is not None and member.silence > _HOLD_SECONDS:
                 self._release(member.loss)
+        if all(member.silence > _HOLD_SECONDS for member in self._members if member.only_parses):
+            self._waiting.extend(self._unparsed)
+            self._unparsed.clear()
 
     def _end_late_calls(self) -> None:
         """Kill the workers that are longer at a shard than they may, or at one document where these are done alone."""
@@ -594,8 +606,9 @@ class _Crew:
                 ray.kill(call.member.actor, no_restart=False)
 
     def _await_again(self, member: _Member, error: RayError) -> None:
-        """Ping an actor whose process is being restarted, until it answers or patience ends."""
-        if member.silent_since is not None and time.monotonic() - member.silent_since > _PATIENCE_SECONDS:
+        """Ping an actor whose process is being restarted, until it answers, or nobody does shards and patience ends."""
+        is_work_done = any(other.is_up for other in self._members if not other.only_parses)
+        if not is_work_done and member.silence > _PATIENCE_SECONDS:
             self._failure = ShardError(f"a worker did not come up again: {_last_line(error)}")
         # An actor that is restarting refuses calls at once, so this would spin.
         time.sleep(_POLL_SECONDS)

@@ -5,11 +5,12 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 
 import fakes
 import pytest
@@ -19,6 +20,7 @@ from processes import command_of, descendants, ray_workers
 
 from pipeline.annotate import RunReport
 from pipeline.commits import RunFolder, verify
+from pipeline.executors import ray_cluster
 
 SUPPORT = Path(fakes.__file__).parent
 # Ray ends a driver whose cluster is gone after a minute; a test need not wait so long.
@@ -41,9 +43,11 @@ def expected(source: Path, tmp_path: Path) -> dict[str, bytes]:
     return runs.committed_bytes(tmp_path / "local")
 
 
-def start(source: Path, output: Path, address: str, *, actors: int = 2, **environment: str) -> Process:
+def start(
+    source: Path, output: Path, address: str, *, environment: Mapping[str, str] = MappingProxyType({}), **executor: int
+) -> Process:
     """Start a driver that joins a cluster."""
-    config = runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": actors})
+    config = runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2, **executor})
     variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT), **environment}
     return runs.in_child(lambda: runs.run_job(config), **variables)
 
@@ -96,7 +100,7 @@ def test_a_run_whose_head_is_gone_ends_and_goes_on_later(
 ) -> None:
     output = tmp_path / "out"
     with ray_head(environment=GONE) as lost:
-        process = start(source, output, lost.address, **GONE)
+        process = start(source, output, lost.address, environment=GONE)
         wait_until(lambda: commits(output))
         store = next(pid for pid in descendants(lost.pid) if b"gcs_server" in command_of(pid))
         os.kill(store, signal.SIGKILL)
@@ -119,16 +123,46 @@ def test_the_work_of_a_lost_node_moves_to_another(source: Path, tmp_path: Path, 
     check_whole(output, expected)
 
 
-@contextmanager
-def cluster_of_two_nodes() -> Iterator[Connection]:
-    """Run a head and two nodes of a CPU each in a process of their own; give the line to it.
+@pytest.mark.parametrize(
+    ("lost", "left", "executor"),
+    [
+        ({"num_cpus": 1}, {"num_cpus": 1}, {}),
+        ({"num_cpus": 1}, {"num_cpus": 0, "num_gpus": 1}, {"actors": 1, "gpus": 1, "parse_actors": 1}),
+    ],
+    ids=["one of two workers", "the only one that parses"],
+)
+def test_a_run_outlasts_a_node_that_never_comes_back(
+    lost: dict[str, int],
+    left: dict[str, int],
+    executor: dict[str, int],
+    source: Path,
+    tmp_path: Path,
+    expected: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_cluster, "_HOLD_SECONDS", 1.0)
+    monkeypatch.setattr(ray_cluster, "_PATIENCE_SECONDS", 2.0)
+    runs.steer(source, seconds=0.3)
+    output = tmp_path / "out"
+    with cluster_of_two_nodes(lost, left) as pipe:
+        process = start(source, output, pipe.recv(), **executor)
+        wait_until(lambda: commits(output) > 1)
+        pipe.send("lose a node")
+        assert pipe.recv() == 1
+        assert end_of(process) == 0
+    check_whole(output, expected)
 
-    It says the address; told to, it kills a node and says how many are left.
+
+@contextmanager
+def cluster_of_two_nodes(*nodes: dict[str, int]) -> Iterator[Connection]:
+    """Run a head and two nodes, of a CPU each unless told, in a process of their own; give the line to it.
+
+    It says the address; told to, it kills the first node and says how many are left.
     """
     folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
     here, there = Pipe()
     environment = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}
-    process = runs.in_child(lambda: keep_cluster(there), **environment)
+    process = runs.in_child(lambda: keep_cluster(there, nodes or ({"num_cpus": 1},) * 2), **environment)
     try:
         yield here
     finally:
@@ -137,12 +171,12 @@ def cluster_of_two_nodes() -> Iterator[Connection]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def keep_cluster(pipe: Connection) -> None:
+def keep_cluster(pipe: Connection, resources: Sequence[dict[str, int]]) -> None:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        nodes = [cluster.add_node(**held) for held in resources]
         pipe.send(cluster.address)
         if pipe.recv() != "end":
             cluster.remove_node(nodes[0], allow_graceful=False)
