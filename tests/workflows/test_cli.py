@@ -355,5 +355,9 @@ def test_tables_are_laid_out() -> None:
     text = table([("a", 1, "x"), ("bc", 1200, "y")], header=("name", "count", "note"))
     assert text.splitlines() == ["name  count  note", "a         1  x", "bc    1,200  y"]
     assert table([]) == ""
+
+
+def test_what_the_input_holds_steers_no_terminal() -> None:
+    assert table([("\x1b[31mred\n", "\ud800é")]) == r"\x1b[31mred\n  \ud800é"
     assert table([(None, True, 0.5)]) == "-  yes  0.50"
     assert (counted(1, "shard"), counted(1200, "shard")) == ("1 shard", "1,200 shards")
