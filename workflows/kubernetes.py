@@ -93,7 +93,8 @@ def run(config: AnnotateConfig, kind: Kind, *, name: str, place: KubernetesConfi
         name: of the job; letters that Kubernetes does not take are replaced.
 
     Raises:
-        ConfigError: when input, output, a model or MLflow's store lies where pods cannot see it.
+        ConfigError: when input, output, a model or MLflow's store lies where pods cannot see it, or the store's address
+            holds a password.
     """
     _check_shared(config, place)
     _check_store(config)

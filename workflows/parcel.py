@@ -8,11 +8,13 @@ import io
 import os
 import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
 from models.config import ConfigError
 from pipeline.config import AnnotateConfig
+from pipeline.urls import without_secrets
 from workflows.registry import is_reference
 from workflows.tracking import tracking_uri
 
@@ -59,10 +61,20 @@ def job_yaml(config: AnnotateConfig) -> str:
 
 
 def tracking_environment(config: AnnotateConfig) -> dict[str, str]:
-    """Give what a job needs to find MLflow's store; it lies by default in the working folder, another one there."""
-    if is_reference(config.tagger.model):
-        return {"MLFLOW_TRACKING_URI": tracking_uri()}
-    return {name: os.environ[name] for name in ("MLFLOW_TRACKING_URI",) if name in os.environ}
+    """Give what a job needs to find MLflow's store; it lies by default in the working folder, another one there.
+
+    Raises:
+        ConfigError: when the address holds a password, which the cluster would show to everybody.
+    """
+    if not is_reference(config.tagger.model) and not os.environ.get("MLFLOW_TRACKING_URI"):
+        return {}
+    uri = tracking_uri()
+    if urlsplit(uri).password is not None:
+        raise ConfigError(
+            f"MLFLOW_TRACKING_URI: expected an address without a password, got {without_secrets(uri)} with one, which "
+            "the cluster would show; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD where the job runs"
+        )
+    return {"MLFLOW_TRACKING_URI": uri}
 
 
 def _too_large(size: int, packed: dict[str, int]) -> str:

@@ -67,7 +67,7 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
     """Send a job, or find that it was sent, and follow it.
 
     Raises:
-        ConfigError: when the archive is too large.
+        ConfigError: when the archive is too large, or the address of MLflow's store holds a password.
         StoreError: when the cluster cannot be reached.
         ConcordError: when it refuses the job.
     """

@@ -187,6 +187,15 @@ def test_a_store_that_pods_cannot_see_is_refused(monkeypatch: pytest.MonkeyPatch
     assert "value: http://mlflow:5000" in concord(*arguments).stdout
 
 
+@pytest.mark.parametrize("kind", ["rayjob", "cronjob"])
+def test_no_manifest_holds_a_password(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://anna:secret@mlflow:5000")
+    result = concord("submit", NIGHTLY, "--print", kind, *SHARED)
+    assert result.exit_code == 2
+    assert "MLFLOW_TRACKING_URI: expected an address without a password, got http://mlflow:5000" in result.stderr
+    assert "secret" not in result.output
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
