@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.labels import OUTSIDE
-from workflows.diff import Diff, confusions, listed_documents, share, told_kind, told_label
+from workflows.diff import Diff, confusions, listed_documents, share, told_kind
 from workflows.differences import BARS, CHANGES, LIMITS, EntityChange, Side
 from workflows.pages import COLOURS, template
 
@@ -33,7 +33,6 @@ def render_page(diff: Diff) -> str:
         differing={name: count for name, count in found.other.items() if count},
         share=share,
         told_kind=told_kind,
-        told_label=told_label,
     )
 
 
