@@ -161,10 +161,10 @@ def _cell(value: object) -> str:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.2f}" if isinstance(value, float) else _printable(str(value))
+    return f"{value:.2f}" if isinstance(value, float) else printable(str(value))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Write out what would steer a terminal or break a line: ids and messages come from the input."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 

@@ -11,7 +11,7 @@ from pipeline.durable import store_faults, write_over
 from pipeline.errors import PlanError
 from pipeline.places import Place
 from pipeline.readers.collection import Collection, open_collection
-from workflows.console import Answer, counted, indented, table
+from workflows.console import Answer, counted, indented, printable, table
 from workflows.differences import CHANGES, LIMITS, Differences, EntityChange, Shared, Tally, find_differences
 from workflows.document_pairs import DocumentPairs, LetterChanges, ids, pair_documents, pair_letters
 from workflows.matching import Rows
@@ -347,4 +347,4 @@ def _letters(diff: Diff) -> str:
 def _letter_line(sign: str, letter: Mapping[str, Any], fate: str) -> str:
     place = letter["doc_id"] or f"{letter['source_uri']}, at {letter['position']}"
     message = shorten(letter["message"], SHOWN_MESSAGE, placeholder=" ...")
-    return f"  {sign} {place}: {letter['stage']}: {letter['error']} ({fate}): {message}"
+    return printable(f"  {sign} {place}: {letter['stage']}: {letter['error']} ({fate}): {message}")

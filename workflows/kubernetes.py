@@ -25,6 +25,12 @@ JOB_FOLDER = "/etc/concord"
 GRACE_SECONDS = STOP_SECONDS + 30
 """A pod that is to end gets more time than the job in it, which finishes its shards first."""
 _LONGEST_NAME = 40
+_SUBMITTER = "submit"
+# A faulty configuration, or too many dead letters: another try would end alike.
+_FINAL = {
+    "action": "FailJob",
+    "onExitCodes": {"containerName": _SUBMITTER, "operator": "In", "values": [2, 3]},
+}
 _HEADS: dict[Kind, str] = {
     "rayjob": """\
 # One run of a job on a Ray cluster that is made for it and goes afterwards. Start it once more with
@@ -228,6 +234,7 @@ def _cron_job(config: AnnotateConfig, name: str, place: KubernetesConfig) -> dic
             "jobTemplate": {
                 "spec": {
                     "backoffLimit": 2,
+                    "podFailurePolicy": {"rules": [_FINAL]},
                     "template": {"spec": _submitter(config, name, place)},
                 }
             },
@@ -247,7 +254,7 @@ def _submitter(config: AnnotateConfig, name: str, place: KubernetesConfig) -> di
         "restartPolicy": "Never",
         "containers": [
             {
-                "name": "submit",
+                "name": _SUBMITTER,
                 "image": place.image,
                 "command": _submit_command(name, place),
                 "env": environment,

@@ -146,7 +146,8 @@ def _doc(item: ExportItem, vocab: Any) -> Any:
     doc = tokens.Doc(vocab, user_data={**item.described, "tagger": item.document.row.tagger}, **vars(columns))
     spans = []
     for entity in item.document.entities:
-        span = doc.char_span(entity.start_char, entity.end_char, label=entity.label)
+        # Words of one surface token, as other languages have them, are one token here.
+        span = doc.char_span(entity.start_char, entity.end_char, label=entity.label, alignment_mode="expand")
         span._.set(CONFIDENCE, rounded(entity.confidence))
         spans.append(span)
     doc.spans[SPANS_KEY] = spans

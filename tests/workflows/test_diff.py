@@ -231,6 +231,14 @@ def test_dead_letters_gained_and_lost_are_told_with_what_they_were(tmp_path: Pat
     ]
 
 
+def test_what_steers_a_terminal_is_written_out(tmp_path: Path) -> None:
+    first = written.write_run(tmp_path / "a", {"ok": ("Ada slept",)})
+    second = written.write_run(tmp_path / "b", {"ok": ("Ada slept",)}, letters=[letter("red\x1b[31m")])
+    text = run(first, second, listed=5).text
+    assert "red\\x1b[31m" in text
+    assert "\x1b" not in text
+
+
 def random_documents(chance: random.Random, texts: list[list[str]]) -> dict[str, tuple[str, ...]]:
     """Label invented texts at random, in entities of one to three words."""
     documents = {}

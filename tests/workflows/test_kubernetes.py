@@ -137,9 +137,15 @@ def test_a_cron_job_forbids_overlap_and_submits_under_a_dated_id() -> None:
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
     assert set(job["spec"]) <= CRON_JOB
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
-    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    night = job["spec"]["jobTemplate"]["spec"]
+    pod = night["template"]["spec"]
     check_pod(pod)
     (container,) = pod["containers"]
+    # What another try would not mend ends the night; such a rule needs pods that are never restarted.
+    (rule,) = night["podFailurePolicy"]["rules"]
+    assert rule["action"] == "FailJob"
+    assert rule["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2, 3]}
+    assert pod["restartPolicy"] == "Never"
     # No --id: the one that is made holds the date.
     assert container["command"] == [
         *("concord", "submit", "/etc/concord/nightly.yaml", "--address", "http://concord-head-svc:8265")
