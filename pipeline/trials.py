@@ -37,7 +37,7 @@ Cause = Literal["worker_died", "time_limit"]
 _TOLD: dict[Cause, str] = {"worker_died": "died", "time_limit": "was killed, since it took too long"}
 
 
-class Place(Config):
+class WorkPlace(Config):
     """What a worker is at: one record alone, or the shard as a whole."""
 
     number: int | None = None
@@ -77,7 +77,7 @@ class Trial(Config):
         alone = [f"{suspect.deaths} at record {suspect.number} alone" for suspect in self.suspects]
         return "workers that died: " + ", ".join([f"{self.deaths} at the whole", *alone])
 
-    def charged(self, cause: Cause, at: Place) -> "Trial":
+    def charged(self, cause: Cause, at: WorkPlace) -> "Trial":
         """Give the trial after its worker's death."""
         if at.number is None or at.stage is None:
             return self.model_copy(update={"deaths": self.deaths + 1})
@@ -105,12 +105,12 @@ class Trials:
         """Say whether the shard has had all its tries as a whole."""
         return trial.deaths >= self._attempts
 
-    def place(self, shard: Shard) -> Place | None:
+    def place(self, shard: Shard) -> WorkPlace | None:
         """Give what a worker of the shard is at, or was when it died; None where none has left a mark."""
-        return _read(self._mark(shard), Place)
+        return _read(self._mark(shard), WorkPlace)
 
     @contextmanager
-    def at_work(self, shard: Shard, place: Place) -> Iterator[None]:
+    def at_work(self, shard: Shard, place: WorkPlace) -> Iterator[None]:
         """Mark what this process is at while the block runs; its death leaves the mark. Blocks may be nested."""
         path = self._mark(shard)
         before = self.place(shard)
@@ -127,13 +127,13 @@ class Trials:
         """Remove the mark of a worker that is gone."""
         self._mark(shard).unlink(missing_ok=True)
 
-    def charge(self, shard: Shard, cause: Cause, at: Place | None) -> Trial:
+    def charge(self, shard: Shard, cause: Cause, at: WorkPlace | None) -> Trial:
         """Count a worker's death against what it was at.
 
         Raises:
             ShardError: when it is no fault of single documents, so that going on would not end well.
         """
-        at = at or Place()
+        at = at or WorkPlace()
         logger.warning("shard %s: its worker %s%s", shard.name, _TOLD[cause], at.told)
         trial = self.read(shard).charged(cause, at)
         _write(self._path(shard), trial)

@@ -36,7 +36,7 @@ from pipeline.stages import (
     left_out,
     with_parses,
 )
-from pipeline.trials import Place, Suspect, Trial, Trials
+from pipeline.trials import Suspect, Trial, Trials, WorkPlace
 
 logger = logging.getLogger(__name__)
 
@@ -246,10 +246,10 @@ class ShardWorker:
     ) -> list[Outcome]:
         stage = "parse"
         try:
-            with self._trials.at_work(shard, Place(number=number, stage="parse")), clock.timing("parse"):
+            with self._trials.at_work(shard, WorkPlace(number=number, stage="parse")), clock.timing("parse"):
                 parsed = parse([record])
             stage = "tag"
-            with self._trials.at_work(shard, Place(number=number, stage="tag")), clock.timing("tag"):
+            with self._trials.at_work(shard, WorkPlace(number=number, stage="tag")), clock.timing("tag"):
                 return tag(parsed)
         except ShortageError as error:
             message = f"{error}; alone it found no memory; mend or leave out the document, or give workers more memory"

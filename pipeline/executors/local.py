@@ -6,7 +6,7 @@ from pipeline.errors import ConcordError, ShardError
 from pipeline.executors.base import BuildWorker, OnReport, stop_request
 from pipeline.planning import Plan
 from pipeline.records import Shard
-from pipeline.trials import Place, Trials
+from pipeline.trials import Trials, WorkPlace
 from pipeline.worker import build_worker
 
 
@@ -29,7 +29,7 @@ class LocalExecutor:
                 stop.raise_if_received()
                 _charge_earlier(trials, shard)
                 try:
-                    with trials.at_work(shard, Place()):
+                    with trials.at_work(shard, WorkPlace()):
                         report, timings = worker.run(shard)
                 except ConcordError:
                     raise

@@ -41,7 +41,7 @@ from pipeline.memory import resident_bytes
 from pipeline.parses import Parses
 from pipeline.planning import Plan
 from pipeline.records import Shard, ShardReport
-from pipeline.trials import Cause, Place, Trials
+from pipeline.trials import Cause, Trials, WorkPlace
 from pipeline.worker import Timings, build_parse_worker, build_worker
 
 logger = logging.getLogger(__name__)
@@ -312,7 +312,7 @@ class _Loss:
     """
 
     shard: Shard
-    at: Place | None
+    at: WorkPlace | None
     cause: Cause
     is_held: bool = True
 
@@ -378,7 +378,7 @@ class _Call:
     member: _Member
     shard: Shard | None = None
     since: float
-    at: Place | None = None
+    at: WorkPlace | None = None
     tables: Any = None
     parsed: Timings = field(default_factory=Timings)
 

@@ -23,7 +23,7 @@ from pipeline.memory import shortages
 from pipeline.planning import Plan
 from pipeline.records import ShardReport
 from pipeline.schema import annotated_tables
-from pipeline.trials import Cause, Place, Trial, Trials
+from pipeline.trials import Cause, Trial, Trials, WorkPlace
 from pipeline.worker import ShardWorker
 
 
@@ -114,7 +114,7 @@ def charge_alone(trials: Trials, plan: Plan, number: int, cause: Cause = "worker
     (shard,) = plan.shards
 
     def die() -> None:
-        with trials.at_work(shard, Place(number=number, stage="tag")):
+        with trials.at_work(shard, WorkPlace(number=number, stage="tag")):
             os.kill(os.getpid(), signal.SIGKILL)
 
     runs.in_child(die).join()
