@@ -19,6 +19,7 @@ NEAR_TIE = 1e-5
 """Words this near to another label or to the threshold may differ on other batch sizes or processors."""
 
 _BACKED_OFF = "backed_off."
+_OF_TYPE = "entities."
 
 
 def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> dict[str, float]:
@@ -50,7 +51,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     )
     bins = np.minimum((uncertainty / UNCERTAINTY_BIN_WIDTH).astype(np.int64), UNCERTAINTY_BINS - 1)
     counts.update({f"uncertainty.{number:02d}": int(count) for number, count in zip(*_tally(bins), strict=True)})
-    counts.update(f"entities.{label}" for label in tables["entities"]["label"].to_pylist())
+    counts.update(f"{_OF_TYPE}{label}" for label in tables["entities"]["label"].to_pylist())
     if "errors" in tables:
         reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
         counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))
@@ -78,6 +79,12 @@ def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | 
 def count_step(step: Step) -> dict[str, float]:
     """Count a shard that had to back off as ``backed_off.<step>``; nothing for one that was done as planned."""
     return {} if step is Step.AS_PLANNED else {f"{_BACKED_OFF}{step.name.lower()}": 1}
+
+
+def entity_types(reports: Iterable[ShardReport]) -> tuple[str, ...]:
+    """Give the types of the entities that shards hold, sorted."""
+    names = {name for report in reports for name, number in report.stats.items() if number}
+    return tuple(sorted(name.removeprefix(_OF_TYPE) for name in names if name.startswith(_OF_TYPE)))
 
 
 def backed_off(reports: Iterable[ShardReport]) -> dict[str, Step]:

@@ -1,7 +1,7 @@
 """An annotated collection handed on in the forms that other tools read."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Literal
 import orjson
 
 from models.config import ConfigError
+from pipeline.counts import entity_types
 from pipeline.places import Place
 from pipeline.readers.collection import open_collection
 from pipeline.readers.documents import CollectedDocument, read_collection
@@ -27,13 +28,11 @@ ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]
 
 ERRORS_SUFFIX = ".errors.jsonl"
 
-WITH_TEXT: Mapping[ExportForm, Callable[[Path, Iterable[ExportItem]], None]] = {
+_WITH_TEXT: Mapping[ExportForm, Callable[[Path, Iterable[ExportItem]], None]] = {
     "jsonl": write_json_lines,
-    "brat": write_brat,
     "label-studio": write_label_studio,
     "docbin": write_docbin,
 }
-"""What writes the forms that need the raw text; CoNLL-U does without."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +43,7 @@ class ExportReport:
         wordless: documents without a word, which CoNLL-U cannot hold; other forms can.
         left_out: documents whose text the input no longer holds.
         dead_letters: records of the collection that were never annotated.
-        labels: types of the entities, sorted.
+        labels: types of the entities of the whole collection, sorted.
         unknown: ids asked for that the collection does not hold, sorted.
         errors: the file that lists what was left out; None where nothing was.
     """
@@ -90,6 +89,7 @@ def export(
     if to == "docbin":
         require_spacy()
     collection = open_collection(output)
+    labels = entity_types(collection.manifest.shards)
     unknown = set(ids or ())
 
     def is_wanted(doc_id: str) -> bool:
@@ -101,9 +101,24 @@ def export(
     if to == "conllu":
         write_conllu(destination, outgoing.with_words(documents))
     else:
-        WITH_TEXT[to](destination, outgoing.with_texts(documents, SourceTexts(collection.plan)))
+        write_items(destination, outgoing.with_texts(documents, SourceTexts(collection.plan)), to=to, labels=labels)
     # With a limit the collection is not read to its end.
-    return replace(outgoing.report(), unknown=tuple(sorted(unknown)) if limit is None else ())
+    return replace(outgoing.report(), labels=labels, unknown=tuple(sorted(unknown)) if limit is None else ())
+
+
+def write_items(destination: Path, items: Iterable[ExportItem], *, to: ExportForm, labels: Sequence[str]) -> None:
+    """Write documents with their texts in one of the forms that need these.
+
+    Args:
+        labels: the types that brat is to offer.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    if to == "brat":
+        write_brat(destination, items, labels=labels)
+    else:
+        _WITH_TEXT[to](destination, items)
 
 
 class Outgoing:
@@ -118,7 +133,6 @@ class Outgoing:
         self._on_document = on_document
         self._letters: list[DeadLetter] = []
         self._counts: Counter[str] = Counter()
-        self._labels: set[str] = set()
 
     def with_words(self, documents: Iterable[CollectedDocument]) -> Iterator[CollectedDocument]:
         """Pass documents on but those without a word."""
@@ -156,7 +170,6 @@ class Outgoing:
             wordless=self._counts["wordless"],
             left_out=len(self._letters),
             dead_letters=self._dead_letters,
-            labels=tuple(sorted(self._labels)),
             errors=self._errors if self._letters else None,
         )
 
@@ -167,7 +180,6 @@ class Outgoing:
             words=sum(len(sentence.tokens) for sentence in document.sentences),
             entities=len(document.entities),
         )
-        self._labels.update(entity.label for entity in document.entities)
 
     def _write_letters(self) -> None:
         if self._letters:

@@ -19,7 +19,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pipeline.export import WITH_TEXT, Outgoing, check_destination
+from pipeline.counts import entity_types
+from pipeline.export import Outgoing, check_destination, write_items
 from pipeline.places import Place
 from pipeline.readers.collection import open_collection
 from pipeline.readers.documents import (
@@ -81,7 +82,7 @@ class ReviewReport:
     Attributes:
         choices: by rank; without those that were left out.
         left_out: documents with chosen sentences whose text the input no longer holds.
-        labels: types of the entities in the queue, sorted.
+        labels: types of the entities of the whole collection, sorted: what a person may choose from.
         errors: the file that lists what was left out; None where nothing was.
     """
 
@@ -125,12 +126,10 @@ def review(
         for choice in chosen[item.name]
     }
     queue = sorted(passages, key=lambda choice: choice.rank)
-    WITH_TEXT[to](destination, (passages[choice] for choice in queue))
+    labels = entity_types(collection.manifest.shards)
+    write_items(destination, (passages[choice] for choice in queue), to=to, labels=labels)
     report = outgoing.report()
-    labels = {entity.label for passage in passages.values() for entity in passage.document.entities}
-    return ReviewReport(
-        choices=tuple(queue), left_out=report.left_out, labels=tuple(sorted(labels)), errors=report.errors
-    )
+    return ReviewReport(choices=tuple(queue), left_out=report.left_out, labels=labels, errors=report.errors)
 
 
 def draw(documents: Iterable[CollectedDocument], quotas: Quotas) -> list[Choice]:

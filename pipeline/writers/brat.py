@@ -27,7 +27,7 @@ _NO_TYPE_NAME = re.compile(r"[^\w-]")
 _WHITE_SPACE = re.compile(r"\s")
 
 
-def write_brat(folder: Path, items: Iterable[ExportItem]) -> None:
+def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[str]) -> None:
     """Write a new folder, which takes its name when all files are in it.
 
     Offsets count code points. Line ends are plain line feeds, with the offsets kept; see ``plain_line_ends``. An entity
@@ -35,11 +35,11 @@ def write_brat(folder: Path, items: Iterable[ExportItem]) -> None:
 
     Args:
         folder: absent or empty.
+        labels: the types that an annotator may choose from.
 
     Raises:
         StoreError: when there is no space.
     """
-    types: set[str] = set()
     with store_faults(folder), stage_folder(folder) as staged, (staged / INDEX_NAME).open("xb") as index:
         for item in items:
             name = _file_name(item.name)
@@ -47,9 +47,14 @@ def write_brat(folder: Path, items: Iterable[ExportItem]) -> None:
             _write_new(staged / f"{name}.txt", text)
             _write_new(staged / f"{name}.ann", "".join(f"{line}\n" for line in _annotations(item, text)))
             index.write(orjson.dumps({"file": name, **item.described}, option=orjson.OPT_APPEND_NEWLINE))
-            types.update(_type(entity) for entity in item.document.entities)
         # brat asks for all four sections.
-        sections = ["[entities]", *sorted(types), "[relations]", "[events]", "[attributes]"]
+        sections = [
+            "[entities]",
+            *sorted({_type(label) for label in labels}),
+            "[relations]",
+            "[events]",
+            "[attributes]",
+        ]
         _write_new(staged / "annotation.conf", "".join(f"{line}\n" for line in sections))
 
 
@@ -69,7 +74,7 @@ def _annotations(item: ExportItem, text: str) -> Iterator[str]:
         places = ";".join(f"{start} {end}" for start, end in fragments)
         # Of the length that the fragments have together; white space such as a tab would end the line or the column.
         shown = _WHITE_SPACE.sub(" ", " ".join(text[start:end] for start, end in fragments))
-        yield f"T{number}\t{_type(entity)} {places}\t{shown}"
+        yield f"T{number}\t{_type(entity.label)} {places}\t{shown}"
         yield f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence:.3f}"
 
 
@@ -82,5 +87,5 @@ def _fragments(entity: EntityRow, text: str) -> Iterator[tuple[int, int]]:
     yield start, entity.end_char
 
 
-def _type(entity: EntityRow) -> str:
-    return _NO_TYPE_NAME.sub("_", entity.label)
+def _type(label: str) -> str:
+    return _NO_TYPE_NAME.sub("_", label)

@@ -154,6 +154,13 @@ def test_a_queue_for_label_studio_shows_sentences_in_the_order_of_need(output: P
     assert report.labels == ("PER",)
 
 
+def test_an_annotator_may_choose_types_that_the_queue_does_not_hold(output: Path, tmp_path: Path) -> None:
+    report = review(output, tmp_path / "queue", to="brat", quotas=ALL, done={"a", "b"})
+    assert {choice.doc_id for choice in report.choices} == {"c"}
+    assert report.labels == ("PER",)
+    assert "[entities]\nPER\n" in (tmp_path / "queue" / "annotation.conf").read_text()
+
+
 def test_a_queue_of_json_lines_has_offsets_within_the_sentence(output: Path, tmp_path: Path) -> None:
     review(output, tmp_path / "queue.jsonl", to="jsonl", quotas=ALL)
     for record in map(json.loads, (tmp_path / "queue.jsonl").read_bytes().splitlines()):
