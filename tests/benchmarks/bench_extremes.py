@@ -30,8 +30,9 @@ from workflows.taggers import find_tagger
 class MemoryWatch:
     """The most that the driver and a worker hold, in units of 1e6 bytes, sampled twice a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_workers: bool) -> None:
         self.most: dict[str, float] = {}
+        self._with_workers = with_workers
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -46,7 +47,7 @@ class MemoryWatch:
     def _watch(self) -> None:
         while not self._ended.wait(0.5):
             self._note("driver", Path("/proc/self"))
-            for process in Path("/proc").glob("[0-9]*"):
+            for process in Path("/proc").glob("[0-9]*") if self._with_workers else ():
                 try:
                     if process.joinpath("cmdline").read_bytes().startswith(b"ray::_ShardActor"):
                         self._note("worker", process)
@@ -90,7 +91,7 @@ def run(source: Path, output: Path, *, model: str, executor: dict[str, Any]) -> 
     )
     ticks: list[tuple[float, Progress]] = []
     started = time.monotonic()
-    with MemoryWatch() as watch:
+    with MemoryWatch(with_workers=executor["kind"] == "ray") as watch:
         report = annotate(
             config,
             tagger=find_tagger(model),
