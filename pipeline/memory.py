@@ -66,10 +66,10 @@ def shortages() -> Iterator[None]:
         raise ShortageError(str(error)) from error
 
 
-def resident_bytes() -> int | None:
-    """Give the memory that this process holds (RSS); None where the system does not tell."""
+def resident_bytes(process: str = "self") -> int | None:
+    """Give the memory that a process, named by its number, holds (RSS); None where the system does not tell."""
     try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
     except OSError:
         return None
     return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -24,6 +24,7 @@ from environment import environment
 
 from pipeline.annotate import Progress, annotate
 from pipeline.config import AnnotateConfig
+from pipeline.memory import resident_bytes
 from workflows.taggers import find_tagger
 
 
@@ -46,18 +47,17 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.5):
-            self._note("driver", Path("/proc/self"))
+            self._note("driver", "self")
             for process in Path("/proc").glob("[0-9]*") if self._with_workers else ():
                 try:
                     if process.joinpath("cmdline").read_bytes().startswith(b"ray::_ShardActor"):
-                        self._note("worker", process)
+                        self._note("worker", process.name)
                 except OSError:
                     # It has ended in between.
                     continue
 
-    def _note(self, kind: str, process: Path) -> None:
-        pages = int(process.joinpath("statm").read_text().split()[1])
-        self.most[kind] = max(self.most.get(kind, 0.0), pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+    def _note(self, kind: str, process: str) -> None:
+        self.most[kind] = max(self.most.get(kind, 0.0), (resident_bytes(process) or 0) / 1e6)
 
 
 def write_collection(sources: list[Path], target: Path, *, words: int, empty: int) -> int:

@@ -8,7 +8,6 @@ shard, of some fifty documents; a line is fitted through the samples after the w
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from itertools import pairwise
@@ -21,6 +20,7 @@ from environment import environment
 
 from pipeline.commits import RunFolder
 from pipeline.config import AnnotateConfig
+from pipeline.memory import resident_bytes
 from pipeline.parsing.parser import parser_identity
 from pipeline.planning import Plan, make_plan
 from pipeline.signatures import ComponentIdentity
@@ -52,8 +52,7 @@ def plan_run(source: Path, output: Path, *, model: str, threads: int, shard_byte
 
 def resident_megabytes() -> float:
     """Give the resident set of this process in units of 1e6 bytes."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return (resident_bytes() or 0) / 1e6
 
 
 def fit_line(samples: list[tuple[int, float]]) -> dict[str, float]:
