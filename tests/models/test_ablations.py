@@ -71,6 +71,7 @@ def ablated(request: pytest.FixtureRequest, build: Build) -> Any:
 
 
 # Written down before there were switches.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "probabilities"),
     [

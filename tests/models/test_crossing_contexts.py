@@ -29,7 +29,7 @@ SIZES: dict[str, Any] = {
 }
 Build = Callable[..., Tagger]
 slow = pytest.mark.slow
-seeds = pytest.mark.parametrize("seed", [1, pytest.param(2, marks=slow), pytest.param(3, marks=slow)])
+seeds = pytest.mark.parametrize("seed", [1, 2, 3])
 
 
 def label(labels: Sequence[tuple[str, ...]]) -> list[Sentence]:
@@ -59,6 +59,7 @@ def right_phrases(tagger: Tagger, sentences: list[Sentence]) -> int:
     return sum(found.labels == gold.labels for found, gold in zip(predictions, sentences, strict=True))
 
 
+@slow
 @seeds
 @pytest.mark.parametrize("name", ["cross_bilstm_cnn", "att_bilstm_cnn"])
 def test_cross_stacks_and_attention_learn_the_exclusive_or(build: Build, name: str, seed: int) -> None:
@@ -74,6 +75,7 @@ def assert_a_coin_decides(tagger: Tagger, sentences: list[Sentence], *, words: i
     assert right_phrases(tagger, sentences) <= 3
 
 
+@slow
 @seeds
 def test_independent_stacks_throw_a_coin(build: Build, seed: int) -> None:
     sentences = label(MIDDLE_ALONE)

@@ -40,6 +40,7 @@ def spans_in_a_sentence(draw: st.DrawFn) -> tuple[tuple[Span, ...], int]:
     return tuple(spans), end + draw(st.integers(0, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(drawn=spans_in_a_sentence())
 @settings(deadline=None)

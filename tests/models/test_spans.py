@@ -128,6 +128,7 @@ def test_weight_samples_give_the_mean_of_their_joint_probabilities(decoder: str)
     assert abs(float(joint_probability(means, asked)) - expected) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 @torch.inference_mode()

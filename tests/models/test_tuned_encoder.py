@@ -30,7 +30,7 @@ from models.registry import available, build_tagger
 from models.training.fit import EpochResult, FitConfig, fit
 from models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
 
-pytestmark = pytest.mark.encoder
+pytestmark = [pytest.mark.encoder, pytest.mark.slow]
 
 CONF = Path(__file__).parents[2] / "conf" / "train"
 PROFILES = {

@@ -26,6 +26,8 @@ from pipeline.schema import annotated_tables
 from pipeline.trials import Cause, Trial, Trials, WorkPlace
 from pipeline.worker import ShardWorker
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:

@@ -146,6 +146,7 @@ def test_a_new_meta_is_copied_without_annotation(archive: Path, monkeypatch: pyt
     assert_as_one_run(archive, report)
 
 
+@pytest.mark.slow
 def test_a_new_tagger_tags_again_from_the_stored_parses(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
     (archive / "t3.txt").write_text("Carla came.")
@@ -184,6 +185,7 @@ def test_an_id_stays_with_the_document_that_had_it_until_that_is_gone(archive: P
     assert_as_one_run(archive, report)
 
 
+@pytest.mark.slow
 def test_a_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
     first = (archive / "t0.txt").read_text()
     runs.run_job(job(archive))
@@ -208,6 +210,7 @@ def test_an_id_is_free_when_the_dead_letter_that_had_it_is_gone(archive: Path) -
     assert_as_one_run(archive, report)
 
 
+@pytest.mark.slow
 def test_dead_letters_stay_until_their_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (archive / "t2.txt").write_text("PARSERFAULT")
     (archive / "bad.jsonl").write_text('{"id": "x"}\n{"id": "y", "text": "Yes."}\n')
@@ -224,6 +227,7 @@ def test_dead_letters_stay_until_their_file_changes(archive: Path, monkeypatch: 
     assert_as_one_run(archive, report, max_dead_letters=1.0)
 
 
+@pytest.mark.slow
 def test_small_shards_are_put_together(archive: Path) -> None:
     settings = {"planning": {"shard_bytes": 2000, "compact_at": 4}, "max_removed": 1.0}
     runs.run_job(job(archive, **settings))

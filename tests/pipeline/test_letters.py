@@ -105,6 +105,7 @@ def test_letters_are_chosen_by_stage_reason_and_document(archive: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_only_dead_letters_are_done_again(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = parts(first.output)
@@ -129,6 +130,7 @@ def test_only_dead_letters_are_done_again(archive: Path) -> None:
     assert attempts(nightly) == {None: 1, "d": 1, "f": 1}
 
 
+@pytest.mark.slow
 def test_every_failing_try_is_counted(archive: Path) -> None:
     runs.run_job(job(archive))
     for number in (1, 2, 3):
@@ -146,6 +148,7 @@ def test_letters_that_are_not_chosen_stay(archive: Path) -> None:
     assert attempts(report) == {None: 0, "d": 1, "f": 0, "whole.txt": 0}
 
 
+@pytest.mark.slow
 def test_an_id_stays_with_the_letter_that_has_it(archive: Path) -> None:
     write_lines(archive / "a.jsonl", {"x": "PARSERFAULT"})
     write_lines(archive / "b.jsonl", {"x": "Zoe came."})
@@ -156,6 +159,7 @@ def test_an_id_stays_with_the_letter_that_has_it(archive: Path) -> None:
     assert texts_of(report.output)["x"] == ["PARSERFAULT"]
 
 
+@pytest.mark.slow
 def test_an_id_stays_with_the_document_that_has_it(archive: Path) -> None:
     write_lines(archive / "a.jsonl", {"y": "PARSERFAULT it."})
     write_lines(archive / "z.jsonl", {"x": "Zoe came.", "f": "PARSERFAULT it."})
@@ -174,6 +178,7 @@ def test_an_id_stays_with_the_document_that_has_it(archive: Path) -> None:
     assert runs.run_job(job(archive), build=fakes.build_no_worker).shards == report.shards
 
 
+@pytest.mark.slow
 def test_a_file_that_was_mended_is_brought_up_to_date(archive: Path) -> None:
     runs.run_job(job(archive))
     mended = (archive / "mixed.jsonl").read_text().replace('{"id": "torn\n', "").replace("TAGGERFAULT", "Tagged")
@@ -188,6 +193,7 @@ def test_a_file_that_was_mended_is_brought_up_to_date(archive: Path) -> None:
     assert attempts(try_again(archive)) == {"d": 1, "e": 1, "whole.txt": 1}
 
 
+@pytest.mark.slow
 def test_a_torn_stream_is_one_letter_that_is_tried_again(archive: Path) -> None:
     lines = (archive / "sound.jsonl").read_bytes()
     (archive / "torn.jsonl.gz").write_bytes(gzip.compress(lines.replace(b'"', b'"x', 2))[:-9])
@@ -239,6 +245,7 @@ def test_an_unfinished_run_is_finished_first(archive: Path) -> None:
         try_again(archive)
 
 
+@pytest.mark.slow
 def test_an_interrupted_retry_is_gone_on_with_by_either_command(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(StoreError):

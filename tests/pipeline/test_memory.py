@@ -7,7 +7,10 @@ from functools import cache
 
 import pytest
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="measures the heap of glibc")
+pytestmark = [
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="measures the heap of glibc"),
+    pytest.mark.slow,
+]
 
 # Prints by how many MB the resident set grows over 400 shapes of a convolution that come once; then how many MB it
 # shrinks when every other block of 120 MB is freed, before and after they are given back: each hole lies below a block

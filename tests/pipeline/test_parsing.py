@@ -170,6 +170,7 @@ def test_long_token_keeps_its_whole_form_and_lemma(parser: StanzaParser):
     assert word.text == word.word == word.lemma == blob
 
 
+@pytest.mark.slow
 def test_answer_does_not_depend_on_the_other_documents(parser: StanzaParser):
     documents = documents_of([*PROSE, *ODD.values(), *(prose.upper() for prose in PROSE)])
     together = parser.parse(documents)
@@ -181,6 +182,7 @@ def test_answer_does_not_depend_on_the_other_documents(parser: StanzaParser):
     assert shuffled == [together[index] for index in order]
 
 
+@pytest.mark.slow
 def test_shortcuts_change_nothing(parser: StanzaParser, plain: StanzaParser):
     documents = documents_of([*PROSE, *ODD.values(), "\n\n".join(PROSE) * 3, *(prose.lower() for prose in PROSE)])
     outcomes = parser.parse(documents)
@@ -222,6 +224,7 @@ def test_long_sentence_is_parsed_in_pieces(parser: StanzaParser):
             assert before.words[-1].text == ","
 
 
+@pytest.mark.slow
 def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser):
     document = parse_text(parser, " ".join(["river", "walks", "over", "Paris", "and"] * 1000))
     check_tokens(document)
@@ -263,6 +266,7 @@ def test_a_long_sentence_of_words_is_parsed_in_the_pieces_of_raw_text():
     assert expected.count(0) == len(pieces)
 
 
+@pytest.mark.slow
 def test_long_paragraph_is_tokenized_in_windows_without_a_seam(parser: StanzaParser):
     sentence = "Anna Smith lives in Paris with two cats, and she couldn't be happier. "
     document = parse_text(parser, sentence * 400)

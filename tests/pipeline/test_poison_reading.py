@@ -246,6 +246,7 @@ def test_codec_that_lets_lone_surrogates_through_is_caught(tmp_path: Path) -> No
 LINES = [b'{"id": %d, "text": "%s"}\n' % (number, str(number * 7919).encode() * 9) for number in range(4000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("kept", [0.05, 0.5, 0.999])
 def test_truncated_stream_gives_the_lines_before_the_cut_and_one_dead_letter(

@@ -25,6 +25,8 @@ from pipeline.records import DeadLetter, Document, ParsedDocument, Shard, ShardR
 from pipeline.signatures import ResolvedTagger
 from pipeline.worker import ShardWorker, Timings, build_parse_worker, build_worker
 
+pytestmark = pytest.mark.slow
+
 REPRESENTATION = {"word_dimension": 8, "characters": None}
 TEXTS = (
     "Maria Gonzalez flew to Geneva. She met Bob there.\r\n\r\nGeneva was cold; they couldn't stay.",

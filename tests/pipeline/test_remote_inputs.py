@@ -26,6 +26,8 @@ from pipeline.readers.base import read_piece
 from pipeline.worker import ShardWorker
 from workflows.config import read_annotate_job
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = "Anna met Bob in Geneva on the first day and walked on."
 
 

@@ -16,6 +16,8 @@ from pipeline.places import place_at
 from pipeline.records import PartFile, ShardReport
 from pipeline.report import write_report
 
+pytestmark = pytest.mark.slow
+
 
 def committed(url: str) -> dict[str, bytes]:
     """Give what runs.committed_bytes gives of a folder."""

@@ -70,6 +70,7 @@ def _shortened(record: object) -> object:
     )  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_soak_ends_with_the_round_that_finds_other_bytes(tmp_path: Path) -> None:
     fault = Fault(kind="crash", step="commit:2")
     schedules = [

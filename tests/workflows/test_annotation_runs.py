@@ -26,6 +26,8 @@ from workflows.record import read_record
 from workflows.registry import resolve, set_alias
 from workflows.tracking import tracking_uri
 
+pytestmark = pytest.mark.slow
+
 DOWN = "http://127.0.0.1:1"
 TEXTS = ("Ada King met Charles Babbage in London.", "Nothing happened.", "Zoë flew to Łódź.")
 

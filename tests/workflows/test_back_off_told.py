@@ -12,6 +12,8 @@ from pipeline.trials import Trials
 from workflows import status
 from workflows.summary import describe_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> AnnotateConfig:

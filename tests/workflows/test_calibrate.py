@@ -30,6 +30,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_bundle_is_calibrated_in_place(bundle: Path, tmp_path: Path) -> None:
     before = tagger_digest(bundle)
     result = calibrate(bundle, "--data", DEV, "--json")
@@ -54,6 +55,7 @@ def test_a_bundle_is_calibrated_in_place(bundle: Path, tmp_path: Path) -> None:
     assert (bundle / CALIBRATION_NAME).read_bytes() == again
 
 
+@pytest.mark.slow
 def test_a_copy_leaves_the_source_as_it_is(bundle: Path, tmp_path: Path) -> None:
     before = tagger_digest(bundle)
     result = calibrate(bundle, "--data", DEV, "--output", tmp_path / "copy", "--entities", "isotonic")
@@ -76,6 +78,7 @@ def test_entities_may_be_left_as_they_are(bundle: Path) -> None:
     assert calibration.summary == "tokens: temperature, entities: none"
 
 
+@pytest.mark.slow
 def test_documents_that_the_tagger_has_seen_are_refused(bundle: Path) -> None:
     refused = calibrate(bundle, "--data", TRAIN)
     assert refused.exit_code == 2

@@ -114,6 +114,7 @@ def test_the_verbs_are_these() -> None:
     assert tuple(name for name in main.commands if name not in GROUPS) == VERBS
 
 
+@pytest.mark.slow
 def test_annotate_tells_the_equation_and_where_to_look(finished: tuple[Path, Result], collection: Path) -> None:
     output, result = finished
     assert result.exit_code == 0, result.output

@@ -303,6 +303,7 @@ def plainly_compared(first: Path, second: Path) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_changes_are_those_of_plain_enumeration(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

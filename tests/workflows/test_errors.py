@@ -8,6 +8,8 @@ from click.testing import CliRunner, Result
 
 from workflows.cli import main
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {"a": "Ada King met Charles Babbage in London.", "b": "Nothing happened."}
 
 

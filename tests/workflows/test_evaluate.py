@@ -65,6 +65,7 @@ def test_parts_sum_to_the_whole(tiny_bundle: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_names_are_seen_in_the_training_corpora_of_the_job(tiny_bundle: Path, agreeing: Path) -> None:
     without = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
     assert without["by_novelty"] is None
@@ -110,6 +111,7 @@ def test_a_corpus_without_entities_is_named(
     assert "the corpus holds no entity" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_sentence_of_5000_words_is_scored_whole(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
     corpus = str(write_corpus("Ada\tB-PER\nslept\tO\n" * 2500))
     values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus])).values

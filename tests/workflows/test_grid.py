@@ -79,6 +79,7 @@ def record(key: str, seed: int, correct: list[int], *, gold: int = 10) -> dict[s
     }
 
 
+@pytest.mark.slow
 def test_every_run_of_the_grid_has_a_job_that_reads() -> None:
     grid = read_grid(CHECKOUT / "conf/grid.yaml")
     for run in runs_of(grid, list(grid.tables)):

@@ -20,6 +20,8 @@ from workflows.config import read_parse_job, read_train_job
 from workflows.corpora import read_corpora, tree_source
 from workflows.train import TrainOptions
 
+pytestmark = pytest.mark.slow
+
 GOLD = Path(__file__).parents[2] / "examples/train"
 SIGNATURE = component_signature(parser_identity(ParserConfig()))
 TRAIN_YAML = """\

@@ -28,6 +28,8 @@ from workflows.promotion import settled_state
 from workflows.provenance import Provenance, describe_part, write_provenance
 from workflows.tracking import open_run, tracking_uri
 
+pytestmark = pytest.mark.slow
+
 TRAIN = Path(__file__).parents[2] / "examples/train/train.conllu"
 ALLOW = {"unknown_provenance": "allow", "throughput_ratio": 0, "rounds": 100}
 REFUSED = 4

@@ -18,6 +18,8 @@ from workflows.promotion import INTENT_TAG, STEPS, RaceLostError, move_champion,
 from workflows.registry import LOCK_SUFFIX, create_model, model_names
 from workflows.tracking import TrackingError, open_run, tracking_uri
 
+pytestmark = pytest.mark.slow
+
 KILLED = -9
 LOST = 4
 
@@ -79,7 +81,6 @@ def test_a_model_that_is_not_there_is_named(client: MlflowClient) -> None:
     assert not locked(client)
 
 
-@pytest.mark.slow
 def test_a_mover_that_is_killed_at_any_step_is_finished_by_the_next_call(client: MlflowClient) -> None:
     done: list[tuple[int | None, int]] = []
     champion, target = None, 1
@@ -199,7 +200,6 @@ def test_a_mover_stops_where_its_lock_was_broken_or_is_old(
     assert settled_state("tiny").champion is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite", "server"])
 def test_of_four_movers_at_once_one_wins(
     place: str, store: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +216,6 @@ def test_of_four_movers_at_once_one_wins(
     assert not locked(client)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite", "server"])
 def test_a_line_of_the_longest_kind_comes_back_whole(
     place: str, store: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -80,6 +80,7 @@ def test_a_file_that_is_none_is_a_model_error(tmp_path: Path, content: str) -> N
         read_provenance(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_trained_bundle_knows_its_training_and_its_dev_set(train_file: Path, tmp_path: Path) -> None:
     arguments = ["train", str(train_file), "--no-tracking", "--output", str(tmp_path / "run"), "--set", "fit.epochs=1"]
     result = CliRunner().invoke(main, arguments)

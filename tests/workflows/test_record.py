@@ -22,6 +22,8 @@ from workflows.record import RECORD_NAME, Registration, begin, dataset, find_rec
 from workflows.registry import versions
 from workflows.tracking import Run, TrackingError, tracking_uri
 
+pytestmark = pytest.mark.slow
+
 DOWN = "http://127.0.0.1:1"
 
 

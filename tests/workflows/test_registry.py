@@ -17,6 +17,8 @@ from workflows.registry import DIGEST_TAG, ModelVersion, create_model, fetch, mo
 from workflows.tracking import TrackingError, open_run
 from workflows.versions import register_bundle
 
+pytestmark = pytest.mark.slow
+
 
 def register(bundle: Path, *, alias: str | None = None) -> ModelVersion:
     run = open_run(experiment="test", name="run", parameters={"a": 1}, tags={"b": "c"})

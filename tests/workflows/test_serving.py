@@ -83,6 +83,7 @@ def test_a_model_holds_data_only(model_folder: Path) -> None:
     assert "transformers" not in requirements
 
 
+@pytest.mark.slow
 def test_predict_gives_what_annotate_gives(served: PyFuncModel, annotated: dict[str, list[dict[str, Any]]]) -> None:
     assert served.predict(list(annotated)) == list(annotated.values())
     first = min(annotated, key=len)

@@ -32,6 +32,7 @@ def source(s3_url: str) -> str:
     return f"{s3_url}/texts"
 
 
+@pytest.mark.slow
 def test_every_verb_over_a_collection_takes_its_url(
     source: str, s3_url: str, tiny_bundle: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,8 @@ from mlflow import MlflowClient
 from workflows.environment import COMMIT_TAG, DIRTY_TAG, code_tags, has_ended, process_name
 from workflows.tracking import PROCESS_TAG, Dataset, TrackingError, open_run, tracking_uri
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
     long = "x" * 10_000
@@ -101,7 +103,6 @@ def test_a_server_that_is_down_fails_in_seconds(store: Path, monkeypatch: pytest
     assert caught.value.exit_code == 75
 
 
-@pytest.mark.slow
 def test_processes_may_meet_on_a_fresh_store(tmp_path: Path) -> None:
     code = (
         "from workflows.tracking import open_run\n"

@@ -27,6 +27,8 @@ from workflows.registry import fetch, resolve
 from workflows.tracking import Run, TrackingError, tracking_uri
 from workflows.train import TrainOptions, default_folder
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).parents[2]
 
 

@@ -10,6 +10,8 @@ from models.checkpoint import tagger_digest
 from workflows.cli import main
 from workflows.registry import resolve
 
+pytestmark = pytest.mark.slow
+
 
 def concord(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
