@@ -219,7 +219,6 @@ def test_a_promotion_in_mid_run_changes_nothing_until_the_next(
     assert [run.data.tags["concord.model"] for run in annotation_runs()] == ["models:/tiny/2", "models:/tiny/1"]
 
 
-@pytest.mark.slow
 def test_a_worker_needs_no_store_and_no_mlflow(collection: Path) -> None:
     assert annotate(collection).exit_code == 0
     code = (

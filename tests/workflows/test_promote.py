@@ -191,7 +191,6 @@ def test_a_broken_chain_is_told_with_its_line(store: Path, versions: list[int], 
     assert "2 lines, chain whole" in history.run("tiny").text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite", "server"])
 def test_of_four_promoters_at_once_one_wins(
     place: str,

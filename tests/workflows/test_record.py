@@ -88,7 +88,6 @@ def test_a_run_is_told_whole_and_once(folder: Path) -> None:
     check_whole(folder)
 
 
-@pytest.mark.slow
 def test_a_run_is_told_to_a_server_and_its_version_comes_back(
     folder: Path, tiny_bundle: Path, mlflow_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
