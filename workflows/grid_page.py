@@ -26,8 +26,10 @@ def render_page(grid: GridConfig, records: Sequence[Record]) -> str:
         "[conf/grid.yaml](../conf/grid.yaml); not written by hand. Strict span F1 in percent (accuracy for token "
         "labels), mean ± standard deviation over the seeds. The best epoch and the threshold are chosen on dev; test "
         "is scored once a run and chooses nothing. Within a table all systems have the same data, representation and "
-        "number of epochs; training takes one thread, dev scores after each epoch counted in. ▼ marks a figure below "
-        "that of a CRF over words, affixes and shapes: such a system is undertrained or broken and supports no claim.",
+        "number of epochs; training takes one thread, dev scores after each epoch counted in. *Names that agree* is "
+        "the share of a recurring name's mentions in a test document that carry its most frequent label. ▼ marks a "
+        "figure below that of a CRF over words, affixes and shapes: such a system is undertrained or broken and "
+        "supports no claim.",
         "The papers' own figures stand in columns of their own and cannot be compared with ours by the point: their "
         "corpora are other ones, they trained for a hundred epochs or more, and their word vectors (GloVe, ELMo) "
         "cannot be had here.",
@@ -51,7 +53,7 @@ def runs_of_row(grid: GridConfig, table: TableConfig, row: RowConfig, records: I
 
 def _table(table: TableConfig, grid: GridConfig, records: Sequence[Record]) -> str:
     papers = list(table.papers)
-    header = ["system", "parameters", "seeds", "dev", "dev draft", "test", "test draft", "names that agree",
+    header = ["system", "parameters", "seeds", "dev", "dev draft", "test", "test draft", "names that agree (drafts)",
               "CPU minutes", *papers]  # fmt: skip
     rows = [
         [*_cells(grid, table, row, records), *(table.papers[paper].get(row.own_key, "–") for paper in papers)]
@@ -77,11 +79,9 @@ def _cells(grid: GridConfig, table: TableConfig, row: RowConfig, records: Sequen
         return mean_and_spread(values) + (" ▼" if below else "")
 
     two_stages = found[0]["best"]["threshold"] is not None
-    agreeing = [
-        record["test"]["consistency"]["share"]
-        for record in found
-        if record.get("test", {}).get("consistency", {}).get("share") is not None
-    ]
+    agreeing = _agreement(found, "consistency")
+    if agreeing and two_stages:
+        agreeing += f" ({_agreement(found, 'draft_consistency')})"
     minutes = [seconds / 60 for record in found if (seconds := record["cpu_seconds"]) is not None]
     return [
         name,
@@ -91,9 +91,15 @@ def _cells(grid: GridConfig, table: TableConfig, row: RowConfig, records: Sequen
         score("dev", "draft") if two_stages else "",
         score("test", "final", floor[1]),
         score("test", "draft") if two_stages else "",
-        f"{statistics.mean(agreeing):.1f} %" if agreeing and len(agreeing) == len(found) else "",
+        agreeing,
         f"{statistics.mean(minutes):.1f}" if minutes else "",
     ]
+
+
+def _agreement(found: Sequence[Record], stage: str) -> str:
+    """Give the mean share of recurring names on test whose mentions in a document carry one label."""
+    shares = [share for record in found if (share := record.get("test", {}).get(stage, {}).get("share")) is not None]
+    return f"{statistics.mean(shares):.1f} %" if shares and len(shares) == len(found) else ""
 
 
 def headline(record: Record, split: str, stage: str) -> float:

@@ -1,4 +1,4 @@
-"""Scores embedded taggers on gold corpora: strict F1 by type, drafts, consistency of recurring names, speed.
+"""Scores embedded taggers on gold corpora, as `concord evaluate` does: by type, drafts, recurring names, speed.
 
 Command: python tests/benchmarks/bench_defaults.py --corpora ../shared/data/labelled \
     --summary tests/benchmarks/results/defaults_cpu_202611.json
@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 
 import torch
-from bench_taggers import score
 from environment import environment
 
 from models.checkpoint import load_tagger, tagger_digest
-from workflows.corpora import read_corpora
+from workflows.evaluate import EvaluateJob, read_gold_for, score_tagger
+from workflows.grid import rounded
 
 PARTS = (
     ("ewt_uner", "dev"),
@@ -43,8 +43,10 @@ def main() -> None:
         tagger = load_tagger(folder)
         scores: dict[str, object] = {}
         for corpus, split in PARTS:
-            path = next((arguments.corpora / corpus).glob(f"{split}.*"))
-            scores[f"{corpus} {split}"] = score(tagger, read_corpora([str(path)], labels=TYPES))
+            data = [str(next((arguments.corpora / corpus).glob(f"{split}.*")))]
+            job = EvaluateJob(folder=folder, data=data, labels=TYPES)
+            documents = read_gold_for(tagger, data, labels=TYPES)
+            scores[f"{corpus} {split}"] = rounded(score_tagger(tagger, documents, job))
         report[name] = {
             "digest": tagger_digest(folder),
             "parameters": sum(parameter.numel() for parameter in tagger.parameters()),

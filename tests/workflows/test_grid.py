@@ -216,6 +216,15 @@ def test_the_page_shows_mean_spread_floor_and_answers(grid: GridConfig) -> None:
     assert claim.endswith("+50.0 (+40.0 to +60.0), seeds 2 and 2 | not testable: bilstm_softmax below the floor |")
 
 
+def test_drafts_agree_in_brackets_where_there_are_two_stages(grid: GridConfig) -> None:
+    one = {**record("bilstm_softmax", 1, [5]), "test": {"consistency": {"share": 80.0}}}
+    agreement = {"consistency": {"share": 90.0}, "draft_consistency": {"share": 70.0}}
+    two = {**record("wide", 1, [5]), "best": {"threshold": 0.5}, "test": agreement}
+    lines = render_page(grid, [one, two]).splitlines()
+    assert "| 80.0 % | 1.5 |" in next(line for line in lines if line.startswith("| Plain |"))
+    assert "| 90.0 % (70.0 %) | 1.5 |" in next(line for line in lines if line.startswith("| wide |"))
+
+
 @pytest.mark.parametrize(("seeds", "answer"), [(2, "open: fewer than 3 seeds"), (3, "yes")])
 def test_an_answer_needs_three_seeds(grid: GridConfig, seeds: int, answer: str) -> None:
     table = grid.tables["main"].model_copy(update={"seeds": (1, 2, 3)})
