@@ -96,9 +96,9 @@ def _cells(grid: GridConfig, table: TableConfig, row: RowConfig, records: Sequen
     ]
 
 
-def _agreement(found: Sequence[Record], stage: str) -> str:
-    """Give the mean share of recurring names on test whose mentions in a document carry one label."""
-    shares = [share for record in found if (share := record.get("test", {}).get(stage, {}).get("share")) is not None]
+def _agreement(found: Sequence[Record], measure: str) -> str:
+    """Give the mean share of agreeing mentions on test; nothing where a run has none."""
+    shares = [share for record in found if (share := record.get("test", {}).get(measure, {}).get("share")) is not None]
     return f"{statistics.mean(shares):.1f} %" if shares and len(shares) == len(found) else ""
 
 
