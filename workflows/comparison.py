@@ -1,7 +1,7 @@
 """The labels of two taggers, A and B, tested against each other over documents, for the whole and for its parts.
 
-Everything stands in percentage points of strict span F1, of the share of recurring names that agree, or of the
-accuracy of token labels. Differences are B less A.
+Everything stands in percentage points of strict span F1, of the share of recurring names' mentions that agree, or of
+the accuracy of token labels. Differences are B less A.
 """
 
 from collections.abc import Iterable, Sequence
