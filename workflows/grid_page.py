@@ -29,7 +29,8 @@ def render_page(grid: GridConfig, records: Sequence[Record]) -> str:
         "number of epochs; training takes one thread, dev scores after each epoch counted in. *Names that agree* is "
         "the share of a recurring name's mentions in a test document that carry its most frequent label. ▼ marks a "
         "figure below that of a CRF over words, affixes and shapes: such a system is undertrained or broken and "
-        "supports no claim.",
+        "supports no claim. A row of one seed has no spread: where it differs from another by less than three seeds "
+        "of one system do, the difference says nothing.",
         "The papers' own figures stand in columns of their own and cannot be compared with ours by the point: their "
         "corpora are other ones, they trained for a hundred epochs or more, and their word vectors (GloVe, ELMo) "
         "cannot be had here.",
