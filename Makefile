@@ -43,7 +43,7 @@ test: $(STAMP)  ## Every test but those that need a GPU
 	$(BIN)/pytest -m 'not gpu' --durations=10
 
 coverage: $(STAMP)  ## make test with coverage of models and pipeline
-	$(BIN)/pytest -m 'not gpu' --cov=models --cov=pipeline --cov-report=term-missing:skip-covered
+	$(BIN)/pytest -m 'not gpu' --cov=concord --cov-report=term-missing:skip-covered
 
 soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given
 	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/bench_soak.py --seconds $(SECONDS) --seed $(SEED) \
@@ -57,8 +57,8 @@ bench: $(STAMP)  ## Print the benchmarks' commands
 	@grep -h '^Command:' tests/benchmarks/bench_*.py
 
 grid: $(STAMP)  ## Train what the grid of results lacks, on the corpora in $(CORPORA), and write docs/results.md
-	$(BIN)/python -m workflows.grid run --data $(CORPORA)
-	$(BIN)/python -m workflows.grid render
+	$(BIN)/python -m concord.workflows.grid run --data $(CORPORA)
+	$(BIN)/python -m concord.workflows.grid render
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache

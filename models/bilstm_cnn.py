@@ -11,11 +11,11 @@ are added up.
 from torch import Tensor, nn
 from typing_extensions import override
 
-from models.base import OneStageTagger, TaggerConfig, gold_labels
-from models.data import Batch, Vocabulary
-from models.decoders.softmax import SoftmaxDistribution
-from models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
+from concord.models.tagger import OneStageTagger, TaggerConfig, gold_labels
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 
 class BiLstmCnnConfig(TaggerConfig):

@@ -1,7 +1,7 @@
 """What turns a tagger's probabilities into frequencies, once it is trained.
 
 A calibration changes no label, no margin and no uncertainty: only the probability of a word's label and the confidence
-of an entity. ``models.training.calibrating`` fits it on data that the tagger has not seen.
+of an entity. ``concord.models.training.fit_calibration`` fits it on data that the tagger has not seen.
 """
 
 from itertools import pairwise
@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from models.config import Config
+from concord.models.config import Config
 
 # A span's probability may underflow; its logit has to stay a number.
 _LEAST = 1e-9

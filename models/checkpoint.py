@@ -15,13 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.base import Tagger
-from models.calibration import Calibration
-from models.config import ConfigError
-from models.data import Vocabulary
-from models.layers import encoder
-from models.layers.tuned_encoder import TunedEncoder
-from models.registry import build_tagger
+from concord.models.calibration import Calibration
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Vocabulary
+from concord.models.registry import build_tagger
+from concord.models.tagger import Tagger
+from concord.models.words import encoder
+from concord.models.words.tuned_encoder import TunedEncoder
 
 FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from models.labels import Span
+from concord.models.labels import Span
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

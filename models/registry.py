@@ -6,10 +6,10 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
-from models import taggers
-from models.base import Tagger
-from models.config import ConfigError
-from models.data import Vocabulary
+from concord.models import taggers
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Vocabulary
+from concord.models.tagger import Tagger
 
 
 def available() -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def tagger_class(name: str) -> type[Tagger]:
         nearest = difflib.get_close_matches(name, available(), n=1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known taggers: {', '.join(available())}"
         raise ConfigError(f"tagger: unknown tagger {name!r}; {hint}")
-    module = importlib.import_module(f"models.taggers.{name}")
+    module = importlib.import_module(f"concord.models.taggers.{name}")
     return next(
         value
         for value in vars(module).values()

@@ -13,23 +13,23 @@ from functools import partial
 import orjson
 import yaml
 
-from pipeline.changes import Changes
-from pipeline.commits import STATS_NAME, RunFolder, total
-from pipeline.config import AnnotateConfig
-from pipeline.durable import store_faults, write_over
-from pipeline.errors import StoreError
-from pipeline.executors.auth import settle_auth_mode
-from pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
-from pipeline.executors.local import LocalExecutor
-from pipeline.generations import Planner
-from pipeline.inputs import absolute, absolute_input, absolute_output
-from pipeline.letters import Choice
-from pipeline.places import Place, place_at
-from pipeline.planning import Plan
-from pipeline.records import Shard, ShardReport
-from pipeline.report import write_report
-from pipeline.signatures import ComponentIdentity, ResolvedTagger
-from pipeline.worker import Timings, build_parse_worker, build_worker
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import Shard, ShardReport
+from concord.pipeline.errors import StoreError
+from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
+from concord.pipeline.executors.local import LocalExecutor
+from concord.pipeline.executors.ray_auth import settle_auth_mode
+from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
+from concord.pipeline.output.dead_letters import Choice
+from concord.pipeline.output.output_folder import STATS_NAME, RunFolder, total
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.planning.input_diff import Changes
+from concord.pipeline.planning.inputs import absolute, absolute_input, absolute_output
+from concord.pipeline.planning.planner import Planner
+from concord.pipeline.report.html import write_report
+from concord.pipeline.storage.atomic_writes import store_faults, write_over
+from concord.pipeline.storage.paths import Place, place_at
+from concord.pipeline.worker.shard_worker import Timings, build_parse_worker, build_worker
 
 _STAGES = ("read", "parse", "tag", "write")
 
@@ -205,7 +205,7 @@ def _executor(config: AnnotateConfig, build: BuildWorker, build_parse: BuildPars
         return LocalExecutor(build=build)
     settle_auth_mode(os.environ.get("RAY_ADDRESS"))
     # Importing Ray takes seconds, and a finished run needs none.
-    from pipeline.executors.ray_cluster import RayExecutor
+    from concord.pipeline.executors.ray_cluster import RayExecutor
 
     return RayExecutor(config.executor, build=build, build_parse=build_parse)
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from models.config import Config
+from concord.models.config import Config
 
 
 class ReaderConfig(Config):

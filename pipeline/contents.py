@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.places import Place, readable
-from pipeline.records import ShardReport
-from pipeline.schema import SCHEMA_VERSION, SCHEMAS, schema_version
+from concord.pipeline.documents import ShardReport
+from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
+from concord.pipeline.storage.paths import Place, readable
 
 Fault = tuple[Place, str]
 

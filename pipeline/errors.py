@@ -1,7 +1,7 @@
 """The tree of errors.
 
 ConcordError
-    ConfigError (models.config)  a configuration that cannot be used           exit 2
+    ConfigError (concord.models.config)  a configuration that cannot be used           exit 2
     PlanError                    the output holds another run's plan           exit 2
     InputError                   an input that cannot be opened at all         exit 2
     ModelError                   a parser or tagger that cannot load           exit 2

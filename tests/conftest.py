@@ -13,7 +13,7 @@ import pytest
 from heads import Head, ray_head
 from hypothesis import HealthCheck, settings
 
-from pipeline import s3
+from concord.pipeline.storage import s3
 
 # A busy machine is no fault of the code: examples are judged by their outcome, not by the clock.
 settings.register_profile("concord", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.urls import is_url
+from concord.pipeline.storage.urls import is_url
 
 if TYPE_CHECKING:
-    from pipeline.places import Place
+    from concord.pipeline.storage.paths import Place
 
 USAGE = 2
 NO_SPACE = 75
@@ -80,8 +80,8 @@ def exit_code(error: Exception) -> int | None:
     # Imported here: the help text must not wait for them.
     from safetensors import SafetensorError
 
-    from models.config import ConfigError
-    from pipeline.errors import ConcordError
+    from concord.models.config import ConfigError
+    from concord.pipeline.errors import ConcordError
 
     if isinstance(error, ConcordError):
         return error.exit_code

@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from models.training.fit import EpochResult
+from concord.models.training.fit import EpochResult
 
 
 def draw_curves(epochs: Sequence[EpochResult], path: Path, *, title: str) -> None:

@@ -1,8 +1,8 @@
 """The report of a finished run, made anew."""
 
-from pipeline.places import Place
-from pipeline.report import write_report
-from workflows.console import Answer
+from concord.pipeline.report.html import write_report
+from concord.pipeline.storage.paths import Place
+from concord.workflows.console import Answer
 
 
 def run(output: Place) -> Answer:

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeline.places import Place
-from pipeline.readers.ids import read_ids
-from pipeline.review import Choice, QueueForm, Quotas, ReviewReport, review
-from workflows.console import Answer, counted, near, table
-from workflows.export import written
+from concord.pipeline.exports.document_ids import read_ids
+from concord.pipeline.exports.review_queue import Choice, QueueForm, Quotas, ReviewReport, review
+from concord.pipeline.storage.paths import Place
+from concord.workflows.annotation.export import written
+from concord.workflows.console import Answer, counted, near, table
 
 _SHOWN = 10
 

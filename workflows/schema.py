@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from models.config import ConfigError
-from pipeline.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
-from workflows.console import Answer, indented, table
+from concord.models.config import ConfigError
+from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
+from concord.workflows.console import Answer, indented, table
 
 
 def run(name: str | None) -> Answer:

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from models.base import Tagger
-from models.checkpoint import CONFIG_NAME, ModelLoadError, load_tagger
-from models.config import Config, ConfigError
-from pipeline.config import ParserConfig, TaggerRunConfig
-from pipeline.errors import ModelError
-from pipeline.generations import check_trees
-from pipeline.memory import bound_caches
-from pipeline.parsing.parser import build_parser, parser_identity
-from pipeline.records import AnnotatedDocument, DeadLetter, Document
-from pipeline.schema import annotated_tables, component_signature
-from pipeline.stages import Parse, ParseStage, Tag, TagStage
-from workflows.manifest import check_bundle, pack_bundle
+from concord.models.checkpoint import CONFIG_NAME, ModelLoadError, load_tagger
+from concord.models.config import Config, ConfigError
+from concord.models.tagger import Tagger
+from concord.pipeline.config import ParserConfig, TaggerRunConfig
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
+from concord.pipeline.errors import ModelError
+from concord.pipeline.output.schema import annotated_tables, component_signature
+from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
+from concord.pipeline.planning.planner import check_trees
+from concord.pipeline.worker.bisect import Parse, ParseStage, Tag, TagStage
+from concord.pipeline.worker.memory import bound_caches
+from concord.workflows.bundles import check_bundle, pack_bundle
 
 TEXT = "text"
 ENTITY_FIELDS = ("start_char", "end_char", "text", "label", "confidence", "uncertainty")
@@ -62,7 +62,7 @@ def write_model(bundle: Path, folder: Path) -> None:
         pack_bundle(bundle, packed)
         pyfunc.save_model(
             path=str(folder),
-            loader_module="workflows.serving",
+            loader_module="concord.workflows.serving",
             data_path=str(packed),
             signature=_signature(),
             input_example=EXAMPLE,

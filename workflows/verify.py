@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 
-from pipeline.commits import verify
-from pipeline.places import Place
-from workflows.console import Answer, counted, table
+from concord.pipeline.output.output_folder import verify
+from concord.pipeline.storage.paths import Place
+from concord.workflows.console import Answer, counted, table
 
 
 def run(output: Place, *, deep: bool) -> Answer:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from models.decoders.softmax import SoftmaxDistribution
+from concord.models.decoders.softmax import SoftmaxDistribution
 
 
 def label_table(labels: int, width: int, *, bound: float) -> nn.Parameter:

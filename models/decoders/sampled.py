@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from models.decoders.base import AskedSpans, LabelDistribution
+from concord.models.decoders.distribution import AskedSpans, LabelDistribution
 
 
 class SampledDistribution(LabelDistribution):

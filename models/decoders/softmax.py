@@ -3,8 +3,8 @@
 from torch import Tensor
 from typing_extensions import override
 
-from models.data import IGNORED_LABEL
-from models.decoders.base import AskedSpans, LabelDistribution
+from concord.models.data.sentence import IGNORED_LABEL
+from concord.models.decoders.distribution import AskedSpans, LabelDistribution
 
 
 class SoftmaxDistribution(LabelDistribution):

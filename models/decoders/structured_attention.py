@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.decoders.crf import CrfDistribution
+from concord.models.decoders.crf.distribution import CrfDistribution
 
 Merge = Literal["residual", "concatenation"]
 

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.config import Config
+from concord.models.config import Config
 
 
 class SelfAttentionConfig(Config):

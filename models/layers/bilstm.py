@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from models.config import Config
+from concord.models.config import Config
 
 # Hidden and cell states, each of shape (layers * directions, B, H).
 LstmState = tuple[Tensor, Tensor]

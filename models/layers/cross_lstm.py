@@ -15,9 +15,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.config import Config
-from models.layers.bilstm import reversal_index, run_lstm
-from models.layers.dropout import draw_mask
+from concord.models.config import Config
+from concord.models.layers.bilstm import reversal_index, run_lstm
+from concord.models.layers.dropout import draw_mask
 
 
 class StackedLstmConfig(Config):

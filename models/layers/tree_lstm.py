@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.data import Sentence, TreeError, first_words
+from concord.models.data.sentence import Sentence, TreeError, first_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from models.config import Config
+from concord.models.config import Config
 
 
 class TwoStreamConfig(Config):

@@ -13,9 +13,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from models.config import Config
-from models.layers.bilstm import reversal_index, run_lstm
-from models.layers.dropout import draw_mask
+from concord.models.config import Config
+from concord.models.layers.bilstm import reversal_index, run_lstm
+from concord.models.layers.dropout import draw_mask
 
 
 class VariationalLstmConfig(Config):

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from models.base import TaggerConfig
-from models.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
-from models.data import Batch, Vocabulary
-from models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
-from models.layers.cross_lstm import IndependentLstm
-from models.outputs import AttentionWeights
+from concord.models.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
+from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
+from concord.models.layers.cross_lstm import IndependentLstm
+from concord.models.outputs import AttentionWeights
+from concord.models.tagger import TaggerConfig
 
 
 class AttBiLstmCnnConfig(BiLstmCnnConfig):

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from models.base import TaggerConfig
-from models.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
-from models.data import Vocabulary
-from models.layers.cross_lstm import IndependentLstm
+from concord.models.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
+from concord.models.data.sentence import Vocabulary
+from concord.models.layers.cross_lstm import IndependentLstm
+from concord.models.tagger import TaggerConfig
 
 
 class BaselineBiLstmCnn(BiLstmCnnTagger):

@@ -5,11 +5,11 @@ from typing import ClassVar
 from torch import nn
 from typing_extensions import override
 
-from models.base import OneStageTagger, TaggerConfig
-from models.data import Batch, Vocabulary
-from models.decoders.crf import Crf, CrfDistribution
-from models.layers.bilstm import BiLstmConfig, build_bilstm
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.decoders.crf.distribution import Crf, CrfDistribution
+from concord.models.layers.bilstm import BiLstmConfig, build_bilstm
+from concord.models.tagger import OneStageTagger, TaggerConfig
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 
 class BiLstmCrfConfig(TaggerConfig):

@@ -12,14 +12,14 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from typing_extensions import override
 
-from models.base import OneStageTagger, TaggerConfig
-from models.data import Batch, Vocabulary
-from models.decoders.label_attention import LabelAttention, LabelScorer, label_table
-from models.decoders.softmax import SoftmaxDistribution
-from models.layers.bilstm import BiLstm, BiLstmConfig
-from models.layers.char_lstm import CharLstmConfig
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
-from models.outputs import AttentionWeights
+from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.decoders.label_attention import LabelAttention, LabelScorer, label_table
+from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.layers.bilstm import BiLstm, BiLstmConfig
+from concord.models.outputs import AttentionWeights
+from concord.models.tagger import OneStageTagger, TaggerConfig
+from concord.models.words.char_lstm import CharLstmConfig
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 
 class BiLstmLanConfig(TaggerConfig):

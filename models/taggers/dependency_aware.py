@@ -13,16 +13,16 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from models.base import OneStageTagger, TaggerConfig, gold_labels
-from models.config import ConfigError
-from models.data import PADDING, UNKNOWN, Batch, Vocabulary
-from models.decoders.crf import Crf, CrfDistribution
-from models.layers.attention import GlobalAttention, OtherWordsAttention
-from models.layers.bilstm import BiLstm, BiLstmConfig
-from models.layers.dropout import draw_mask
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
-from models.layers.tree_lstm import TreeLstm, grow_forest
-from models.outputs import AttentionWeights
+from concord.models.config import ConfigError
+from concord.models.data.sentence import PADDING, UNKNOWN, Batch, Vocabulary
+from concord.models.decoders.crf.distribution import Crf, CrfDistribution
+from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
+from concord.models.layers.bilstm import BiLstm, BiLstmConfig
+from concord.models.layers.dropout import draw_mask
+from concord.models.layers.tree_lstm import TreeLstm, grow_forest
+from concord.models.outputs import AttentionWeights
+from concord.models.tagger import OneStageTagger, TaggerConfig, gold_labels
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 # Embeddings of tags and of relations are a quarter as wide as the word's vector.
 _FEATURE_PART = 4

@@ -6,9 +6,9 @@ batch may hold many documents. Labels agree across a document through this memor
 
 from typing import ClassVar
 
-from models.base import TaggerConfig
-from models.data import Vocabulary
-from models.two_stage import MemoryConfig, TwoStageConfig, TwoStageTagger
+from concord.models.data.sentence import Vocabulary
+from concord.models.tagger import TaggerConfig
+from concord.models.two_stage.tagger import MemoryConfig, TwoStageConfig, TwoStageTagger
 
 
 class DocUaNetConfig(TwoStageConfig):

@@ -10,14 +10,14 @@ from typing import ClassVar
 from torch import nn
 from typing_extensions import override
 
-from models.base import OneStageTagger, TaggerConfig
-from models.data import Batch, Vocabulary
-from models.decoders.base import LabelDistribution
-from models.decoders.choice import ChosenDecoder, DecoderName
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
-from models.layers.two_stream import RelativeTransformer, TwoStreamConfig
-from models.layers.watch import watch_outputs
-from models.outputs import AttentionWeights
+from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.decoders.chosen import ChosenDecoder, DecoderName
+from concord.models.decoders.distribution import LabelDistribution
+from concord.models.layers.two_stream import RelativeTransformer, TwoStreamConfig
+from concord.models.layers.watch import watch_outputs
+from concord.models.outputs import AttentionWeights
+from concord.models.tagger import OneStageTagger, TaggerConfig
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 
 class RelTransformerConfig(TaggerConfig):

@@ -13,14 +13,14 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from typing_extensions import override
 
-from models.base import OneStageTagger, TaggerConfig
-from models.data import Batch, Vocabulary
-from models.decoders.crf import Crf, CrfDistribution, LinearChain
-from models.decoders.structured_attention import Merge, StructuredAttention
-from models.layers.bilstm import BiLstm, BiLstmConfig
-from models.layers.char_lstm import CharLstmConfig
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
-from models.outputs import AttentionWeights
+from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
+from concord.models.decoders.structured_attention import Merge, StructuredAttention
+from concord.models.layers.bilstm import BiLstm, BiLstmConfig
+from concord.models.outputs import AttentionWeights
+from concord.models.tagger import OneStageTagger, TaggerConfig
+from concord.models.words.char_lstm import CharLstmConfig
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 # Bounds of the CRF's initial scores, as in the authors' library torchlatent up to version 0.4.2.
 _INITIAL_SCORE = 0.01

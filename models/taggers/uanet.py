@@ -7,9 +7,9 @@ centred relative positions (paper).
 
 from typing import ClassVar
 
-from models.base import TaggerConfig
-from models.data import Vocabulary
-from models.two_stage import TwoStageConfig, TwoStageTagger
+from concord.models.data.sentence import Vocabulary
+from concord.models.tagger import TaggerConfig
+from concord.models.two_stage.tagger import TwoStageConfig, TwoStageTagger
 
 
 class UaNetConfig(TwoStageConfig):

@@ -11,14 +11,14 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from models.base import CallSettings, OneStageTagger, TaggerConfig, TokenTable
-from models.data import Batch, Vocabulary
-from models.decoders.base import LabelDistribution
-from models.decoders.choice import ChosenDecoder, DecoderName
-from models.decoders.sampled import SampledDistribution
-from models.drafts import DraftNetwork
-from models.layers.embedding import WordRepresentationConfig
-from models.layers.variational_lstm import VariationalLstmConfig
+from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.decoders.chosen import ChosenDecoder, DecoderName
+from concord.models.decoders.distribution import LabelDistribution
+from concord.models.decoders.sampled import SampledDistribution
+from concord.models.layers.variational_lstm import VariationalLstmConfig
+from concord.models.tagger import CallSettings, OneStageTagger, TaggerConfig, TokenTable
+from concord.models.two_stage.draft_network import DraftNetwork
+from concord.models.words.embedding import WordRepresentationConfig
 
 
 class VariationalLstmTaggerConfig(TaggerConfig):

@@ -16,15 +16,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from models.base import Tagger
-from models.checkpoint import save_tagger
-from models.config import Config, ConfigError
-from models.data import Batch, Sentence
-from models.labels import Scheme
-from models.training.metrics import span_scores, token_scores
-from models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
-from models.training.threshold import REFINE_ALL, best_threshold, label_sequences, sweep_threshold
-from models.two_stage import TwoStageTagger
+from concord.models.checkpoint import save_tagger
+from concord.models.config import Config, ConfigError
+from concord.models.data.sentence import Batch, Sentence
+from concord.models.evaluation.metrics import span_scores, token_scores
+from concord.models.evaluation.threshold_sweep import REFINE_ALL, best_threshold, label_sequences, sweep_threshold
+from concord.models.labels import Scheme
+from concord.models.tagger import Tagger
+from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
+from concord.models.two_stage.tagger import TwoStageTagger
 
 STATE_NAME = "state.safetensors"
 BUNDLE_NAME = "bundle"

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from models.config import Config, ConfigError
+from concord.models.config import Config, ConfigError
 
 
 class OptimizerConfig(Config):

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-from pipeline.errors import StoppedError
-from pipeline.planning import Plan
-from pipeline.records import Shard, ShardReport
-from pipeline.worker import ParseWorker, ShardWorker, Timings
+from concord.pipeline.documents import Shard, ShardReport
+from concord.pipeline.errors import StoppedError
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker, Timings
 
 BuildWorker = Callable[[Plan], ShardWorker]
 BuildParseWorker = Callable[[Plan], ParseWorker]

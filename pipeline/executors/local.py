@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.errors import ConcordError, ShardError
-from pipeline.executors.base import BuildWorker, OnReport, stop_request
-from pipeline.planning import Plan
-from pipeline.records import Shard
-from pipeline.trials import Trials, WorkPlace
-from pipeline.worker import build_worker
+from concord.pipeline.documents import Shard
+from concord.pipeline.errors import ConcordError, ShardError
+from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.crash_log import Trials, WorkPlace
+from concord.pipeline.worker.shard_worker import build_worker
 
 
 class LocalExecutor:

@@ -30,19 +30,19 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RayTaskError
 from ray.util import metrics
 
-from models.config import ConfigError
-from pipeline.config import ExecutorConfig
-from pipeline.errors import ConcordError, ModelError, ShardError, StoppedError
-from pipeline.executors.auth import settle_auth_mode
-from pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, StopRequest, stop_request
-from pipeline.executors.meters import RunMeters
-from pipeline.files import sha256_of
-from pipeline.memory import resident_bytes
-from pipeline.parses import Parses
-from pipeline.planning import Plan
-from pipeline.records import Shard, ShardReport
-from pipeline.trials import Cause, Trials, WorkPlace
-from pipeline.worker import Timings, build_parse_worker, build_worker
+from concord.models.config import ConfigError
+from concord.pipeline.config import ExecutorConfig
+from concord.pipeline.documents import Shard, ShardReport
+from concord.pipeline.errors import ConcordError, ModelError, ShardError, StoppedError
+from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, StopRequest, stop_request
+from concord.pipeline.executors.prometheus import RunMeters
+from concord.pipeline.executors.ray_auth import settle_auth_mode
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.storage.files import sha256_of
+from concord.pipeline.worker.crash_log import Cause, Trials, WorkPlace
+from concord.pipeline.worker.memory import resident_bytes
+from concord.pipeline.worker.shard_worker import Timings, build_parse_worker, build_worker
+from concord.pipeline.worker.stored_parses import Parses
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 600.0
 _HOLD_SECONDS = 30.0
 _KNOCK_SECONDS = 20.0
-_CHECKOUT = Path(__file__).resolve().parents[2]
+_IMPORT_ROOT = Path(__file__).absolute().parents[3]
+"""The folder that holds the package; in a checkout the rooms are links below it, which must not be resolved."""
 
 
 class RayExecutor:
@@ -213,7 +214,7 @@ def _runtime_env(*, threads: int) -> dict[str, Any]:
 
     A job's own working folder, which Ray unpacks on every node, comes before this path.
     """
-    path = os.pathsep.join(filter(None, (str(_CHECKOUT), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(_IMPORT_ROOT), os.environ.get("PYTHONPATH"))))
     return {"env_vars": {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}}
 
 

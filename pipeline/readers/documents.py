@@ -7,11 +7,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import IntegrityError
-from pipeline.places import Place
-from pipeline.readers.annotated import rows
-from pipeline.readers.collection import Collection
-from pipeline.records import ShardReport
+from concord.pipeline.documents import ShardReport
+from concord.pipeline.errors import IntegrityError
+from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.document_rows import rows
+from concord.pipeline.storage.paths import Place
 
 
 class DocumentRow(NamedTuple):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import charset_normalizer
 
-from models.config import ConfigError
-from pipeline.readers.faults import RecordError
+from concord.models.config import ConfigError
+from concord.pipeline.readers.records import RecordError
 
 # The longer marks first: UTF-32's begins like UTF-16's.
 _MARKS = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from pipeline.config import ReaderConfig
-from pipeline.readers.faults import RecordError
-from pipeline.records import Document, Piece
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import Document, Piece
+from concord.pipeline.readers.records import RecordError
 
 DUPLICATE_ID = "duplicate_id"
 

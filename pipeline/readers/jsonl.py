@@ -7,14 +7,14 @@ from typing import Any
 
 import orjson
 
-from pipeline.config import ReaderConfig
-from pipeline.errors import InputError
-from pipeline.readers.encodings import decode_line
-from pipeline.readers.faults import RecordError, dead_letter
-from pipeline.readers.fields import build_document, claimed_id, record_text
-from pipeline.readers.scanned import ScannedRecord
-from pipeline.readers.streams import LineStream, cursor_at
-from pipeline.records import DeadLetter, Document, Piece
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document, Piece
+from concord.pipeline.errors import InputError
+from concord.pipeline.readers.encodings import decode_line
+from concord.pipeline.readers.fields import build_document, claimed_id, record_text
+from concord.pipeline.readers.records import RecordError, dead_letter
+from concord.pipeline.readers.scanned import ScannedRecord
+from concord.pipeline.readers.streams import LineStream, cursor_at
 
 
 def scan_jsonl(path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.config import ReaderConfig
-from pipeline.errors import InputError
-from pipeline.files import arrow_file
-from pipeline.readers.faults import RecordError, dead_letter
-from pipeline.readers.fields import build_document, claimed_id, record_text
-from pipeline.readers.scanned import ScannedRecord
-from pipeline.readers.streams import cursor_at
-from pipeline.records import DeadLetter, Document, Piece
-from pipeline.urls import is_url
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document, Piece
+from concord.pipeline.errors import InputError
+from concord.pipeline.readers.fields import build_document, claimed_id, record_text
+from concord.pipeline.readers.records import RecordError, dead_letter
+from concord.pipeline.readers.scanned import ScannedRecord
+from concord.pipeline.readers.streams import cursor_at
+from concord.pipeline.storage.files import arrow_file
+from concord.pipeline.storage.urls import is_url
 
 _BATCH_ROWS = 64
 

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import pyarrow as pa
 from typing_extensions import override
 
-from pipeline.files import arrow_file, open_file, state_of
-from pipeline.readers.faults import RecordError
-from pipeline.urls import is_url
+from concord.pipeline.readers.records import RecordError
+from concord.pipeline.storage.files import arrow_file, open_file, state_of
+from concord.pipeline.storage.urls import is_url
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 

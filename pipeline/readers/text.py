@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import orjson
 
-from pipeline.config import ReaderConfig
-from pipeline.errors import InputError
-from pipeline.files import state_of
-from pipeline.readers.encodings import decode
-from pipeline.readers.faults import RecordError, dead_letter
-from pipeline.readers.fields import duplicate_id
-from pipeline.readers.scanned import ScannedRecord
-from pipeline.readers.streams import read_whole
-from pipeline.records import DeadLetter, Document, Piece
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document, Piece
+from concord.pipeline.errors import InputError
+from concord.pipeline.readers.encodings import decode
+from concord.pipeline.readers.fields import duplicate_id
+from concord.pipeline.readers.records import RecordError, dead_letter
+from concord.pipeline.readers.scanned import ScannedRecord
+from concord.pipeline.readers.streams import read_whole
+from concord.pipeline.storage.files import state_of
 
 
 def scan_text(path: str, *, name: str) -> Iterator[ScannedRecord]:

@@ -6,10 +6,10 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.durable import file_sha256, reach, stage, store_faults, swap_in
-from pipeline.errors import IntegrityError
-from pipeline.places import Place
-from pipeline.records import PartFile
+from concord.pipeline.documents import PartFile
+from concord.pipeline.errors import IntegrityError
+from concord.pipeline.storage.atomic_writes import file_sha256, reach, stage, store_faults, swap_in
+from concord.pipeline.storage.paths import Place
 
 # Measured: 64 k rows let readers skip most of a file, smaller groups cost space and time.
 ROW_GROUP_ROWS = 65_536

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from environment import environment
 
-from models.base import Tagger
-from models.checkpoint import load_tagger, tagger_digest
-from models.training.calibrating import Calibrated, Observed, apply, observe, raw
-from models.training.reliability import brier_score, coverage, expected_calibration_error
-from pipeline.errors import ModelError
-from workflows.corpora import read_corpora
-from workflows.provenance import find_overlap, read_provenance
+from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error
+from concord.models.tagger import Tagger
+from concord.models.training.fit_calibration import Calibrated, Observed, apply, observe, raw
+from concord.pipeline.errors import ModelError
+from concord.workflows.training.corpora import read_corpora
+from concord.workflows.training.provenance import find_overlap, read_provenance
 
 PARTS = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")
 TYPES: dict[str, str | None] = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}

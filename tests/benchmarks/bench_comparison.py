@@ -20,11 +20,11 @@ import torch
 from environment import environment
 from scipy.stats import binom, binomtest, kstest
 
-from models.training.breakdown import group_counts_by_document
-from models.training.significance import detectable_difference, f1, randomisation_test
-from workflows.compare import CompareJob, compare, file_sha256
-from workflows.comparison import DocumentLabels
-from workflows.taggers import find_tagger
+from concord.models.evaluation.breakdown import group_counts_by_document
+from concord.models.evaluation.significance import detectable_difference, f1, randomisation_test
+from concord.workflows.comparison.compare import CompareJob, compare, file_sha256
+from concord.workflows.comparison.paired_tests import DocumentLabels
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 GAINS = (0.5, 1.0, 2.0, 4.0)
 BROKEN_SHARE = 0.5

@@ -22,11 +22,11 @@ import torch
 from environment import environment, spread
 from torchcrf import CRF
 
-from models.decoders.crf import Crf
-from models.decoders.crf_factors import Factors, Packing
-from models.decoders.crf_scan import scan_messages
-from models.decoders.crf_tree import tree_messages
-from models.labels import label_set
+from concord.models.decoders.crf.distribution import Crf
+from concord.models.decoders.crf.factors import Factors, Packing
+from concord.models.decoders.crf.scan import scan_messages
+from concord.models.decoders.crf.tree_reduction import tree_messages
+from concord.models.labels import label_set
 
 LENGTHS = {"10": (10, 10), "40": (40, 40), "100": (100, 100), "10-100": (10, 100)}
 WARM_UPS = 2

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from environment import environment
 
-from models.checkpoint import load_tagger, tagger_digest
-from workflows.evaluate import EvaluateJob, read_gold_for, score_tagger
-from workflows.grid import rounded
+from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.workflows.grid.command import rounded
+from concord.workflows.training.evaluate import EvaluateJob, read_gold_for, score_tagger
 
 PARTS = (
     ("ewt_uner", "dev"),

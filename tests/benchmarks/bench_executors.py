@@ -18,8 +18,8 @@ from concord_runs import concord, model_options, part_hashes, read_sentences, re
 from corpora import write_chunks
 from environment import environment
 
-from models.checkpoint import load_tagger
-from workflows.taggers import find_tagger
+from concord.models.checkpoint import load_tagger
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 NEAR = 1e-5
 PARSED = ("start_char", "end_char", "word", "lemma", "upos", "xpos", "feats", "head", "deprel")

@@ -22,10 +22,10 @@ os.environ.pop("RAY_ADDRESS", None)
 from corpora import read_texts
 from environment import environment
 
-from pipeline.annotate import Progress, annotate
-from pipeline.config import AnnotateConfig
-from pipeline.memory import resident_bytes
-from workflows.taggers import find_tagger
+from concord.pipeline.annotate import Progress, annotate
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.worker.memory import resident_bytes
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 
 class MemoryWatch:

@@ -22,7 +22,7 @@ from concord_runs import concord, model_options, read_table
 from corpora import read_texts
 from environment import environment
 
-from pipeline.schema import SCHEMAS
+from concord.pipeline.output.schema import SCHEMAS
 
 CHANGED, NEW, REMOVED, RENAMED = 30, 20, 10, 5
 TABLES = ("documents", "sentences", "tokens", "entities")

@@ -18,14 +18,14 @@ from concord_runs import part_hashes
 from corpora import write_chunks
 from environment import environment
 
-from pipeline.commits import RunFolder
-from pipeline.config import AnnotateConfig
-from pipeline.memory import resident_bytes
-from pipeline.parsing.parser import parser_identity
-from pipeline.planning import Plan, make_plan
-from pipeline.signatures import ComponentIdentity
-from pipeline.worker import build_worker
-from workflows.taggers import find_tagger
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.pipeline.planning.build_plan import Plan, make_plan
+from concord.pipeline.worker.memory import resident_bytes
+from concord.pipeline.worker.shard_worker import build_worker
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 GOAL = 5.0
 

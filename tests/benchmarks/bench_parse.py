@@ -23,10 +23,10 @@ import torch
 from corpora import read_texts
 from environment import environment, spread
 
-from pipeline.config import ParserConfig
-from pipeline.parsing.packages import EMBEDDED_PACKAGE
-from pipeline.parsing.parser import StanzaParser
-from pipeline.records import Document, ParsedDocument
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.documents import Document, ParsedDocument
+from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGE
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 
 ROOT = Path(__file__).resolve().parents[2]
 

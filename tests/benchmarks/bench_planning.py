@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 from environment import environment
 
-from models.data import Sentence
-from models.outputs import Prediction
-from pipeline.annotate import Progress, annotate
-from pipeline.config import AnnotateConfig
-from pipeline.planning import Plan
-from pipeline.records import Document, ParsedDocument, ParsedSentence, ParsedWord
-from pipeline.signatures import ComponentIdentity, ResolvedTagger
-from pipeline.worker import ShardWorker
+from concord.models.data.sentence import Sentence
+from concord.models.outputs import Prediction
+from concord.pipeline.annotate import Progress, annotate
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord
+from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 GOAL = 1.1
 CHANGED_EVERY = 100

@@ -23,9 +23,9 @@ os.environ.pop("RAY_ADDRESS", None)
 from corpora import write_chunks
 from environment import environment, spread
 
-from pipeline.annotate import Progress, annotate
-from pipeline.config import AnnotateConfig
-from workflows.taggers import find_tagger
+from concord.pipeline.annotate import Progress, annotate
+from concord.pipeline.config import AnnotateConfig
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 OVERHEAD_GOAL = 1.05
 SPEED_UP_GOAL = 1.8

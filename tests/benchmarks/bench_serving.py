@@ -28,13 +28,13 @@ import mlflow
 from concord_runs import command_environment, concord, read_table
 from environment import environment
 
-from models.checkpoint import load_tagger
-from pipeline.config import ParserConfig, TaggerRunConfig
-from pipeline.counts import NEAR_TIE
-from pipeline.parsing.parser import build_parser
-from pipeline.records import AnnotatedDocument, Document
-from pipeline.stages import ParseStage, TagStage
-from workflows.taggers import EMBEDDED
+from concord.models.checkpoint import load_tagger
+from concord.pipeline.config import ParserConfig, TaggerRunConfig
+from concord.pipeline.documents import AnnotatedDocument, Document
+from concord.pipeline.output.shard_stats import NEAR_TIE
+from concord.pipeline.parsing.stanza_parser import build_parser
+from concord.pipeline.worker.bisect import ParseStage, TagStage
+from concord.workflows.registry.resolve_tagger import EMBEDDED
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 REFERENCE = "models:/served@live"

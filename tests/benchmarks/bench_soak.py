@@ -28,13 +28,13 @@ from environment import environment
 from heads import ray_head
 from soak import ATTEMPTS, Round, Schedule, Workshop, draw, soak
 
-from models.checkpoint import load_tagger
-from pipeline.config import ParserConfig
-from pipeline.memory import bound_caches
-from pipeline.parsing.parser import build_parser
-from pipeline.planning import Plan
-from pipeline.worker import ShardWorker, build_worker
-from workflows.taggers import find_entity_tagger
+from concord.models.checkpoint import load_tagger
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.parsing.stanza_parser import build_parser
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.memory import bound_caches
+from concord.pipeline.worker.shard_worker import ShardWorker, build_worker
+from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
 

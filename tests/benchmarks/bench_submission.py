@@ -22,9 +22,9 @@ from concord_runs import command_line
 from environment import environment
 from heads import ray_head
 
-from pipeline.commits import verify
-from workflows.config import read_annotate_job
-from workflows.parcel import pack
+from concord.pipeline.output.output_folder import verify
+from concord.workflows.cluster.package import pack
+from concord.workflows.jobs import read_annotate_job
 
 SENTENCE = "Ada King lives in London, at number {number}, and writes to Charles Babbage every day."
 

@@ -21,12 +21,12 @@ import torch
 from concord_runs import read_sentences
 from environment import environment, spread
 
-from models.base import Precision, Tagger
-from models.checkpoint import load_tagger
-from models.data import Sentence
-from models.layers.encoder import load_encoder
-from models.outputs import Prediction
-from workflows.taggers import find_tagger
+from concord.models.checkpoint import load_tagger
+from concord.models.data.sentence import Sentence
+from concord.models.outputs import Prediction
+from concord.models.tagger import Precision, Tagger
+from concord.models.words.encoder import load_encoder
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 NEAR = 1e-5
 NO_CUDA = "no CUDA device on this machine"

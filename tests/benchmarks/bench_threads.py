@@ -20,12 +20,12 @@ import torch
 from corpora import read_texts, write_chunks
 from environment import environment, spread
 
-from models.checkpoint import load_tagger
-from pipeline import parsing
-from pipeline.config import ParserConfig, TaggerRunConfig
-from pipeline.records import Document
-from pipeline.stages import TagStage
-from workflows.taggers import find_tagger
+from concord.models.checkpoint import load_tagger
+from concord.pipeline import parsing
+from concord.pipeline.config import ParserConfig, TaggerRunConfig
+from concord.pipeline.documents import Document
+from concord.pipeline.worker.bisect import TagStage
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 
 def compute_without_end() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.data import Sentence
+from concord.models.data.sentence import Sentence
 
 TABLES = ("documents", "sentences", "tokens", "entities", "errors")
 
@@ -38,7 +38,7 @@ class Outcome:
 
 def command_line(*arguments: str) -> list[str]:
     """Give a command as a list of words; it runs in this Python."""
-    return [sys.executable, "-m", "workflows.cli", *arguments, "--json"]
+    return [sys.executable, "-m", "concord", *arguments, "--json"]
 
 
 def command_environment() -> dict[str, str]:

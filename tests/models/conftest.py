@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from trees import with_tree
 
-from models.base import Tagger
-from models.data import Sentence, Vocabulary
-from models.registry import build_tagger
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.registry import build_tagger
+from concord.models.tagger import Tagger
 
 # One thread: the machines that run the tests have few cores, and equal sums need an equal number of threads.
 torch.set_num_threads(1)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.checkpoint import load_tagger, save_tagger
-from models.data import Batch, Sentence
-from models.labels import is_legal_transition
-from models.two_stage import MemoryContents, TwoStageTagger
+from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.data.sentence import Batch, Sentence
+from concord.models.labels import is_legal_transition
+from concord.models.two_stage.tagger import MemoryContents, TwoStageTagger
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]

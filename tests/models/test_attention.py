@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
+from concord.models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
 
 LENGTHS = torch.tensor([3, 7, 1])
 MASK = torch.arange(7)[None, :] < LENGTHS[:, None]

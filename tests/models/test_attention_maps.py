@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from models.data import Sentence
-from models.layers.two_stream import RelativeAttention
-from models.layers.watch import watch_outputs
+from concord.models.data.sentence import Sentence
+from concord.models.layers.two_stream import RelativeAttention
+from concord.models.layers.watch import watch_outputs
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]

@@ -7,9 +7,9 @@ import pytest
 import torch
 import yaml
 
-from models.base import Tagger
-from models.data import Sentence, Vocabulary
-from models.registry import build_tagger
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.registry import build_tagger
+from concord.models.tagger import Tagger
 
 CONF = Path(__file__).parents[2] / "conf" / "train"
 ONTONOTES_TYPES = 18

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.data import Sentence
-from models.labels import convert_labels, encode_spans
-from models.training.breakdown import (
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.breakdown import (
     consistency_counts_by_document,
     counts_by_document,
     group_counts_by_document,
@@ -23,7 +22,8 @@ from models.training.breakdown import (
     sentence_length,
     uncertainty_by_outcome,
 )
-from models.training.metrics import Scores, grouped_scores, span_scores, word_spans
+from concord.models.evaluation.metrics import Scores, grouped_scores, span_scores, word_spans
+from concord.models.labels import convert_labels, encode_spans
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 Pairs = list[tuple[list[str], list[str]]]

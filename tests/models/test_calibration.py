@@ -12,9 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.base import Tagger
-from models.calibration import Calibration, Isotonic, Platt, Temperature, chosen_probability, logit
-from models.checkpoint import (
+from concord.models.calibration import Calibration, Isotonic, Platt, Temperature, chosen_probability, logit
+from concord.models.checkpoint import (
     CALIBRATION_NAME,
     ModelLoadError,
     load_tagger,
@@ -22,11 +21,12 @@ from models.checkpoint import (
     save_tagger,
     tagger_digest,
 )
-from models.config import ConfigError
-from models.data import Sentence, Vocabulary
-from models.training import calibrating
-from models.training.calibrating import Entities, Observed, Words
-from models.training.reliability import coverage, expected_calibration_error, reliability
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.evaluation.reliability import coverage, expected_calibration_error, reliability
+from concord.models.tagger import Tagger
+from concord.models.training import fit_calibration as calibrating
+from concord.models.training.fit_calibration import Entities, Observed, Words
 
 Build = Callable[..., Tagger]
 Documents = list[list[Sentence]]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from models.data import UNKNOWN, BatchEncoder, Sentence, Vocabulary
-from models.layers.char_lstm import CharLstm, CharLstmConfig
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.data.sentence import UNKNOWN, BatchEncoder, Sentence, Vocabulary
+from concord.models.words.char_lstm import CharLstm, CharLstmConfig
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 WORDS = [[3, 4, 5, 6], [7], [UNKNOWN, 3], [9] * 7]
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.base import Tagger
-from models.checkpoint import (
+from concord.models.checkpoint import (
     CONFIG_NAME,
     WEIGHTS_NAME,
     ModelLoadError,
@@ -18,7 +17,8 @@ from models.checkpoint import (
     save_tagger,
     tagger_digest,
 )
-from models.data import Sentence
+from concord.models.data.sentence import Sentence
+from concord.models.tagger import Tagger
 
 Build = Callable[..., Tagger]
 

@@ -3,11 +3,11 @@
 import pytest
 from pydantic import Field
 
-from models.config import Config, ConfigError
-from models.layers.char_cnn import CharCnnConfig
-from models.layers.char_lstm import CharLstmConfig
-from models.layers.embedding import WordRepresentationConfig
-from models.registry import tagger_class
+from concord.models.config import Config, ConfigError
+from concord.models.registry import tagger_class
+from concord.models.words.char_cnn import CharCnnConfig
+from concord.models.words.char_lstm import CharLstmConfig
+from concord.models.words.embedding import WordRepresentationConfig
 
 
 class Inner(Config):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.consistency import Consistency, consistency, name_labels
+from concord.models.evaluation.consistency import Consistency, consistency, name_labels
 
 
 def labelled(*sentences: str) -> list[tuple[list[str], list[str]]]:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.decoders import crf_log
-from models.decoders.crf import Crf, CrfDistribution, LinearChain
-from models.decoders.crf_factors import Factors, Messages, Packing
-from models.decoders.crf_scan import scan_messages
-from models.decoders.crf_tree import tree_messages
-from models.labels import Scheme, decode_spans, encode_spans, label_set
+from concord.models.decoders.crf import log_space as crf_log
+from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
+from concord.models.decoders.crf.factors import Factors, Messages, Packing
+from concord.models.decoders.crf.scan import scan_messages
+from concord.models.decoders.crf.tree_reduction import tree_messages
+from concord.models.labels import Scheme, decode_spans, encode_spans, label_set
 
 LENGTHS = torch.tensor([1, 2, 4, 5])
 MASK = torch.arange(5)[None, :] < LENGTHS[:, None]

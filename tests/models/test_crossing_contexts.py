@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from models.base import Tagger
-from models.data import Sentence, Vocabulary
-from models.layers.bilstm import BiLstm, BiLstmConfig
-from models.layers.cross_lstm import IndependentLstm, StackedLstmConfig
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.layers.bilstm import BiLstm, BiLstmConfig
+from concord.models.layers.cross_lstm import IndependentLstm, StackedLstmConfig
+from concord.models.tagger import Tagger
 
 PHRASES = [("key", "and", "peele"), ("you", "and", "i"), ("key", "and", "i"), ("you", "and", "peele")]
 MIDDLE_ALONE = [("O", "B-ART", "O")] * 2 + [("O", "O", "O")] * 2

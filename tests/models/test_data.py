@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from models.data import IGNORED_LABEL, PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.data.sentence import IGNORED_LABEL, PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 Tagged = Callable[[str], Sentence]
 

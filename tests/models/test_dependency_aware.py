@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from trees import with_tree
 
-from models.base import Tagger, cut_windows
-from models.config import ConfigError
-from models.data import Sentence, TreeError, Vocabulary
-from models.layers.attention import GlobalAttention, OtherWordsAttention
-from models.layers.bilstm import BiLstm
-from models.layers.tree_lstm import TreeLstm, grow_forest
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence, TreeError, Vocabulary
+from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
+from concord.models.layers.bilstm import BiLstm
+from concord.models.layers.tree_lstm import TreeLstm, grow_forest
+from concord.models.tagger import Tagger, cut_windows
 
 Build = Callable[..., Any]
 SENTENCE = with_tree(Sentence(words=("Ada", "King", "met", "Ford", "in", "Paris", ".")))

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from models.base import TokenTable
-from models.data import Sentence
-from models.layers.embedding import WordRepresentation
-from models.two_stage import RefineNetwork
+from concord.models.data.sentence import Sentence
+from concord.models.tagger import TokenTable
+from concord.models.two_stage.tagger import RefineNetwork
+from concord.models.words.embedding import WordRepresentation
 
 Documents = list[list[Sentence]]
 Draw = Callable[..., Documents]

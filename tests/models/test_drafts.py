@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.data import Batch, Sentence
-from models.decoders.base import entropy
-from models.two_stage import TwoStageTagger
+from concord.models.data.sentence import Batch, Sentence
+from concord.models.decoders.distribution import entropy
+from concord.models.two_stage.tagger import TwoStageTagger
 
 Build = Callable[..., TwoStageTagger]
 STRONG = {"hidden": 8, "input_dropout": 0.4, "recurrent_dropout": 0.4, "output_dropout": 0.4}

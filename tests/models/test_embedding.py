@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.config import ConfigError
-from models.data import PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
-from models.layers.char_cnn import CharCnn, CharCnnConfig
-from models.layers.embedding import (
+from concord.models.config import ConfigError
+from concord.models.data.sentence import PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
+from concord.models.words.char_cnn import CharCnn, CharCnnConfig
+from concord.models.words.embedding import (
     WordRepresentation,
     WordRepresentationConfig,
     WordVectors,

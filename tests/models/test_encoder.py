@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.layers.encoder import (
+from concord.models.words.encoder import (
     EncoderConfig,
     EncoderMissingError,
     FrozenEncoder,

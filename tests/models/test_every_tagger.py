@@ -13,13 +13,13 @@ import torch
 import yaml
 from trees import with_tree
 
-from models.base import Tagger
-from models.checkpoint import load_tagger, save_tagger
-from models.data import UNKNOWN, Batch, Sentence, Vocabulary
-from models.labels import decode_spans, split_label
-from models.layers.embedding import WordRepresentation
-from models.outputs import Prediction
-from models.registry import available, build_tagger
+from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.data.sentence import UNKNOWN, Batch, Sentence, Vocabulary
+from concord.models.labels import decode_spans, split_label
+from concord.models.outputs import Prediction
+from concord.models.registry import available, build_tagger
+from concord.models.tagger import Tagger
+from concord.models.words.embedding import WordRepresentation
 
 CONF = Path(__file__).parents[2] / "conf" / "train"
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined", "span")
@@ -82,7 +82,7 @@ def assert_whole(prediction: Prediction, sentence: Sentence, tagger: Tagger) -> 
 
 def test_name_is_that_of_the_module_and_types_are_those_of_the_vocabulary(name: str, tagger: Tagger) -> None:
     assert tagger.name == name
-    assert type(tagger).__module__ == f"models.taggers.{name}"
+    assert type(tagger).__module__ == f"concord.models.taggers.{name}"
     assert tagger.entity_types == ("LOC", "ORG", "PER")
 
 

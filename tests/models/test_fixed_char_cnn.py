@@ -5,10 +5,10 @@ import string
 import pytest
 import torch
 
-from models.config import ConfigError
-from models.data import PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
-from models.layers.embedding import WordRepresentation, WordRepresentationConfig
-from models.layers.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig
+from concord.models.config import ConfigError
+from concord.models.data.sentence import PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
+from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.words.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig
 
 CHARACTERS = tuple("aZ0-$\u00e9")
 LONG = "Internationalisierungen07"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from models.data import Sentence
-from models.decoders.softmax import SoftmaxDistribution
-from models.two_stage import merge_stages
+from concord.models.data.sentence import Sentence
+from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.two_stage.tagger import merge_stages
 
 Documents = list[list[Sentence]]
 Draw = Callable[..., Documents]

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.config import ConfigError
-from models.data import Batch, Sentence, Vocabulary
-from models.decoders.label_attention import LabelAttention, LabelScorer
-from models.labels import label_set
-from models.registry import build_tagger
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Batch, Sentence, Vocabulary
+from concord.models.decoders.label_attention import LabelAttention, LabelScorer
+from concord.models.labels import label_set
+from concord.models.registry import build_tagger
 
 Documents = list[list[Sentence]]
 Build = Callable[..., Any]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from models.base import TokenTable
-from models.data import Sentence, Vocabulary
-from models.registry import build_tagger
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.registry import build_tagger
+from concord.models.tagger import TokenTable
 
 NAMES = tuple(f"name-{letter}" for letter in "abcdefghijklmnopqrst")
 CUES = {"PER": ("mister", "laughed"), "LOC": ("city", "grew")}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.scheme import IOB2, IOBES, Entities
 
-from models.labels import (
+from concord.models.labels import (
     Scheme,
     Span,
     SpanScheme,
@@ -90,7 +90,7 @@ def test_the_table_of_transitions_takes_few_calls(scheme: Scheme, monkeypatch: p
         calls.append(arguments)
         return True
 
-    monkeypatch.setattr("models.labels.is_legal_transition", count)
+    monkeypatch.setattr("concord.models.labels.is_legal_transition", count)
     labels = label_set(map(str, range(250)), scheme)
     assert len(legal_transitions(labels, scheme)) == len(labels)
     assert len(calls) <= 6 * len(labels) + 1

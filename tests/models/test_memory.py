@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.data import Sentence
-from models.memory import MemoryReader, occurrence_index
-from models.training.threshold import REFINE_ALL
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.threshold_sweep import REFINE_ALL
+from concord.models.two_stage.document_memory import MemoryReader, occurrence_index
 
 Document = list[Sentence]
 Key = Literal["lower", "exact"]

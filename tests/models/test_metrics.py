@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.metrics import Scores, seqeval_f1, span_scores, token_scores
+from concord.models.evaluation.metrics import Scores, seqeval_f1, span_scores, token_scores
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 sentences = st.lists(

@@ -2,16 +2,16 @@
 
 import pytest
 
-from models.config import ConfigError
-from models.data import Vocabulary
-from models.registry import available, build_tagger, tagger_class
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Vocabulary
+from concord.models.registry import available, build_tagger, tagger_class
 
 
 def test_every_module_of_taggers_is_one_tagger_of_that_name() -> None:
     assert {"bilstm_crf", "bilstm_softmax", "doc_uanet", "uanet"} <= set(available())
     for name in available():
         assert tagger_class(name).name == name
-        assert tagger_class(name).__module__ == f"models.taggers.{name}"
+        assert tagger_class(name).__module__ == f"concord.models.taggers.{name}"
 
 
 def test_unknown_name_offers_the_nearest() -> None:

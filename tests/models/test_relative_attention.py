@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.config import ConfigError
-from models.layers.two_stream import (
+from concord.models.config import ConfigError
+from concord.models.layers.two_stream import (
     RelativeAttention,
     TwoStreamConfig,
     TwoStreamEncoder,

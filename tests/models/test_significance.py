@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, kstest
 
-from models.training.significance import (
+from concord.models.evaluation.significance import (
     Difference,
     detectable_difference,
     f1,

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from models.decoders.base import entropy
-from models.decoders.softmax import SoftmaxDistribution
+from concord.models.decoders.distribution import entropy
+from concord.models.decoders.softmax import SoftmaxDistribution
 
 LOGITS = torch.tensor([[[0.0, math.log(3.0)], [math.log(4.0), 0.0]], [[1.0, 1.0], [9.0, -9.0]]])
 MASK = torch.tensor([[True, True], [True, False]])

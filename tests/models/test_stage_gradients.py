@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.data import Batch, Sentence
-from models.layers.encoder import EncoderConfig, load_encoder
-from models.two_stage import MemoryContents, TwoStageTagger
+from concord.models.data.sentence import Batch, Sentence
+from concord.models.two_stage.tagger import MemoryContents, TwoStageTagger
+from concord.models.words.encoder import EncoderConfig, load_encoder
 
 Build = Callable[..., TwoStageTagger]
 TAGGERS = pytest.mark.parametrize("name", ["uanet", "doc_uanet"])

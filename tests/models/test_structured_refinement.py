@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.config import ConfigError
-from models.data import Batch, Sentence, Vocabulary
-from models.decoders.crf import CrfDistribution, LinearChain
-from models.decoders.structured_attention import Merge, StructuredAttention
-from models.labels import label_set
-from models.taggers.structured_refinement import StructuredRefinement
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Batch, Sentence, Vocabulary
+from concord.models.decoders.crf.distribution import CrfDistribution, LinearChain
+from concord.models.decoders.structured_attention import Merge, StructuredAttention
+from concord.models.labels import label_set
+from concord.models.taggers.structured_refinement import StructuredRefinement
 
 LENGTHS = torch.tensor([1, 2, 5])
 MASK = torch.arange(5)[None, :] < LENGTHS[:, None]

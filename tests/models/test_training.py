@@ -9,15 +9,11 @@ import pytest
 import torch
 from trees import with_tree
 
-from models.base import Tagger
-from models.checkpoint import load_tagger
-from models.config import ConfigError
-from models.data import Sentence, Vocabulary
-from models.registry import build_tagger
-from models.training.fit import EpochResult, FitConfig, fit
-from models.training.metrics import span_scores, token_scores
-from models.training.optim import OptimizerConfig, build_optimizers, learning_rate
-from models.training.threshold import (
+from concord.models.checkpoint import load_tagger
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.evaluation.metrics import span_scores, token_scores
+from concord.models.evaluation.threshold_sweep import (
     REFINE_ALL,
     ThresholdScore,
     best_threshold,
@@ -25,7 +21,11 @@ from models.training.threshold import (
     sweep_threshold,
     threshold_grid,
 )
-from models.two_stage import TwoStageTagger
+from concord.models.registry import build_tagger
+from concord.models.tagger import Tagger
+from concord.models.training.fit import EpochResult, FitConfig, fit
+from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate
+from concord.models.two_stage.tagger import TwoStageTagger
 
 REPRESENTATION = {"word_dimension": 8, "characters": {"embedding_dimension": 4, "filters": 4}, "dropout": 0.2}
 MODELS: dict[str, dict[str, object]] = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.data import Sentence, TreeError
-from models.layers.tree_lstm import TreeLstm, grow_forest
+from concord.models.data.sentence import Sentence, TreeError
+from concord.models.layers.tree_lstm import TreeLstm, grow_forest
 
 INPUTS, HIDDEN = 6, 5
 

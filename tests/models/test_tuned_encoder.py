@@ -11,8 +11,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from models.base import Tagger
-from models.checkpoint import (
+from concord.models.checkpoint import (
     CONFIG_NAME,
     ENCODER_NAME,
     WEIGHTS_NAME,
@@ -21,14 +20,15 @@ from models.checkpoint import (
     save_tagger,
     tagger_digest,
 )
-from models.config import ConfigError
-from models.data import Batch, Sentence, Vocabulary
-from models.layers import tuned_encoder
-from models.layers.encoder import EncoderConfig, EncoderMissingError, FrozenEncoder
-from models.layers.tuned_encoder import TunedEncoder
-from models.registry import available, build_tagger
-from models.training.fit import EpochResult, FitConfig, fit
-from models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Batch, Sentence, Vocabulary
+from concord.models.registry import available, build_tagger
+from concord.models.tagger import Tagger
+from concord.models.training.fit import EpochResult, FitConfig, fit
+from concord.models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
+from concord.models.words import tuned_encoder
+from concord.models.words.encoder import EncoderConfig, EncoderMissingError, FrozenEncoder
+from concord.models.words.tuned_encoder import TunedEncoder
 
 pytestmark = [pytest.mark.encoder, pytest.mark.slow]
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.layers.bilstm import run_lstm
-from models.layers.dropout import draw_mask
-from models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_masked_lstm
+from concord.models.layers.bilstm import run_lstm
+from concord.models.layers.dropout import draw_mask
+from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_masked_lstm
 
 INPUTS, HIDDEN = 5, 4
 LENGTHS = torch.tensor([3, 8, 1, 6])

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.base import cut_windows
-from models.data import Sentence
+from concord.models.data.sentence import Sentence
+from concord.models.tagger import cut_windows
 
 
 def numbered(words: int) -> Sentence:

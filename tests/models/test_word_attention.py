@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.layers.attention import GlobalAttention, OtherWordsAttention
+from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 
 WIDTH = 6
 MASK = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] + [False] * 4])

@@ -11,13 +11,13 @@ import pytest
 import runs
 import yaml
 
-from pipeline.annotate import Progress, dry_run
-from pipeline.commits import RunFolder, verify
-from pipeline.config import AnnotateConfig
-from pipeline.durable import file_sha256
-from pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
-from pipeline.planning import Plan
-from pipeline.worker import ShardWorker
+from concord.pipeline.annotate import Progress, dry_run
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.storage.atomic_writes import file_sha256
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import IntegrityError
-from pipeline.readers import annotated
-from pipeline.readers.annotated import AnnotatedToken, read_documents, spaced, written
-from pipeline.schema import TOKENS
+from concord.pipeline.errors import IntegrityError
+from concord.pipeline.output import document_rows as annotated
+from concord.pipeline.output.document_rows import AnnotatedToken, read_documents, spaced, written
+from concord.pipeline.output.schema import TOKENS
 
 
 def token(text: str, start: int, end: int) -> AnnotatedToken:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from models.config import ConfigError
-from models.data import Sentence
-from pipeline.errors import InputError
-from pipeline.readers.gold import read_corpus, read_gold
-from pipeline.readers.gold_lines import Fault, GoldFormat, refuse
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.pipeline.corpora.corpus_format import Fault, GoldFormat, refuse
+from concord.pipeline.corpora.read_corpus import read_corpus, read_gold
+from concord.pipeline.errors import InputError
 
 ONTONOTES = """\
 #begin document (wb/shop/00/shop_0000); part 000

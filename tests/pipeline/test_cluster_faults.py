@@ -18,9 +18,9 @@ import runs
 from heads import Head, ray_head
 from processes import command_of, descendants, ray_workers
 
-from pipeline.annotate import RunReport
-from pipeline.commits import RunFolder, verify
-from pipeline.executors import ray_cluster
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.executors import ray_cluster
+from concord.pipeline.output.output_folder import RunFolder, verify
 
 SUPPORT = Path(fakes.__file__).parent
 # Ray ends a driver whose cluster is gone after a minute; a test need not wait so long.

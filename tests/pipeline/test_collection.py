@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commits import RunFolder
-from pipeline.errors import IntegrityError, PlanError
-from pipeline.readers.collection import open_collection
-from pipeline.records import DeadLetter
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import IntegrityError, PlanError
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.output_folder import RunFolder
 
 FinishRun = Callable[..., Path]
 

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import runs
 
-from pipeline.commits import RunFolder, verify
-from pipeline.durable import file_sha256
-from pipeline.errors import IntegrityError, PlanError, ReconciliationError, StoreError
-from pipeline.planning import Plan
-from pipeline.records import PartFile, ShardReport
-from pipeline.schema import SCHEMAS
+from concord.pipeline.documents import PartFile, ShardReport
+from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError, StoreError
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.storage.atomic_writes import file_sha256
 
 
 @pytest.fixture

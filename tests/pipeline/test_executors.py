@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import runs
 
-from pipeline.commits import RunFolder, verify
-from pipeline.config import AnnotateConfig
-from pipeline.errors import StoppedError
-from pipeline.executors.auth import auth_mode
-from pipeline.executors.base import BuildWorker, stop_request
-from pipeline.executors.ray_cluster import connected, places
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import StoppedError
+from concord.pipeline.executors.base import BuildWorker, stop_request
+from concord.pipeline.executors.ray_auth import auth_mode
+from concord.pipeline.executors.ray_cluster import connected, places
+from concord.pipeline.output.output_folder import RunFolder, verify
 
 SUPPORT = Path(fakes.__file__).parent
 

@@ -16,15 +16,15 @@ from runs import in_child
 from spacy.tokens import Doc, DocBin
 from stanza.utils.conll import CoNLL
 
-from models.config import ConfigError
-from pipeline import export as exporting
-from pipeline.errors import InputError, IntegrityError, PlanError
-from pipeline.export import ExportForm, export
-from pipeline.readers import annotated
-from pipeline.readers.gold import read_corpus
-from pipeline.readers.gold_lines import GoldFormat, refuse
-from pipeline.readers.ids import read_ids
-from pipeline.writers import docbin
+from concord.models.config import ConfigError
+from concord.pipeline.corpora.corpus_format import GoldFormat, refuse
+from concord.pipeline.corpora.read_corpus import read_corpus
+from concord.pipeline.errors import InputError, IntegrityError, PlanError
+from concord.pipeline.exports import docbin
+from concord.pipeline.exports import export as exporting
+from concord.pipeline.exports.document_ids import read_ids
+from concord.pipeline.exports.export import ExportForm, export
+from concord.pipeline.output import document_rows as annotated
 
 FILE_FORMS: tuple[ExportForm, ...] = ("conllu", "jsonl", "label-studio")
 FOLDER_FORMS: tuple[ExportForm, ...] = ("brat", "docbin")

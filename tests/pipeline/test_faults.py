@@ -13,18 +13,18 @@ import pytest
 import runs
 import torch
 
-from models.config import ConfigError
-from pipeline.back_off import Step
-from pipeline.commits import RunFolder, verify
-from pipeline.config import AnnotateConfig
-from pipeline.counts import backed_off
-from pipeline.errors import ShardError, ShortageError
-from pipeline.memory import shortages
-from pipeline.planning import Plan
-from pipeline.records import ShardReport
-from pipeline.schema import annotated_tables
-from pipeline.trials import Cause, Trial, Trials, WorkPlace
-from pipeline.worker import ShardWorker
+from concord.models.config import ConfigError
+from concord.pipeline.back_off import Step
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import ShardReport
+from concord.pipeline.errors import ShardError, ShortageError
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.schema import annotated_tables
+from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.crash_log import Cause, Trial, Trials, WorkPlace
+from concord.pipeline.worker.memory import shortages
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +175,7 @@ def test_a_lack_of_memory_while_rows_are_made_is_no_documents_fault(
         return annotated_tables(documents, **signed)
 
     config = runs.job(source, tmp_path / "out")
-    monkeypatch.setattr("pipeline.stages.annotated_tables", without_memory)
+    monkeypatch.setattr("concord.pipeline.worker.bisect.annotated_tables", without_memory)
     with pytest.raises(ShortageError):
         runs.run_job(config)
     monkeypatch.undo()

@@ -15,14 +15,14 @@ import runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline import generations
-from pipeline.annotate import RunReport, dry_run
-from pipeline.commits import RunFolder, verify
-from pipeline.durable import CRASH_STEPS
-from pipeline.errors import PlanError, StoreError
-from pipeline.planning import Plan
-from pipeline.records import DeadLetter, Document, ParsedDocument
-from pipeline.worker import ShardWorker
+from concord.pipeline.annotate import RunReport, dry_run
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
+from concord.pipeline.errors import PlanError, StoreError
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.planning import planner as generations
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.storage.atomic_writes import CRASH_STEPS
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 TABLES = ("documents", "sentences", "tokens", "entities", "errors")
 OTHER_TAGGER = replace(runs.TAGGER, digest="3" * 64)

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from models.config import ConfigError
-from models.data import Sentence
-from pipeline.errors import InputError
-from pipeline.readers.gold import read_corpus, read_gold
-from pipeline.readers.gold_lines import Fault, GoldFormat, LabelScheme, refuse
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.pipeline.corpora.corpus_format import Fault, GoldFormat, LabelScheme, refuse
+from concord.pipeline.corpora.read_corpus import read_corpus, read_gold
+from concord.pipeline.errors import InputError
 
 CONLLU = """\
 # newdoc id = first

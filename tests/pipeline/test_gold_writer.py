@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.data import Sentence
-from pipeline.errors import StoreError
-from pipeline.readers.gold import GoldDocument, read_corpus
-from pipeline.readers.gold_lines import GoldFormat, refuse
-from pipeline.writers import packed
-from pipeline.writers.gold import GoldForm, write_gold
+from concord.models.data.sentence import Sentence
+from concord.pipeline.corpora.corpus_format import GoldFormat, refuse
+from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
+from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
+from concord.pipeline.errors import StoreError
+from concord.pipeline.storage import compressed as packed
 
 WORDS = st.sampled_from(["Ada", "#", "1", "naïve", "a\u2028b", "no\u00a0way", "_", "NER=B-PER", "-", "\u00e9"])
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import runs
 
-from pipeline.annotate import RunReport
-from pipeline.commits import RunFolder, verify
-from pipeline.config import AnnotateConfig
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.output.output_folder import RunFolder, verify
 
 # Parts of a shard: four tables, and errors where there are any. Each is written, flushed and renamed; so are, but for
 # the renaming, plan, resolved configuration, commit record and manifest.

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.labels import Span, encode_spans
-from pipeline.readers.label_schemes import EntityScheme, recognise_scheme, to_bio2
+from concord.models.labels import Span, encode_spans
+from concord.pipeline.corpora.label_schemes import EntityScheme, recognise_scheme, to_bio2
 
 Faults = list[tuple[int, str, str | None]]
 

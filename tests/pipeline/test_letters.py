@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 import runs
 
-from pipeline.annotate import RunReport, retry
-from pipeline.commits import RunFolder, verify
-from pipeline.config import AnnotateConfig
-from pipeline.durable import CRASH_STEPS
-from pipeline.errors import InputError, PlanError, StoreError
-from pipeline.letters import Choice, read_letters
-from pipeline.planning import Plan
-from pipeline.records import DeadLetter, Document, ParsedDocument
-from pipeline.worker import ShardWorker
+from concord.pipeline.annotate import RunReport, retry
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
+from concord.pipeline.errors import InputError, PlanError, StoreError
+from concord.pipeline.output.dead_letters import Choice, read_letters
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.storage.atomic_writes import CRASH_STEPS
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 ALL = Choice()
 SOUND = {"a": "Anna came.", "b": "Bob went.", "c": "Carla stayed."}

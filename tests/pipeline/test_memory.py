@@ -18,7 +18,7 @@ pytestmark = [
 SCRIPT = """
 import os, sys
 import torch
-from pipeline.memory import bound_caches, return_freed
+from concord.pipeline.worker.memory import bound_caches, return_freed
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -13,13 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import ParserConfig
-from pipeline.errors import ModelError
-from pipeline.parsing import packages, shortcuts
-from pipeline.parsing import parser as parsing
-from pipeline.parsing.best_tree import best_tree
-from pipeline.parsing.parser import StanzaParser, build_parser, parser_identity
-from pipeline.records import DeadLetter, Document, ParsedDocument, ParsedSentence
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
+from concord.pipeline.errors import ModelError
+from concord.pipeline.parsing import stanza_fast as shortcuts
+from concord.pipeline.parsing import stanza_packages as packages
+from concord.pipeline.parsing import stanza_parser as parsing
+from concord.pipeline.parsing.spanning_tree import best_tree
+from concord.pipeline.parsing.stanza_parser import StanzaParser, build_parser, parser_identity
 
 EMBEDDED = Path(parsing.__file__).parents[2] / "models" / "pretrained" / "parser_en"
 
@@ -198,9 +199,9 @@ def test_another_stanza_is_used_without_shortcuts(
 ):
     for module in (shortcuts, packages):
         monkeypatch.setattr(module, "version", lambda name: "1.99.0")
-    with caplog.at_level(logging.WARNING, logger="pipeline.parsing.parser"):
+    with caplog.at_level(logging.WARNING, logger="concord.pipeline.parsing.stanza_parser"):
         other = StanzaParser(ParserConfig())
-    [record] = [record for record in caplog.records if record.name == "pipeline.parsing.parser"]
+    [record] = [record for record in caplog.records if record.name == "concord.pipeline.parsing.stanza_parser"]
     assert "1.99.0" in record.getMessage()
     documents = documents_of(PROSE[:2])
     assert other.parse(documents) == parser.parse(documents)

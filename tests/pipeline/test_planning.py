@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from models.config import ConfigError
-from pipeline.config import AnnotateConfig, ExecutorConfig, PlanningConfig, ReaderConfig
-from pipeline.errors import InputError, PlanError
-from pipeline.hashing import FileHashes
-from pipeline.planning import Plan, make_plan
-from pipeline.signatures import ComponentIdentity, row_config
+from concord.models.config import ConfigError
+from concord.pipeline.config import AnnotateConfig, ExecutorConfig, PlanningConfig, ReaderConfig
+from concord.pipeline.errors import InputError, PlanError
+from concord.pipeline.identity import ComponentIdentity, row_config
+from concord.pipeline.planning.build_plan import Plan, make_plan
+from concord.pipeline.planning.file_hashes import FileHashes
 
 PARSER = ComponentIdentity(name="parser_en", digest="1" * 64)
 TAGGER = ComponentIdentity(name="entities_en", version="3", digest="2" * 64)

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import AnnotateConfig, PlanningConfig, ReaderConfig
-from pipeline.planning import make_plan
-from pipeline.readers.base import read_piece
-from pipeline.records import DeadLetter, Document
-from pipeline.signatures import ComponentIdentity
+from concord.pipeline.config import AnnotateConfig, PlanningConfig, ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.readers.read_file import read_piece
 
 IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
 

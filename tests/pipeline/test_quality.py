@@ -4,11 +4,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from models.consistency import Consistency
-from pipeline import quality
-from pipeline.errors import PlanError, ReconciliationError
-from pipeline.quality import measure_quality
-from pipeline.records import DeadLetter
+from concord.models.evaluation.consistency import Consistency
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import PlanError, ReconciliationError
+from concord.pipeline.report import statistics as quality
+from concord.pipeline.report.statistics import measure_quality
 
 FinishRun = Callable[..., Path]
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import AnnotateConfig, PlanningConfig, ReaderConfig
-from pipeline.errors import InputError
-from pipeline.planning import Plan, make_plan
-from pipeline.readers.base import format_of, read_piece
-from pipeline.records import DeadLetter, Document, Piece
-from pipeline.signatures import ComponentIdentity
+from concord.pipeline.config import AnnotateConfig, PlanningConfig, ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document, Piece
+from concord.pipeline.errors import InputError
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.planning.build_plan import Plan, make_plan
+from concord.pipeline.readers.read_file import format_of, read_piece
 
 IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
 

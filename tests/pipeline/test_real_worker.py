@@ -13,17 +13,17 @@ import torch
 from encoders import write_encoder
 from runs import committed_bytes, job
 
-from models.checkpoint import save_tagger, tagger_digest
-from models.data import Sentence, Vocabulary
-from models.registry import build_tagger
-from pipeline.annotate import annotate
-from pipeline.commits import verify
-from pipeline.errors import ModelError
-from pipeline.parses import Parses
-from pipeline.planning import Plan
-from pipeline.records import DeadLetter, Document, ParsedDocument, Shard, ShardReport
-from pipeline.signatures import ResolvedTagger
-from pipeline.worker import ShardWorker, Timings, build_parse_worker, build_worker
+from concord.models.checkpoint import save_tagger, tagger_digest
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.registry import build_tagger
+from concord.pipeline.annotate import annotate
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, Shard, ShardReport
+from concord.pipeline.errors import ModelError
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.output_folder import verify
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.shard_worker import ShardWorker, Timings, build_parse_worker, build_worker
+from concord.pipeline.worker.stored_parses import Parses
 
 pytestmark = pytest.mark.slow
 

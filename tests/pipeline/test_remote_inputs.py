@@ -14,17 +14,17 @@ import pytest
 import runs
 import stores
 
-from pipeline import s3
-from pipeline.annotate import dry_run
-from pipeline.commits import RunFolder, verify
-from pipeline.errors import ConcordError, InputError, StoreError
-from pipeline.files import open_file, sha256_of
-from pipeline.generations import Planner
-from pipeline.planning import Plan
-from pipeline.readers.annotated import read_part
-from pipeline.readers.base import read_piece
-from pipeline.worker import ShardWorker
-from workflows.config import read_annotate_job
+from concord.pipeline.annotate import dry_run
+from concord.pipeline.errors import ConcordError, InputError, StoreError
+from concord.pipeline.output.document_rows import read_part
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.planning.planner import Planner
+from concord.pipeline.readers.read_file import read_piece
+from concord.pipeline.storage import s3
+from concord.pipeline.storage.files import open_file, sha256_of
+from concord.pipeline.worker.shard_worker import ShardWorker
+from concord.workflows.jobs import read_annotate_job
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,9 @@ def test_a_file_that_keeps_its_etag_is_not_hashed_again(
     config = runs.job(s3_url, tmp_path / "out")
     runs.run_job(config)
     hashed: list[str] = []
-    monkeypatch.setattr("pipeline.hashing.sha256_of", lambda path: hashed.append(path) or sha256_of(path))
+    monkeypatch.setattr(
+        "concord.pipeline.planning.file_hashes.sha256_of", lambda path: hashed.append(path) or sha256_of(path)
+    )
 
     runs.run_job(config)
     assert hashed == []
@@ -200,7 +202,7 @@ def test_a_file_that_changes_while_it_is_planned_is_noticed(
         stores.put(f"{s3_url}/a.jsonl", b"")
         return sha256_of(path)
 
-    monkeypatch.setattr("pipeline.hashing.sha256_of", put_and_hash)
+    monkeypatch.setattr("concord.pipeline.planning.file_hashes.sha256_of", put_and_hash)
     with pytest.raises(InputError, match=r"a\.jsonl: changed while it was being planned"):
         planned(s3_url, tmp_path)
 

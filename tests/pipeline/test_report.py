@@ -11,9 +11,9 @@ import orjson
 import pytest
 from typing_extensions import override
 
-from pipeline import report
-from pipeline.records import DeadLetter
-from pipeline.report import write_report
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.report import html as report
+from concord.pipeline.report.html import write_report
 
 FinishRun = Callable[..., Path]
 

@@ -10,9 +10,10 @@ from exports import annotate_texts, write_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.config import ConfigError
-from pipeline.readers.collection import open_collection
-from pipeline.readers.documents import (
+from concord.models.config import ConfigError
+from concord.pipeline.exports.review_queue import Choice, Quotas, draw, review
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.readers.documents import (
     CollectedDocument,
     CollectedSentence,
     DocumentRow,
@@ -21,7 +22,6 @@ from pipeline.readers.documents import (
     TokenRow,
     read_collection,
 )
-from pipeline.review import Choice, Quotas, draw, review
 
 TEXTS = {
     "a": "Anna saw it. Nobody cares. the Bob Smith left.",

@@ -18,15 +18,15 @@ import pytest
 import runs
 from heads import Head, ray_head
 
-from models.config import ConfigError
-from pipeline.commits import verify
-from pipeline.config import AnnotateConfig, ExecutorConfig
-from pipeline.executors.meters import RunMeters
-from pipeline.executors.ray_cluster import RayExecutor
-from pipeline.planning import make_plan
-from pipeline.records import ShardReport
-from pipeline.signatures import ComponentIdentity
-from pipeline.worker import Timings
+from concord.models.config import ConfigError
+from concord.pipeline.config import AnnotateConfig, ExecutorConfig
+from concord.pipeline.documents import ShardReport
+from concord.pipeline.executors.prometheus import RunMeters
+from concord.pipeline.executors.ray_cluster import RayExecutor
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.output_folder import verify
+from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.worker.shard_worker import Timings
 
 SUPPORT = Path(fakes.__file__).parent
 # Ray tells its exporter every ten seconds if nobody asks for more.

@@ -9,12 +9,12 @@ import pytest
 import runs
 import stores
 
-from pipeline import s3
-from pipeline.commits import RunFolder, verify
-from pipeline.errors import InputError, StoreError
-from pipeline.places import place_at
-from pipeline.records import PartFile, ShardReport
-from pipeline.report import write_report
+from concord.pipeline.documents import PartFile, ShardReport
+from concord.pipeline.errors import InputError, StoreError
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.report.html import write_report
+from concord.pipeline.storage import s3
+from concord.pipeline.storage.paths import place_at
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.labels import Span
-from models.outputs import Prediction
-from pipeline.records import AnnotatedDocument, DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
-from pipeline.schema import SCHEMA_VERSION, SCHEMAS, annotated_tables, error_table, offset_fault, schema_version
+from concord.models.labels import Span
+from concord.models.outputs import Prediction
+from concord.pipeline.documents import (
+    AnnotatedDocument,
+    DeadLetter,
+    Document,
+    ParsedDocument,
+    ParsedSentence,
+    ParsedWord,
+)
+from concord.pipeline.output.schema import (
+    SCHEMA_VERSION,
+    SCHEMAS,
+    annotated_tables,
+    error_table,
+    offset_fault,
+    schema_version,
+)
 
 
 def document(text: str, doc_id: str = "d") -> Document:

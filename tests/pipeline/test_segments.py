@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.segments import (
+from concord.pipeline.parsing.tokens import (
     BOTH_END,
     MULTI_WORD_END,
     SENTENCE_END,

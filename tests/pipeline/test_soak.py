@@ -9,8 +9,8 @@ import fakes
 import pytest
 from soak import Archive, Edit, Fault, Night, Round, Schedule, Workshop, draw, soak
 
-from pipeline.planning import Plan
-from pipeline.worker import ShardWorker
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 DOCUMENTS = [(f"d{number}", f"Anna Smith saw {number} cats in Geneva. Bob did not.") for number in range(24)]
 

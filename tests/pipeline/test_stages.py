@@ -11,19 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 import runs
 
-from models.data import Sentence
-from models.labels import Span
-from models.outputs import Prediction
-from pipeline.commits import RunFolder, verify
-from pipeline.config import TaggerRunConfig
-from pipeline.counts import count_margins, count_rows
-from pipeline.errors import ModelError, ReconciliationError, StoreError
-from pipeline.planning import Plan, make_plan
-from pipeline.records import AnnotatedDocument, DeadLetter, Document, ParsedDocument
-from pipeline.schema import annotated_tables, error_table
-from pipeline.signatures import ComponentIdentity
-from pipeline.stages import ParseStage, TagStage
-from pipeline.worker import build_worker
+from concord.models.data.sentence import Sentence
+from concord.models.labels import Span
+from concord.models.outputs import Prediction
+from concord.pipeline.config import TaggerRunConfig
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
+from concord.pipeline.errors import ModelError, ReconciliationError, StoreError
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.schema import annotated_tables, error_table
+from concord.pipeline.output.shard_stats import count_margins, count_rows
+from concord.pipeline.planning.build_plan import Plan, make_plan
+from concord.pipeline.worker.bisect import ParseStage, TagStage
+from concord.pipeline.worker.shard_worker import build_worker
 
 LETTER = DeadLetter(doc_id=None, source_uri="/in", position=0, stage="read", error="e", message="m")
 

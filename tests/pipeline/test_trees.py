@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from pipeline.readers.annotated import AnnotatedToken
-from pipeline.trees import draw_tree, text_width
+from concord.pipeline.output.document_rows import AnnotatedToken
+from concord.pipeline.report.dependency_arcs import draw_tree, text_width
 
 
 def sentence(*heads: int, words: list[str] | None = None) -> list[AnnotatedToken]:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from runs import job, run_job
 
-from pipeline.annotate import RunReport
-from pipeline.planning import Plan
-from pipeline.records import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
-from pipeline.worker import ShardWorker
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 TEXTS = {
     "plain": "Anna Smith went home. Bob stayed.",

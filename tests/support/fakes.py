@@ -19,12 +19,10 @@ from typing import Any
 
 import torch
 
-from models.data import Sentence
-from models.labels import decode_spans
-from models.outputs import Prediction
-from pipeline.errors import StoreError
-from pipeline.planning import Plan
-from pipeline.records import (
+from concord.models.data.sentence import Sentence
+from concord.models.labels import decode_spans
+from concord.models.outputs import Prediction
+from concord.pipeline.documents import (
     AnnotatedDocument,
     DeadLetter,
     Document,
@@ -34,8 +32,10 @@ from pipeline.records import (
     Shard,
     ShardReport,
 )
-from pipeline.signatures import ComponentIdentity
-from pipeline.worker import ParseWorker, ShardWorker
+from concord.pipeline.errors import StoreError
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
 
 PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)
 LONGEST_PIECE = 8

@@ -76,7 +76,7 @@ def run_steps(steps: Sequence[Step], folder: Path) -> None:
 
 def _script(steps: Sequence[Step]) -> str:
     """Give one shell script: a server that one step starts is there in the next. Each step writes files of its own."""
-    lines = [f'concord() {{ "{sys.executable}" -m workflows.cli "$@"; }}', "set -m"]
+    lines = [f'concord() {{ "{sys.executable}" -m concord "$@"; }}', "set -m"]
     for number, step in enumerate(steps):
         if step.command.endswith("&"):
             lines.append(f"{step.command.removesuffix('&')} > {number}.out 2>&1 &")

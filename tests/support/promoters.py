@@ -5,8 +5,8 @@ from functools import partial
 
 from runs import in_child
 
-from workflows.ledger import BEGINNING, Entry
-from workflows.promotion import move_champion
+from concord.workflows.promotion.champion import move_champion
+from concord.workflows.promotion.ledger import BEGINNING, Entry
 
 _SECONDS = 300
 

@@ -12,12 +12,12 @@ from typing import Any
 import fakes
 import torch
 
-from models.config import ConfigError
-from pipeline.annotate import RunReport, annotate
-from pipeline.config import AnnotateConfig
-from pipeline.durable import CRASH_VARIABLE
-from pipeline.errors import ConcordError
-from pipeline.signatures import ResolvedTagger
+from concord.models.config import ConfigError
+from concord.pipeline.annotate import RunReport, annotate
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import ConcordError
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.storage.atomic_writes import CRASH_VARIABLE
 
 TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
@@ -70,7 +70,7 @@ def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: s
     """Start a function in a forked process, which costs none of the imports; errors end it as the command line does.
 
     Args:
-        crash_at: the step of pipeline.durable.reach at which the process is killed.
+        crash_at: the step of concord.pipeline.storage.atomic_writes.reach at which the process is killed.
     """
 
     def child() -> None:

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from pipeline import s3
+from concord.pipeline.storage import s3
 
 
 def split(url: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from models.data import Sentence
+from concord.models.data.sentence import Sentence
 
 _TAGS = ("NOUN", "VERB", "ADP")
 _RELATIONS = ("nsubj", "obj", "case", "nmod")

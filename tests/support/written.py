@@ -6,12 +6,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.labels import decode_spans
-from models.outputs import Prediction
-from pipeline.commits import RunFolder
-from pipeline.config import AnnotateConfig
-from pipeline.planning import ComponentIdentity, Plan
-from pipeline.records import (
+from concord.models.labels import decode_spans
+from concord.models.outputs import Prediction
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import (
     AnnotatedDocument,
     DeadLetter,
     Document,
@@ -21,8 +19,10 @@ from pipeline.records import (
     Piece,
     Shard,
 )
-from pipeline.schema import SCHEMA_VERSION
-from pipeline.stages import CommitStage
+from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.schema import SCHEMA_VERSION
+from concord.pipeline.planning.build_plan import ComponentIdentity, Plan
+from concord.pipeline.worker.bisect import CommitStage
 
 THRESHOLD = 0.35
 

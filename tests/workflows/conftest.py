@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoint import save_tagger
-from models.data import Vocabulary
-from models.registry import build_tagger
-from pipeline.readers.gold import read_gold
-from pipeline.readers.gold_lines import GoldFormat
-from workflows import tracking
+from concord.models.checkpoint import save_tagger
+from concord.models.data.sentence import Vocabulary
+from concord.models.registry import build_tagger
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.workflows.registry import mlflow_client as tracking
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

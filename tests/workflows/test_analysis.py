@@ -11,7 +11,7 @@ import pytest
 import runs
 from pages import ROOT, blocks_of, run_steps, steps_of
 
-from models.layers.encoder import EncoderConfig, encoder_available
+from concord.models.words.encoder import EncoderConfig, encoder_available
 
 PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
 QUESTIONS = 10

@@ -16,15 +16,15 @@ from click.testing import CliRunner, Result
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from models.checkpoint import tagger_digest
-from pipeline.annotate import Progress, RunReport
-from pipeline.commits import RunFolder
-from workflows import annotate as workflow
-from workflows import record
-from workflows.cli import main
-from workflows.record import read_record
-from workflows.registry import resolve, set_alias
-from workflows.tracking import tracking_uri
+from concord.models.checkpoint import tagger_digest
+from concord.pipeline.annotate import Progress, RunReport
+from concord.pipeline.output.output_folder import RunFolder
+from concord.workflows.annotation import annotate as workflow
+from concord.workflows.cli.main import main
+from concord.workflows.registry import outbox as record
+from concord.workflows.registry.mlflow_client import tracking_uri
+from concord.workflows.registry.model_versions import resolve, set_alias
+from concord.workflows.registry.outbox import read_record
 
 pytestmark = pytest.mark.slow
 
@@ -224,8 +224,8 @@ def test_a_worker_needs_no_store_and_no_mlflow(collection: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from pipeline.commits import RunFolder\n"
-        "from pipeline.worker import build_worker\n"
+        "from concord.pipeline.output.output_folder import RunFolder\n"
+        "from concord.pipeline.worker.shard_worker import build_worker\n"
         "folder = RunFolder(Path(sys.argv[1]))\n"
         "plan = folder.plan()\n"
         "worker = build_worker(plan)\n"

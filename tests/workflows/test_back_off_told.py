@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import runs
 
-from pipeline.annotate import RunReport
-from pipeline.commits import RunFolder
-from pipeline.config import AnnotateConfig
-from pipeline.trials import Trials
-from workflows import status
-from workflows.summary import describe_run
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.worker.crash_log import Trials
+from concord.workflows.annotation import inspect as status
+from concord.workflows.annotation.summary import describe_run
 
 pytestmark = pytest.mark.slow
 

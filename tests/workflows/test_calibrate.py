@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from models.checkpoint import CALIBRATION_NAME, load_tagger, tagger_digest
-from workflows.cli import main
-from workflows.corpora import read_corpora
-from workflows.provenance import Provenance, describe_part, read_provenance, write_provenance
+from concord.models.checkpoint import CALIBRATION_NAME, load_tagger, tagger_digest
+from concord.workflows.cli.main import main
+from concord.workflows.training.corpora import read_corpora
+from concord.workflows.training.provenance import Provenance, describe_part, read_provenance, write_provenance
 
 EXAMPLES = Path(__file__).parents[2] / "examples/train"
 TRAIN, DEV = EXAMPLES / "train.conllu", EXAMPLES / "dev.conllu"

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from safetensors import SafetensorError
 
-from models.config import ConfigError
-from pipeline.errors import StoreError
-from workflows.cli import main
-from workflows.console import Answer, counted, explained_errors, give, table
+from concord.models.config import ConfigError
+from concord.pipeline.errors import StoreError
+from concord.workflows.cli.main import main
+from concord.workflows.console import Answer, counted, explained_errors, give, table
 
 CHECKOUT = Path(__file__).parents[2]
 VERBS = (
@@ -74,7 +74,7 @@ def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys, json\n"
         "from click.testing import CliRunner\n"
-        "from workflows.cli import main\n"
+        "from concord.workflows.cli.main import main\n"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
         "print(json.dumps(sorted(sys.modules)))\n"
     )
@@ -86,7 +86,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_help_comes_at_once() -> None:
     def seconds() -> float:
         before = os.times()
-        subprocess.run([sys.executable, "-m", "workflows.cli", "--help"], cwd=CHECKOUT, check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "concord", "--help"], cwd=CHECKOUT, check=True, capture_output=True)
         after = os.times()
         # Of the processor and not of the clock: other work on the machine is not our slowness.
         return after.children_user + after.children_system - before.children_user - before.children_system

@@ -9,21 +9,21 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from models.checkpoint import save_tagger, tagger_digest
-from models.config import ConfigError
-from models.data import Sentence, Vocabulary
-from models.labels import Span, encode_spans
-from models.registry import build_tagger
-from models.training.significance import Difference
-from pipeline.errors import InputError
-from pipeline.readers.gold import GoldDocument
-from pipeline.readers.gold_lines import GoldFormat
-from workflows.cli import main
-from workflows.compare import CompareJob, Comparison, compare, evidence, run
-from workflows.compare_page import render_page
-from workflows.comparison import Line, Procedure, changed_documents, compare_labels, sentence_of
-from workflows.slices import parse_slice
-from workflows.taggers import find_tagger
+from concord.models.checkpoint import save_tagger, tagger_digest
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.evaluation.significance import Difference
+from concord.models.labels import Span, encode_spans
+from concord.models.registry import build_tagger
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.errors import InputError
+from concord.workflows.cli.main import main
+from concord.workflows.comparison.compare import CompareJob, Comparison, compare, evidence, run
+from concord.workflows.comparison.page import render_page
+from concord.workflows.comparison.paired_tests import Line, Procedure, changed_documents, compare_labels, sentence_of
+from concord.workflows.comparison.slices import parse_slice
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 GOLD = Path(__file__).parents[2] / "examples/train/dev.conllu"
 WORDS = ("Ada", "King", "met", "Tom", "in", "Bern")

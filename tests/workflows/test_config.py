@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from models.config import ConfigError
-from models.registry import tagger_class
-from models.training.fit import FitConfig
-from pipeline.config import AnnotateConfig
-from workflows.config import flatten, names_model, read_annotate_job, read_train_config, read_train_job, read_yaml
+from concord.models.config import ConfigError
+from concord.models.registry import tagger_class
+from concord.models.training.fit import FitConfig
+from concord.pipeline.config import AnnotateConfig
+from concord.workflows.jobs import flatten, names_model, read_annotate_job, read_train_config, read_train_job, read_yaml
 
 CONF = Path(__file__).parents[2] / "conf"
 

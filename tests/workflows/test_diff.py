@@ -12,12 +12,12 @@ import pytest
 import written
 from click.testing import CliRunner, Result
 
-from pipeline.errors import IntegrityError, PlanError
-from pipeline.records import DeadLetter
-from pipeline.schema import SCHEMA_VERSION
-from pipeline.signatures import ComponentIdentity
-from workflows.cli import main
-from workflows.diff import run
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import IntegrityError, PlanError
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.schema import SCHEMA_VERSION
+from concord.workflows.cli.main import main
+from concord.workflows.diff.diff import run
 
 # B says of Florence another label, of the yard other ends, loses Tarn and gains Goole; it agrees on Bern.
 BEFORE = {

@@ -7,12 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from models.calibration import Calibration
-from models.checkpoint import CALIBRATION_NAME, load_tagger
-from models.layers.encoder import EncoderConfig, encoder_available
-from workflows.cli import main
-from workflows.provenance import read_provenance
-from workflows.taggers import EMBEDDED, embedded_names
+from concord.models.calibration import Calibration
+from concord.models.checkpoint import CALIBRATION_NAME, load_tagger
+from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.workflows.cli.main import main
+from concord.workflows.registry.resolve_tagger import EMBEDDED, embedded_names
+from concord.workflows.training.provenance import read_provenance
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEWS = EXAMPLES / "news" / "news.jsonl"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from workflows.cli import main
+from concord.workflows.cli.main import main
 
 pytestmark = pytest.mark.slow
 

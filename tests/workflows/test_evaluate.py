@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from models.checkpoint import load_tagger
-from models.config import ConfigError
-from pipeline.errors import InputError, ModelError
-from pipeline.readers.gold_lines import GoldFormat
-from workflows import evaluate
-from workflows.cli import main
-from workflows.evaluate import EvaluateJob
+from concord.models.checkpoint import load_tagger
+from concord.models.config import ConfigError
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.errors import InputError, ModelError
+from concord.workflows.cli.main import main
+from concord.workflows.training import evaluate
+from concord.workflows.training.evaluate import EvaluateJob
 
 GOLD = Path(__file__).parents[2] / "examples/train/dev.conllu"
 
@@ -21,7 +21,7 @@ GOLD = Path(__file__).parents[2] / "examples/train/dev.conllu"
 @pytest.fixture
 def agreeing(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> Path:
     """Give a corpus whose gold labels are what the tiny tagger says, but for one."""
-    from workflows.corpora import read_corpora, without_labels
+    from concord.workflows.training.corpora import read_corpora, without_labels
 
     documents = read_corpora([str(GOLD)], labels={})
     predicted = load_tagger(tiny_bundle).predict_documents(without_labels(documents))

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 from exports import TEXTS, annotate_texts, write_texts
 
-from workflows.cli import main
+from concord.workflows.cli.main import main
 
 
 def concord(*arguments: object) -> Result:

@@ -9,17 +9,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from models.checkpoint import load_tagger, save_tagger
-from models.data import Vocabulary
-from models.registry import build_tagger
-from models.training.threshold import REFINE_ALL
-from pipeline.errors import InputError
-from pipeline.readers.gold import read_gold
-from pipeline.readers.gold_lines import GoldFormat
-from workflows import drawings, evaluate, figures
-from workflows.cli import main
-from workflows.evaluate import EvaluateJob
-from workflows.figures import FiguresJob
+from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.data.sentence import Vocabulary
+from concord.models.evaluation.threshold_sweep import REFINE_ALL
+from concord.models.registry import build_tagger
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.errors import InputError
+from concord.workflows.cli.main import main
+from concord.workflows.training import evaluate, figures
+from concord.workflows.training import plots as drawings
+from concord.workflows.training.evaluate import EvaluateJob
+from concord.workflows.training.figures import FiguresJob
 
 pytestmark = pytest.mark.slow
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint import load_tagger
-from models.config import ConfigError
-from models.data import Sentence
-from models.training.significance import Difference
-from workflows import gate
-from workflows.comparison import Line
-from workflows.config import GateConfig, read_gate, read_yaml
-from workflows.corpora import read_corpora
-from workflows.gate import (
+from concord.models.checkpoint import load_tagger
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.significance import Difference
+from concord.workflows.comparison.paired_tests import Line
+from concord.workflows.comparison.slices import parse_slice
+from concord.workflows.jobs import GateConfig, read_gate, read_yaml
+from concord.workflows.promotion import gate
+from concord.workflows.promotion.gate import (
     comparison_conditions,
     describe_conditions,
     digest_condition,
@@ -22,8 +22,8 @@ from workflows.gate import (
     speed_ratio,
     throughput_condition,
 )
-from workflows.provenance import Overlap
-from workflows.slices import parse_slice
+from concord.workflows.training.corpora import read_corpora
+from concord.workflows.training.provenance import Overlap
 
 CHECKOUT = Path(__file__).parents[2]
 GATE = GateConfig(data=["gold.conll"], alpha=0.05, minimum_gain=0.5, slice_tolerance=2.0, throughput_ratio=0.8)

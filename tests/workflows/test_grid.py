@@ -12,9 +12,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from workflows import grid as grid_workflow
-from workflows import parse
-from workflows.grid import (
+from concord.workflows.grid import command as grid_workflow
+from concord.workflows.grid.command import (
     CorpusConfig,
     GridConfig,
     RowConfig,
@@ -27,7 +26,8 @@ from workflows.grid import (
     read_grid,
     runs_of,
 )
-from workflows.grid_page import compare, render_page
+from concord.workflows.grid.page import compare, render_page
+from concord.workflows.training import parse_corpus as parse
 
 CHECKOUT = Path(__file__).parents[2]
 GRID = {
@@ -114,7 +114,8 @@ def test_a_killed_grid_goes_on_to_the_same_result(tmp_path: Path) -> None:
 
     def command(place: str) -> list[str]:
         return [
-            sys.executable, "-m", "workflows.grid", "run", "--grid", str(conf), "--data", str(CHECKOUT / "examples"),
+            sys.executable, "-m", "concord.workflows.grid", "run", "--grid", str(conf),
+            "--data", str(CHECKOUT / "examples"),
             "--work", str(tmp_path / place / "work"), "--results", str(tmp_path / place / "results"),
             "--table", "main", "--seed", "1",
         ]  # fmt: skip

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from models.config import ConfigError
-from workflows.cli import main
-from workflows.config import read_annotate_job, read_yaml
-from workflows.kubernetes import KubernetesConfig, read_kubernetes
+from concord.models.config import ConfigError
+from concord.workflows.cli.main import main
+from concord.workflows.cluster.kubernetes import KubernetesConfig, read_kubernetes
+from concord.workflows.jobs import read_annotate_job, read_yaml
 
 CONF = Path(__file__).parents[2] / "conf"
 NIGHTLY = CONF / "annotate/nightly.yaml"

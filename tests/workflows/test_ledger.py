@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from promoters import entry
 
-from workflows.ledger import (
+from concord.workflows.promotion.ledger import (
     BEGINNING,
     LONGEST_LINE,
     LONGEST_REASON,

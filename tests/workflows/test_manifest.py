@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint import tagger_digest
-from pipeline.config import ParserConfig
-from pipeline.errors import ModelError
-from pipeline.parsing.parser import parser_identity
-from pipeline.schema import component_signature
-from workflows.manifest import check_bundle, pack_bundle
+from concord.models.checkpoint import tagger_digest
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.errors import ModelError
+from concord.pipeline.output.schema import component_signature
+from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.workflows.bundles import check_bundle, pack_bundle
 
 
 @pytest.fixture

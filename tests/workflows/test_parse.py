@@ -7,18 +7,19 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from models.checkpoint import load_tagger
-from models.config import ConfigError
-from pipeline.config import ParserConfig
-from pipeline.errors import InputError
-from pipeline.parsing.parser import parser_identity
-from pipeline.readers.gold import read_gold
-from pipeline.schema import component_signature
-from workflows import parse, train
-from workflows.cli import main
-from workflows.config import read_parse_job, read_train_job
-from workflows.corpora import read_corpora, tree_source
-from workflows.train import TrainOptions
+from concord.models.checkpoint import load_tagger
+from concord.models.config import ConfigError
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.errors import InputError
+from concord.pipeline.output.schema import component_signature
+from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.workflows.cli.main import main
+from concord.workflows.jobs import read_parse_job, read_train_job
+from concord.workflows.training import parse_corpus as parse
+from concord.workflows.training import train
+from concord.workflows.training.corpora import read_corpora, tree_source
+from concord.workflows.training.train import TrainOptions
 
 pytestmark = pytest.mark.slow
 

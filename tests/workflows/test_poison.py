@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from workflows.cli import main
+from concord.workflows.cli.main import main
 
 SENTENCE = "Maria Keller met the board of Tarn Logistics in Lisbon on Monday. "
 GOOD = {

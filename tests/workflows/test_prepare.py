@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.readers.gold import read_gold
-from workflows.cli import main
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.workflows.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples/train"
 

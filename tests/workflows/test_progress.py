@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.annotate import Progress
-from workflows import progress as workflow_progress
-from workflows.progress import RunProgress
+from concord.pipeline.annotate import Progress
+from concord.workflows.annotation import progress as workflow_progress
+from concord.workflows.annotation.progress import RunProgress
 
 
 def at(shards: int) -> Progress:

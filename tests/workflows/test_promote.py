@@ -14,19 +14,20 @@ from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from promoters import exit_codes
 
-from models.checkpoint import load_tagger, save_tagger
-from models.config import ConfigError
-from models.data import Vocabulary
-from models.registry import build_tagger
-from pipeline.errors import ModelError
-from workflows import history, promote, registry
-from workflows.cli import main
-from workflows.corpora import read_corpora, without_labels
-from workflows.ledger import check_chain, tag_of
-from workflows.promote import PromoteOptions, rollback
-from workflows.promotion import settled_state
-from workflows.provenance import Provenance, describe_part, write_provenance
-from workflows.tracking import open_run, tracking_uri
+from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Vocabulary
+from concord.models.registry import build_tagger
+from concord.pipeline.errors import ModelError
+from concord.workflows.cli.main import main
+from concord.workflows.promotion import history, promote
+from concord.workflows.promotion.champion import settled_state
+from concord.workflows.promotion.ledger import check_chain, tag_of
+from concord.workflows.promotion.promote import PromoteOptions, rollback
+from concord.workflows.registry import model_versions as registry
+from concord.workflows.registry.mlflow_client import open_run, tracking_uri
+from concord.workflows.training.corpora import read_corpora, without_labels
+from concord.workflows.training.provenance import Provenance, describe_part, write_provenance
 
 pytestmark = pytest.mark.slow
 

@@ -10,13 +10,13 @@ import pytest
 from mlflow import MlflowClient
 from promoters import entry, exit_codes, mover
 
-from pipeline.errors import ModelError
-from workflows import promotion
-from workflows.environment import process_name
-from workflows.ledger import LONGEST_LINE, check_chain, read_line, tag_of
-from workflows.promotion import INTENT_TAG, STEPS, RaceLostError, move_champion, settled_state
-from workflows.registry import LOCK_SUFFIX, create_model, model_names
-from workflows.tracking import TrackingError, open_run, tracking_uri
+from concord.pipeline.errors import ModelError
+from concord.workflows.environment import process_name
+from concord.workflows.promotion import champion as promotion
+from concord.workflows.promotion.champion import INTENT_TAG, STEPS, RaceLostError, move_champion, settled_state
+from concord.workflows.promotion.ledger import LONGEST_LINE, check_chain, read_line, tag_of
+from concord.workflows.registry.mlflow_client import TrackingError, open_run, tracking_uri
+from concord.workflows.registry.model_versions import LOCK_SUFFIX, create_model, model_names
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from models.data import Sentence
-from pipeline.errors import ModelError
-from workflows.cli import main
-from workflows.corpora import read_corpora
-from workflows.provenance import (
+from concord.models.data.sentence import Sentence
+from concord.pipeline.errors import ModelError
+from concord.workflows.cli.main import main
+from concord.workflows.training.corpora import read_corpora
+from concord.workflows.training.provenance import (
     PROVENANCE_NAME,
     Provenance,
     describe_part,

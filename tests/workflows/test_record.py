@@ -12,15 +12,26 @@ import pytest
 from click.testing import CliRunner, Result
 from mlflow import MlflowClient
 
-from models.checkpoint import tagger_digest
-from models.config import ConfigError
-from pipeline.errors import InputError
-from workflows import record, registry, tracking
-from workflows.cli import main
-from workflows.environment import process_name
-from workflows.record import RECORD_NAME, Registration, begin, dataset, find_records, read_record, send, write_record
-from workflows.registry import versions
-from workflows.tracking import Run, TrackingError, tracking_uri
+from concord.models.checkpoint import tagger_digest
+from concord.models.config import ConfigError
+from concord.pipeline.errors import InputError
+from concord.workflows.cli.main import main
+from concord.workflows.environment import process_name
+from concord.workflows.registry import mlflow_client as tracking
+from concord.workflows.registry import model_versions as registry
+from concord.workflows.registry import outbox as record
+from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
+from concord.workflows.registry.model_versions import versions
+from concord.workflows.registry.outbox import (
+    RECORD_NAME,
+    Registration,
+    begin,
+    dataset,
+    find_records,
+    read_record,
+    send,
+    write_record,
+)
 
 pytestmark = pytest.mark.slow
 

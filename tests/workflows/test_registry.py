@@ -8,14 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint import tagger_digest
-from models.config import ConfigError
-from pipeline.errors import ModelError
-from workflows import registry
-from workflows.manifest import pack_bundle
-from workflows.registry import DIGEST_TAG, ModelVersion, create_model, fetch, model_names, resolve, versions
-from workflows.tracking import TrackingError, open_run
-from workflows.versions import register_bundle
+from concord.models.checkpoint import tagger_digest
+from concord.models.config import ConfigError
+from concord.pipeline.errors import ModelError
+from concord.workflows.bundles import pack_bundle
+from concord.workflows.registry import model_versions as registry
+from concord.workflows.registry.commands import register_bundle
+from concord.workflows.registry.mlflow_client import TrackingError, open_run
+from concord.workflows.registry.model_versions import (
+    DIGEST_TAG,
+    ModelVersion,
+    create_model,
+    fetch,
+    model_names,
+    resolve,
+    versions,
+)
 
 pytestmark = pytest.mark.slow
 

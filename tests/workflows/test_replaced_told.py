@@ -5,8 +5,8 @@ from pathlib import Path
 
 import runs
 
-from pipeline.commits import RunFolder
-from workflows.summary import describe_run
+from concord.pipeline.output.output_folder import RunFolder
+from concord.workflows.annotation.summary import describe_run
 
 
 def test_the_summary_counts_replaced_workers_by_cause(tmp_path: Path) -> None:

@@ -21,13 +21,14 @@ from click.testing import CliRunner
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PyFuncModel
 
-from models.config import ConfigError
-from pipeline.errors import ModelError
-from workflows import registry, serving
-from workflows.cli import main
-from workflows.manifest import pack_bundle
-from workflows.serving import ENTITY_FIELDS, write_model
-from workflows.tracking import open_run
+from concord.models.config import ConfigError
+from concord.pipeline.errors import ModelError
+from concord.workflows import serving
+from concord.workflows.bundles import pack_bundle
+from concord.workflows.cli.main import main
+from concord.workflows.registry import model_versions as registry
+from concord.workflows.registry.mlflow_client import open_run
+from concord.workflows.serving import ENTITY_FIELDS, write_model
 
 CHECKOUT = Path(__file__).parents[2]
 NEWS = CHECKOUT / "examples" / "news" / "news.jsonl"

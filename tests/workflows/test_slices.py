@@ -2,13 +2,13 @@
 
 import pytest
 
-from models.config import ConfigError
-from models.data import Sentence
-from models.labels import Span
-from models.training.metrics import entity_spans
-from pipeline.errors import InputError
-from pipeline.readers.gold import GoldDocument
-from workflows.slices import check_filled, parse_slice, slices_by_span
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.metrics import entity_spans
+from concord.models.labels import Span
+from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.errors import InputError
+from concord.workflows.comparison.slices import check_filled, parse_slice, slices_by_span
 
 ADA = Span(0, 2, "PER")
 TOM = Span(3, 4, "PER")

@@ -8,7 +8,7 @@ import pytest
 import stores
 from click.testing import CliRunner
 
-from workflows.cli import main
+from concord.workflows.cli.main import main
 
 TEXTS = {"ada.txt": b"Ada King met Charles Babbage in London.", "deep/zoe.txt": b"Someone flew to Geneva."}
 

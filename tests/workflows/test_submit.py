@@ -16,13 +16,13 @@ import yaml
 from click.testing import CliRunner, Result
 from heads import ray_head
 
-from models.config import ConfigError
-from pipeline.commits import verify
-from workflows import parcel
-from workflows.cli import main
-from workflows.config import names_model, read_annotate_job
-from workflows.parcel import pack
-from workflows.submit import default_id
+from concord.models.config import ConfigError
+from concord.pipeline.output.output_folder import verify
+from concord.workflows.cli.main import main
+from concord.workflows.cluster import package as parcel
+from concord.workflows.cluster.package import pack
+from concord.workflows.cluster.submit import default_id
+from concord.workflows.jobs import names_model, read_annotate_job
 
 
 def concord(*arguments: object) -> Result:
@@ -35,8 +35,12 @@ def test_code_models_and_the_job_travel() -> None:
     with zipfile.ZipFile(io.BytesIO(package)) as archive:
         names = archive.namelist()
         job = yaml.safe_load(archive.read("job.yaml"))
-    assert {name.partition("/")[0] for name in names} == {"models", "pipeline", "workflows", "job.yaml"}
-    assert {"workflows/cli.py", "models/pretrained/parser_en/resources.json", "pipeline/report.html.j2"} <= set(names)
+    assert {name.partition("/")[0] for name in names} == {"concord", "job.yaml"}
+    assert {
+        "concord/__main__.py",
+        "concord/models/pretrained/parser_en/resources.json",
+        "concord/pipeline/report/report.html.j2",
+    } <= set(names)
     assert not any(name.endswith(".pyc") for name in names)
     assert job == {"input": str(Path.cwd() / "in"), "output": str(Path.cwd() / "out")}
 
@@ -67,7 +71,9 @@ def test_an_archive_that_is_too_large_is_refused_with_the_files_to_blame(monkeyp
     with pytest.raises(ConfigError, match=r"expected at most \d+\.\d MB to travel, got \d+\.\d MB") as caught:
         pack(config)
     named = [line.split() for line in str(caught.value).splitlines() if line.startswith("  ")]
-    assert [line[-1] for line in named] == [str(parcel.CHECKOUT / member.filename) for member in (largest, second)]
+    assert [line[-1] for line in named] == [
+        str(parcel.PACKAGE.parent / member.filename) for member in (largest, second)
+    ]
     assert named[0][:2] == [f"{largest.compress_size / 1e6:.1f}", "MB"]
 
 
@@ -207,7 +213,7 @@ def test_a_cluster_with_a_token_takes_jobs_of_those_who_have_it(tiny_bundle: Pat
             # A process of its own: Ray reads the mode of authentication once.
             command = ["submit", str(job), "--address", head.job_server, "--python", sys.executable, "--json"]
             return subprocess.run(
-                [sys.executable, "-m", "workflows.cli", *command],
+                [sys.executable, "-m", "concord", *command],
                 env=os.environ | environment,
                 capture_output=True,
                 text=True,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint import tagger_digest
-from pipeline.errors import ModelError
-from workflows import taggers
-from workflows.registry import register
-from workflows.taggers import DEFAULT, FALLBACK, embedded_names, find_tagger
-from workflows.tracking import open_run
+from concord.models.checkpoint import tagger_digest
+from concord.pipeline.errors import ModelError
+from concord.workflows.registry import resolve_tagger as taggers
+from concord.workflows.registry.mlflow_client import open_run
+from concord.workflows.registry.model_versions import register
+from concord.workflows.registry.resolve_tagger import DEFAULT, FALLBACK, embedded_names, find_tagger
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from workflows.environment import COMMIT_TAG, DIRTY_TAG, code_tags, has_ended, process_name
-from workflows.tracking import PROCESS_TAG, Dataset, TrackingError, open_run, tracking_uri
+from concord.workflows.environment import COMMIT_TAG, DIRTY_TAG, code_tags, has_ended, process_name
+from concord.workflows.registry.mlflow_client import PROCESS_TAG, Dataset, TrackingError, open_run, tracking_uri
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def test_a_server_that_is_down_fails_in_seconds(store: Path, monkeypatch: pytest
 
 def test_processes_may_meet_on_a_fresh_store(tmp_path: Path) -> None:
     code = (
-        "from workflows.tracking import open_run\n"
+        "from concord.workflows.registry.mlflow_client import open_run\n"
         "open_run(experiment='test', name='run', parameters={}, tags={}).close('FINISHED')\n"
     )
     checkout = str(Path(__file__).parents[2])

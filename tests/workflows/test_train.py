@@ -14,18 +14,18 @@ from click.testing import CliRunner, Result
 from encoders import write_encoder
 from mlflow import MlflowClient
 
-from models.checkpoint import load_tagger, tagger_digest
-from models.config import ConfigError
-from models.data import Sentence
-from pipeline.errors import InputError, ModelError
-from pipeline.readers.gold_lines import GoldFormat
-from workflows import train
-from workflows.cli import main
-from workflows.config import read_train_config, read_train_job
-from workflows.corpora import entity_types, read_corpora
-from workflows.registry import fetch, resolve
-from workflows.tracking import Run, TrackingError, tracking_uri
-from workflows.train import TrainOptions, default_folder
+from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.errors import InputError, ModelError
+from concord.workflows.cli.main import main
+from concord.workflows.jobs import read_train_config, read_train_job
+from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
+from concord.workflows.registry.model_versions import fetch, resolve
+from concord.workflows.training import train
+from concord.workflows.training.corpora import entity_types, read_corpora
+from concord.workflows.training.train import TrainOptions, default_folder
 
 pytestmark = pytest.mark.slow
 

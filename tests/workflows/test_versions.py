@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from models.checkpoint import tagger_digest
-from workflows.cli import main
-from workflows.registry import resolve
+from concord.models.checkpoint import tagger_digest
+from concord.workflows.cli.main import main
+from concord.workflows.registry.model_versions import resolve
 
 pytestmark = pytest.mark.slow
 

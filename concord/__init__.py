@@ -1,0 +1,1 @@
+"""Annotate document collections: sentences, tokens, dependency trees and entities with a document memory."""

@@ -1,0 +1,121 @@
+"""The conditional random field decoder (Lafferty et al., 2001; as on top of a BiLSTM in Lample et al., 2016)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from concord.models.decoders.crf.partition import log_likelihood, log_partition, marginals, posterior
+from concord.models.decoders.crf.scan import viterbi
+from concord.models.decoders.distribution import AskedSpans, LabelDistribution
+from concord.models.labels import Scheme, is_legal_transition, legal_transitions
+
+# Well below any score that training reaches, and small enough that sums of it stay finite in fp32.
+_FORBIDDEN = -1e4
+
+
+class LinearChain(nn.Module):
+    """Transition scores between labels, with start and end vectors in place of extra labels."""
+
+    def __init__(self, labels: int) -> None:
+        """Start from zero scores."""
+        super().__init__()
+        self.transitions = nn.Parameter(torch.zeros(labels, labels))
+        self.start = nn.Parameter(torch.zeros(labels))
+        self.end = nn.Parameter(torch.zeros(labels))
+
+    def forward(self, emissions: Tensor, mask: Tensor) -> "CrfDistribution":
+        """Build the distribution.
+
+        Args:
+            emissions: shape ``(B, T, L)``, float; taken to fp32, or left in fp64.
+            mask: true where a word stands, shape ``(B, T)``, bool.
+        """
+        emissions = emissions if emissions.dtype == torch.float64 else emissions.float()
+        return CrfDistribution(self, emissions, mask)
+
+    def mode_scores(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Give transitions, start and end as the search for the mode uses them."""
+        return self.transitions, self.start, self.end
+
+
+class Crf(LinearChain):
+    """A linear chain over the labels of a scheme, which may forbid ill-formed sequences to the mode."""
+
+    illegal: Tensor
+    illegal_start: Tensor
+    illegal_end: Tensor
+
+    def __init__(self, labels: Sequence[str], scheme: Scheme, *, legal_mode: bool) -> None:
+        """Start from zero scores.
+
+        Args:
+            legal_mode: whether the mode is sought among well-formed label sequences only. Training and marginals
+                always go over all sequences.
+        """
+        super().__init__(len(labels))
+        self._legal_mode = legal_mode
+        starts = [not is_legal_transition(None, right, scheme) for right in labels]
+        ends = [not is_legal_transition(left, None, scheme) for left in labels]
+        self.register_buffer("illegal", ~torch.tensor(legal_transitions(labels, scheme)), persistent=False)
+        self.register_buffer("illegal_start", torch.tensor(starts), persistent=False)
+        self.register_buffer("illegal_end", torch.tensor(ends), persistent=False)
+
+    @override
+    def mode_scores(self) -> tuple[Tensor, Tensor, Tensor]:
+        if not self._legal_mode:
+            return super().mode_scores()
+        return (
+            self.transitions.masked_fill(self.illegal, _FORBIDDEN),
+            self.start.masked_fill(self.illegal_start, _FORBIDDEN),
+            self.end.masked_fill(self.illegal_end, _FORBIDDEN),
+        )
+
+
+class CrfDistribution(LabelDistribution):
+    """Label sequences of a batch under a CRF."""
+
+    def __init__(self, crf: LinearChain, emissions: Tensor, mask: Tensor) -> None:
+        """Hold the scores; nothing is computed yet."""
+        self._crf = crf
+        self._emissions = emissions
+        self._mask = mask
+
+    def log_partition(self) -> Tensor:
+        """Give log Z of each sentence, shape ``(B,)``."""
+        crf = self._crf
+        return log_partition(self._emissions, crf.transitions, crf.start, crf.end, self._mask)
+
+    @override
+    def log_prob(self, labels: Tensor) -> Tensor:
+        crf, known = self._crf, (labels * self._mask).clamp(min=0)
+        return log_likelihood(self._emissions, crf.transitions, crf.start, crf.end, self._mask, known)
+
+    @override
+    def mode(self) -> Tensor:
+        return viterbi(self._emissions, *self._crf.mode_scores(), self._mask)
+
+    @override
+    def marginals(self) -> Tensor:
+        crf = self._crf
+        return marginals(self._emissions, crf.transitions, crf.start, crf.end, self._mask)
+
+    @override
+    def span_probability(self, asked: AskedSpans) -> Tensor:
+        """Give ``Z`` of the label sequences that are asked for over ``Z`` of all of them, ill-formed ones too.
+
+        What stands before and after a stretch is in the marginals of its first word and in the sums of the suffixes,
+        so that the constrained forward pass walks over the words of the stretch alone.
+        """
+        crf = self._crf
+        rows, row = torch.unique(asked.sentences, return_inverse=True)
+        chain = posterior(self._emissions[rows], crf.transitions, crf.start, crf.end, self._mask[rows])
+        state = chain.marginals[row, asked.starts] * asked.allowed[:, 0]
+        for step in range(1, asked.allowed.shape[1]):
+            longer = (asked.lengths > step).nonzero()[:, 0]
+            onwards = chain.onwards[row[longer], asked.starts[longer] + step]
+            follows = (crf.transitions.double() + onwards[:, None, :]).softmax(dim=2)
+            arrived = (state[longer, :, None] * follows).sum(dim=1) * asked.allowed[longer, step]
+            state = state.index_copy(0, longer, arrived)
+        return state.sum(dim=1).to(self._emissions.dtype)

@@ -1,0 +1,108 @@
+"""Linear-chain CRF step by step, vectorised over sentences and labels: sums forward and backward, and Viterbi.
+
+A step is one matrix product for all sentences that have not ended.
+"""
+
+import torch
+from torch import Tensor
+
+from concord.models.decoders.crf.factors import Factors, Messages, Packing
+
+# Sums of a Viterbi step that a CPU holds at once (fp32: 4 MB), so that they stay in its cache; with 400 labels a step
+# of 32 sentences takes a third of the time that it takes with all of its sums.
+_VITERBI_SUMS = 2**20
+
+
+def scan_messages(factors: Factors) -> Messages:
+    """Scan forward and backward, step by step."""
+    before, log_scale = _scan_forward(factors)
+    after, onwards = _scan_backward(factors)
+    return Messages(before=before, after=after, onwards=onwards, log_partition=log_scale + factors.shift)
+
+
+def _scan_forward(factors: Factors) -> tuple[Tensor, Tensor]:
+    """Give ``before`` and the logarithm of each sentence's sum, shape ``(B,)``, in nats."""
+    packing, transitions = factors.packing, factors.transitions
+    words = packing.steps(factors.words)
+    state = words[0] * factors.start
+    states, scales = [state], torch.zeros_like(state[:, 0])
+    for step, factor in enumerate(words[1:], start=1):
+        if packing.sizes[step] < packing.sizes[step - 1]:
+            state = state[: packing.sizes[step]]
+        state = torch.mm(state, transitions) * factor
+        if step % factors.interval == 0:
+            # A constant: what is scaled away is added to the logarithm below.
+            scale = state.detach().amax(dim=1, keepdim=True)
+            state = state / scale
+            scales[: packing.sizes[step]] += scale[:, 0].log()
+        states.append(state)
+    before = torch.cat(states)
+    sums = torch.mv(before[packing.last], factors.end).log()
+    found = torch.zeros_like(scales).index_add(0, packing.sentences[packing.last], sums)
+    return before, found.index_add(0, packing.sentences[: len(scales)], scales)
+
+
+def _scan_backward(factors: Factors) -> tuple[Tensor, Tensor]:
+    """Give ``after`` and ``onwards``."""
+    sizes, transposed = factors.packing.sizes, factors.transitions.T.contiguous()
+    words = factors.packing.steps(factors.words)
+    state = factors.end.expand(sizes[-1], -1)
+    after, onwards = [state], []
+    for step in range(len(words) - 1, 0, -1):
+        state = words[step] * state
+        if step % factors.interval == 0:
+            state = state / state.detach().amax(dim=1, keepdim=True)
+        onwards.append(state)
+        state = torch.mm(state, transposed)
+        if sizes[step] < sizes[step - 1]:
+            state = torch.cat((state, factors.end.expand(sizes[step - 1] - sizes[step], -1)))
+        after.append(state)
+    onwards.append(words[0][:0])
+    return torch.cat(after[::-1]), torch.cat(onwards[::-1])
+
+
+@torch.no_grad()
+def viterbi(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
+    """Give the best label sequence of each sentence, shape ``(B, T)``, int64; 0 where padded.
+
+    The scan forward keeps best scores only. Which label one of them came from is asked on the way back, of the labels
+    on the path alone: the same sums, and the largest.
+    """
+    packing = Packing.of(mask)
+    words = packing.steps(packing.pack(emissions))
+    rows = len(words[0]) if emissions.is_cuda else max(1, min(len(words[0]), _VITERBI_SUMS // transitions.numel()))
+    # Taken once: fresh memory for each step would cost a page fault for every 4 kB.
+    memory = words[0].new_empty(rows * transitions.numel())
+    leaving = transitions.unsqueeze(1)
+    state = words[0] + start
+    states = [state]
+    for size, factor in zip(packing.sizes[1:], words[1:], strict=True):
+        if size < len(state):
+            state = state[:size]
+        if size <= rows:
+            state = _best_arrivals(state, leaving, memory).add_(factor)
+        else:
+            blocks = [_best_arrivals(block, leaving, memory) for block in state.split(rows)]
+            state = torch.cat(blocks).add_(factor)
+        states.append(state)
+    arriving = transitions.T.contiguous()
+    # Last labels of all sentences, the shortest first; at each step back some sentences join.
+    joining = (torch.cat(states)[packing.last] + end).argmax(dim=1)
+    joined = packing.sizes[-1]
+    current = joining[-joined:]
+    path = [current]
+    for size, state in zip(packing.sizes[-2::-1], states[-2::-1], strict=True):
+        here = state if size == joined else state[:joined]
+        current = (here + arriving.index_select(0, current)).argmax(dim=1)
+        if size > joined:
+            current = torch.cat((current, joining[-size:-joined]))
+            joined = size
+        path.append(current)
+    return packing.pad(torch.cat(path[::-1]))
+
+
+def _best_arrivals(state: Tensor, leaving: Tensor, memory: Tensor) -> Tensor:
+    """Give the largest of a state's scores with the transitions ``(L, 1, L)`` to each label, shape ``(n, L)``."""
+    # Labels to come from lead: to take the largest over them is quick where the others lie side by side.
+    sums = memory[: len(leaving) * state.numel()].view(len(leaving), -1, len(leaving))
+    return torch.add(state.T.unsqueeze(2), leaving, out=sums).amax(dim=0)

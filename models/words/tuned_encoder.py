@@ -1,0 +1,137 @@
+"""An encoder that is trained with its tagger: features of words through which gradient reaches every layer."""
+
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
+
+from concord.models.words.encoder import EncoderConfig, EncoderMissingError, LoadedEncoder, last_states, read_encoder
+from concord.models.words.subwords import SubwordWindow, cut_passes
+
+TOKENIZER_NAME = "tokenizer.json"
+# What is read of a folder beside its weights; not every folder has the last three.
+_FILES = ("config.json", TOKENIZER_NAME, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+# Padded subwords of one pass: a CPU likes passes that stay in its cache, a GPU large ones.
+_PASS_SUBWORDS = {"cpu": 256, "cuda": 8192}
+# Padded subwords of a training batch whose activations are kept; those of further passes are computed a second time
+# by the backward pass, so that a batch of long documents fits into memory.
+_KEPT_SUBWORDS = 2048
+_LAYER = re.compile(r"\blayers?\.(\d+)\.")
+
+
+class TunedEncoder(nn.Module):
+    """Gives features of words as the frozen encoder does, with gradient."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        """Load the pretrained weights.
+
+        Raises:
+            EncoderMissingError: as ``read_encoder``; when the folder has no tokenizer.json, which a saved tagger needs.
+        """
+        super().__init__()
+        loaded = _read_without_pooler(config)
+        self.width = loaded.width
+        self.network: Any = loaded.network
+        self._reader = loaded.reader
+        self._last_layers = config.last_layers
+        self.files = _read_files(loaded.folder)
+
+    @override
+    def forward(self, sentences: Sequence[Sequence[str]], length: int) -> Tensor:
+        """Encode sentences, each on its own.
+
+        Args:
+            length: words of the longest sentence.
+
+        Returns:
+            Shape ``(B, length, width)``, float32, on the encoder's device; zeros where padded.
+        """
+        device = next(self.network.parameters()).device
+        features = torch.zeros(len(sentences) * length, self.width, device=device)
+        vectors: list[Tensor] = []
+        cells: list[int] = []
+        subwords = 0
+        for windows in cut_passes(self._reader.windows(sentences), subwords=_PASS_SUBWORDS[device.type]):
+            numbers, attention = (tensor.to(device) for tensor in self._reader.pad(windows))
+            subwords += numbers.numel()
+            if torch.is_grad_enabled() and subwords > _KEPT_SUBWORDS:
+                states = checkpoint(self._states, numbers, attention, use_reentrant=False)
+            else:
+                states = self._states(numbers, attention)
+            vectors.append(_word_means(states, windows))
+            cells.extend(_cells(windows, length))
+        if vectors:
+            features = features.index_copy(0, torch.tensor(cells, device=device), torch.cat(vectors))
+        return features.view(len(sentences), length, self.width)
+
+    def layers_above(self) -> dict[nn.Parameter, int]:
+        """Give, for each parameter, how many layers stand above its own; below the lowest layer stand embeddings."""
+        layers = int(self.network.config.num_hidden_layers)
+        return {
+            parameter: layers - 1 - int(match[1]) if (match := _LAYER.search(name)) else layers
+            for name, parameter in self.network.named_parameters()
+        }
+
+    def _states(self, numbers: Tensor, attention: Tensor) -> Tensor:
+        return last_states(self.network, numbers, attention, layers=self._last_layers)
+
+
+def _read_without_pooler(config: EncoderConfig) -> LoadedEncoder:
+    """Read an encoder in fp32 without the layer that pools a sentence's states, which word vectors leave untrained."""
+    with _quiet():
+        try:
+            return read_encoder(config, dtype=torch.float32, add_pooling_layer=False)
+        except TypeError:  # one that has no such layer does not know the argument
+            return read_encoder(config, dtype=torch.float32)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from reporting the pooling layer that is left out."""
+    if importlib.util.find_spec("transformers") is None:  # which the reading reports
+        yield
+        return
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _read_files(folder: Path) -> Mapping[str, bytes]:
+    if not (folder / TOKENIZER_NAME).is_file():
+        raise EncoderMissingError(f"encoder: expected {folder / TOKENIZER_NAME}, got no such file")
+    return {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+
+
+def _word_means(states: Tensor, windows: Sequence[SubwordWindow]) -> Tensor:
+    """Average the subwords of the words that count; ``(windows, subwords, width)`` to ``(words, width)``."""
+    places: list[int] = []
+    counts: list[int] = []
+    for row, window in enumerate(windows):
+        place = row * states.shape[1] + 1
+        for number, pieces in enumerate(window.words):
+            if window.keep[0] <= number < window.keep[1]:
+                places.extend(range(place, place + len(pieces)))
+                counts.append(len(pieces))
+            place += len(pieces)
+    chosen = states.flatten(0, 1).index_select(0, torch.tensor(places, device=states.device))
+    # Sums in one order on a GPU too, where adding by index has none.
+    return torch.segment_reduce(chosen, "mean", lengths=torch.tensor(counts, device=states.device))
+
+
+def _cells(windows: Sequence[SubwordWindow], length: int) -> Iterator[int]:
+    """Give the cells, in the flattened batch of sentences, of the words that count."""
+    for window in windows:
+        first = window.sentence * length + window.first
+        yield from range(first + window.keep[0], first + window.keep[1])

@@ -1,0 +1,129 @@
+"""Gold corpora of shared tasks whose entities stand in a column of brackets.
+
+- ``conll2012``: OntoNotes 5 as the CoNLL-2012 shared task gives it. Word, part of speech and entity, such as
+  ``(PERSON*`` and ``*)``, stand in columns 4, 5 and 11; there are no trees of dependencies.
+- ``semeval2010``: SemEval-2010 task 1 (Recasens et al., 2010). Word, part of speech, head, relation and entity, such as
+  ``(org`` and ``org)``, stand in columns 2, 5, 9, 11 and 13: of gold and predicted columns the gold ones.
+
+``#begin document`` starts a document, or a part of one. Treebank brackets such as ``-LRB-`` become what they stand for:
+raw text does not escape them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from concord.models.labels import OUTSIDE, Span, encode_spans
+from concord.pipeline.corpora.corpus_format import (
+    EMPTY,
+    Fault,
+    GoldFormat,
+    OnFault,
+    Rows,
+    numbered_lines,
+    split_columns,
+)
+
+BEGIN_DOCUMENT = "#begin document"
+_BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+_PIECE = re.compile(r"\((?P<opens>[^()*|]+)|(?P<closes>[^()*|]*)\)")
+_NOTHING = {"*", "-", EMPTY}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layout:
+    """Numbers of columns, counted from 1."""
+
+    word: int
+    tag: int
+    entity: int
+    head: int | None = None
+    relation: int | None = None
+
+
+_LAYOUTS = {
+    "conll2012": _Layout(word=4, tag=5, entity=11),
+    "semeval2010": _Layout(word=2, tag=5, entity=13, head=9, relation=11),
+}
+
+
+def read_rows(
+    path: Path, form: GoldFormat, on_fault: OnFault, *, task: Literal["conll2012", "semeval2010"]
+) -> Iterator[Rows]:
+    """Give the rows of each sentence, labelled in BIO2.
+
+    Raises:
+        InputError: when the file cannot be opened or unpacked.
+    """
+    layout, rows, cells = _LAYOUTS[task], Rows(), list[str]()
+
+    def finished() -> Rows:
+        if form.label_column is None:
+            rows.labels = list(_to_labels(cells, rows, path, on_fault))
+        else:
+            rows.labels = ["" if tag in {EMPTY, "-"} else tag for tag in rows.tags]
+        return rows
+
+    for number, line in numbered_lines(path, on_fault):
+        columns = [] if line.startswith("#") else split_columns(line) if line.strip() else []
+        if columns:
+            _add_row(rows, cells, columns, number, layout, path, on_fault)
+            continue
+        if rows.numbers or rows.broken:
+            yield finished()
+            rows, cells = Rows(), []
+        if line.startswith(BEGIN_DOCUMENT):
+            rows.document = line.removeprefix(BEGIN_DOCUMENT).strip()
+    if rows.numbers or rows.broken:
+        yield finished()
+
+
+def _add_row(
+    rows: Rows, cells: list[str], columns: Sequence[str], number: int, layout: _Layout, path: Path, on_fault: OnFault
+) -> None:
+    if len(columns) < layout.entity or not columns[layout.word - 1]:
+        message = f"expected a word in column {layout.word} and {layout.entity} columns or more, got {len(columns)}"
+        on_fault(Fault(path=path, line=number, message=message))
+        rows.broken = True
+        return
+    word = columns[layout.word - 1]
+    rows.words.append(_BRACKETS.get(word, word))
+    rows.tags.append(columns[layout.tag - 1])
+    cells.append(columns[layout.entity - 1])
+    if layout.head is not None and layout.relation is not None:
+        rows.heads.append(columns[layout.head - 1])
+        rows.relations.append(columns[layout.relation - 1])
+    rows.numbers.append(number)
+
+
+def _to_labels(cells: Sequence[str], rows: Rows, path: Path, on_fault: OnFault) -> tuple[str, ...]:
+    """Read the entities off a column of brackets; a sentence whose brackets are wrong is broken."""
+
+    def report(number: int, message: str) -> None:
+        rows.broken = True
+        on_fault(Fault(path=path, line=number, message=message))
+
+    spans: list[Span] = []
+    opened: tuple[int, str] | None = None
+    for position, (cell, number) in enumerate(zip(cells, rows.numbers, strict=True)):
+        if cell not in _NOTHING and _PIECE.sub("", cell).strip("*|"):
+            report(number, f"expected an entity such as (PERSON*, *) or (PERSON), got {cell!r}")
+        for piece in _PIECE.finditer(cell):
+            if piece["opens"] is not None:
+                if opened is not None:
+                    report(number, f"{cell!r} opens an entity within another, the {opened[1]} of word {opened[0] + 1}")
+                elif spans and spans[-1].end > position:
+                    report(number, f"{cell!r} opens an entity at the last word of another")
+                opened = position, piece["opens"]
+            elif opened is None:
+                report(number, f"{cell!r} closes an entity that this sentence has not opened")
+            elif piece["closes"] not in ("", opened[1]):
+                report(number, f"{cell!r} closes another entity than the one that is open, of type {opened[1]}")
+            else:
+                spans.append(Span(opened[0], position + 1, opened[1]))
+                opened = None
+    if opened is not None:
+        report(rows.numbers[opened[0]], f"the {opened[1]} that begins here is not closed in its sentence")
+    return (OUTSIDE,) * len(cells) if rows.broken else encode_spans(spans, len(cells), "BIO")

@@ -1,0 +1,67 @@
+"""Gold corpora in columns, one word a line, a blank line between sentences.
+
+``-DOCSTART-`` as a word starts a document; a sentence that stands in no document is a document by itself.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from concord.pipeline.corpora.corpus_format import (
+    EMPTY,
+    Fault,
+    GoldFormat,
+    OnFault,
+    Rows,
+    numbered_lines,
+    split_columns,
+)
+
+DOCUMENT_START = "-DOCSTART-"
+
+
+def read_rows(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[Rows]:
+    """Give the rows of each sentence; columns are parted by tabs where the line has one, else by blanks.
+
+    Raises:
+        InputError: when the file cannot be opened or unpacked.
+    """
+    rows = Rows()
+    for number, line in numbered_lines(path, on_fault):
+        columns = split_columns(line) if line.strip() else []
+        if columns and DOCUMENT_START not in (columns[0], _column(columns, form.word_column)):
+            _add_row(rows, columns, number, path, form, on_fault)
+            continue
+        if rows.numbers or rows.broken:
+            yield rows
+            rows = Rows()
+        if columns:
+            # What CoNLL-2003 has behind it, -X- -X- O, is no name.
+            rows.document = columns[1] if len(columns) == 2 and columns[1] != "O" else ""
+    if rows.numbers or rows.broken:
+        yield rows
+
+
+def _add_row(rows: Rows, columns: list[str], number: int, path: Path, form: GoldFormat, on_fault: OnFault) -> None:
+    word = _column(columns, form.word_column)
+    label = _column(columns, form.label_column) if isinstance(form.label_column, int) else columns[-1]
+    tag = EMPTY if form.tag_column is None else _column(columns, form.tag_column)
+    if len(columns) < 2 or not word or not label or not tag:
+        shown = "\t".join(columns)
+        message = f"expected {_wanted(form)}, parted by tabs or blanks, got {shown!r}"
+        on_fault(Fault(path=path, line=number, message=message))
+        rows.broken = True
+        return
+    rows.words.append(word)
+    rows.labels.append(label)
+    rows.tags.append(tag)
+    rows.numbers.append(number)
+
+
+def _wanted(form: GoldFormat) -> str:
+    label = "a label" if form.label_column is None else f"a label in column {form.label_column}"
+    tag = "" if form.tag_column is None else f", a part of speech in column {form.tag_column}"
+    return f"a word in column {form.word_column}{tag} and {label}"
+
+
+def _column(columns: list[str], number: int) -> str | None:
+    return columns[number - 1] if number <= len(columns) else None

@@ -1,0 +1,91 @@
+"""Annotated documents as brat standoff (https://brat.nlplab.org/standoff.html): a folder for brat's data.
+
+Each document is a ``.txt`` with its text and an ``.ann`` with its entities, their confidence as notes. The files bear
+the document's id; where it holds what file systems and brat's addresses mind, they bear what is left of it and a hash.
+``documents.jsonl`` says which file holds which document, ``annotation.conf`` names the types.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import orjson
+
+from concord.pipeline.exports.export_item import ExportItem, plain_line_ends
+from concord.pipeline.readers.documents import EntityRow
+from concord.pipeline.storage.atomic_writes import stage_folder, store_faults
+
+INDEX_NAME = "documents.jsonl"
+
+_UNSAFE = re.compile(r"^\.|[^\w.-]")
+# File systems allow 255 bytes; a code point has up to four.
+_LONGEST_NAME = 50
+_HASH_DIGITS = 16
+_LINE_BREAK = re.compile(r"[^\S\n]*\n\s*")
+_NO_TYPE_NAME = re.compile(r"[^\w-]")
+_WHITE_SPACE = re.compile(r"\s")
+
+
+def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[str]) -> None:
+    """Write a new folder, which takes its name when all files are in it.
+
+    Offsets count code points. Line ends are plain line feeds, with the offsets kept; see ``plain_line_ends``. An entity
+    that runs over a line's end has a fragment on each line.
+
+    Args:
+        folder: absent or empty.
+        labels: the types that an annotator may choose from.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    with store_faults(folder), stage_folder(folder) as staged, (staged / INDEX_NAME).open("xb") as index:
+        for item in items:
+            name = _file_name(item.name)
+            text = plain_line_ends(item.text)
+            _write_new(staged / f"{name}.txt", text)
+            _write_new(staged / f"{name}.ann", "".join(f"{line}\n" for line in _annotations(item, text)))
+            index.write(orjson.dumps({"file": name, **item.described}, option=orjson.OPT_APPEND_NEWLINE))
+        # brat asks for all four sections.
+        sections = [
+            "[entities]",
+            *sorted({_type(label) for label in labels}),
+            "[relations]",
+            "[events]",
+            "[attributes]",
+        ]
+        _write_new(staged / "annotation.conf", "".join(f"{line}\n" for line in sections))
+
+
+def _write_new(path: Path, text: str) -> None:
+    with path.open("xb") as stream:
+        stream.write(text.encode())
+
+
+def _file_name(name: str) -> str:
+    safe = _UNSAFE.sub("_", name)[:_LONGEST_NAME]
+    return name if name and safe == name else f"{safe}~{sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
+
+
+def _annotations(item: ExportItem, text: str) -> Iterator[str]:
+    for number, entity in enumerate(item.document.entities, start=1):
+        fragments = list(_fragments(entity, text))
+        places = ";".join(f"{start} {end}" for start, end in fragments)
+        # Of the length that the fragments have together; white space such as a tab would end the line or the column.
+        shown = _WHITE_SPACE.sub(" ", " ".join(text[start:end] for start, end in fragments))
+        yield f"T{number}\t{_type(entity.label)} {places}\t{shown}"
+        yield f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence:.3f}"
+
+
+def _fragments(entity: EntityRow, text: str) -> Iterator[tuple[int, int]]:
+    """Cut an entity at the ends of lines."""
+    start = entity.start_char
+    for gap in _LINE_BREAK.finditer(text, entity.start_char, entity.end_char):
+        yield start, gap.start()
+        start = gap.end()
+    yield start, entity.end_char
+
+
+def _type(label: str) -> str:
+    return _NO_TYPE_NAME.sub("_", label)

@@ -1,0 +1,116 @@
+"""Annotated documents as CoNLL-U (https://universaldependencies.org/format.html).
+
+MISC holds the offsets of each token in code points of the raw text, ``SpaceAfter=No``, and the entity label in BIO2
+under ``NER``. ``# text`` is what the rows spell, with one blank for any white space. Words that share one stretch of
+the raw text stand under a range.
+
+A piece of an over-long sentence is a sentence with a root of its own, marked ``# continues = yes``. An entity that runs
+across the seam begins again behind it, so that every sentence is BIO2 by itself; the word there bears
+``NERContinues=Yes``.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from pathlib import Path
+
+from concord.models.labels import OUTSIDE
+from concord.pipeline.corpora.conllu import ENTITY_KEY
+from concord.pipeline.corpora.corpus_format import EMPTY
+from concord.pipeline.exports.export_item import percent_encoded
+from concord.pipeline.readers.documents import CollectedDocument, CollectedSentence, TokenRow
+from concord.pipeline.storage.compressed import write_packed
+
+_WHITE_SPACE = re.compile(r"\s+")
+
+
+def write_conllu(path: Path, documents: Iterable[CollectedDocument]) -> None:
+    """Write documents in one step, over whatever bears the name; ``.gz`` and ``.zst`` are packed.
+
+    Ids stand percent-encoded.
+
+    Args:
+        documents: each with a sentence; the format has no place for others.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    write_packed(path, (f"{line}\n" for document in documents for line in _lines(document)))
+
+
+def conllu_row(
+    number: int | str,
+    form: str,
+    *,
+    lemma: str | None = None,
+    upos: str | None = None,
+    xpos: str | None = None,
+    feats: str | None = None,
+    head: int | None = None,
+    deprel: str | None = None,
+    misc: str | None = None,
+) -> str:
+    """Give one line of ten columns; what is None or empty is left open."""
+    columns = (lemma, upos, xpos, feats, None if head is None else str(head), deprel, None, misc)
+    return "\t".join((str(number), form, *(column or EMPTY for column in columns)))
+
+
+def _lines(document: CollectedDocument) -> Iterator[str]:
+    doc_id = document.row.doc_id
+    yield f"# newdoc id = {percent_encoded(doc_id)}"
+    following = chain((sentence.row.start_char for sentence in document.sentences[1:]), (None,))
+    for sentence, next_start in zip(document.sentences, following, strict=True):
+        # A slash has a meaning of its own in ids of sentences.
+        yield f"# sent_id = {percent_encoded(doc_id, also='/')}-{sentence.row.sent_id}"
+        if sentence.row.continues:
+            yield "# continues = yes"
+        yield from _sentence_lines(sentence, next_start)
+        yield ""
+
+
+def _sentence_lines(sentence: CollectedSentence, next_start: int | None) -> Iterator[str]:
+    tokens = [tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))]
+    starts = [*(words[0].start_char for words in tokens[1:]), next_start]
+    spaced = [start != words[0].end_char for words, start in zip(tokens, starts, strict=True)]
+    forms = [_form(words) for words in tokens]
+    text = "".join(f"{form} " if space else form for form, space in zip(forms, spaced, strict=True))
+    yield f"# text = {text.rstrip(' ')}"
+    for words, form, space in zip(tokens, forms, spaced, strict=True):
+        yield from _token_lines(words, form, is_spaced=space)
+
+
+def _form(words: Sequence[TokenRow]) -> str:
+    return _squeezed(words[0].word if len(words) == 1 else words[0].text)
+
+
+def _squeezed(text: str) -> str:
+    return _WHITE_SPACE.sub(" ", text)
+
+
+def _token_lines(words: Sequence[TokenRow], form: str, *, is_spaced: bool) -> Iterator[str]:
+    place = [f"start_char={words[0].start_char}", f"end_char={words[0].end_char}"]
+    place += [] if is_spaced else ["SpaceAfter=No"]
+    if len(words) > 1:
+        yield conllu_row(f"{words[0].token_id}-{words[-1].token_id}", form, misc="|".join(place))
+    for word in words:
+        misc = (place if len(words) == 1 else []) + _entity_marks(word)
+        yield conllu_row(
+            word.token_id,
+            _squeezed(word.word),
+            lemma=None if word.lemma is None else _squeezed(word.lemma),
+            upos=word.upos,
+            xpos=word.xpos,
+            feats=word.feats,
+            head=word.head,
+            deprel=word.deprel,
+            misc="|".join(misc),
+        )
+
+
+def _entity_marks(word: TokenRow) -> list[str]:
+    if word.ner == OUTSIDE:
+        return []
+    prefix, _, label = word.ner.partition("-")
+    if prefix == "I" and word.token_id == 1:
+        return [f"{ENTITY_KEY}=B-{label}", f"{ENTITY_KEY}Continues=Yes"]
+    return [f"{ENTITY_KEY}={word.ner}"]

@@ -1,0 +1,165 @@
+"""Annotated documents as spaCy's DocBin (https://spacy.io/api/docbin); spaCy is an optional extra.
+
+A Doc's text is the raw text: white space beyond one blank between two tokens is a token of its own, as spaCy's
+tokenizer has it. Words that share one stretch of the raw text are one token, annotated like the word that the others
+hang on.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from concord.models.config import ConfigError
+from concord.pipeline.exports.export_item import ExportItem, rounded
+from concord.pipeline.readers.documents import CollectedSentence, TokenRow
+from concord.pipeline.storage.atomic_writes import stage_folder, store_faults
+
+SPANS_KEY = "entities"
+CONFIDENCE = "confidence"
+
+# A DocBin is read and written as a whole: so much is in memory.
+_PART_WORDS = 200_000
+_ATTRIBUTES = ("ORTH", "TAG", "POS", "MORPH", "LEMMA", "HEAD", "DEP", "ENT_IOB", "ENT_TYPE")
+
+
+def require_spacy() -> None:
+    """See that spaCy is installed.
+
+    Raises:
+        ConfigError: when it is not.
+    """
+    if importlib.util.find_spec("spacy") is None:
+        raise ConfigError("docbin: expected the library spaCy; install it with the extra 'spacy'")
+
+
+def write_docbin(folder: Path, items: Iterable[ExportItem]) -> None:
+    """Write a new folder of ``part-00000.spacy`` and so on, which takes its name when all files are in it.
+
+    Entities stand in ``doc.ents``, and in ``doc.spans["entities"]`` with those that overlap; their confidence is the
+    span extension ``confidence``. ``doc.user_data`` says where the document comes from.
+
+    Args:
+        folder: absent or empty.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    tokens: Any = importlib.import_module("spacy.tokens")
+    vocab: Any = importlib.import_module("spacy.vocab")
+    if not tokens.Span.has_extension(CONFIDENCE):
+        tokens.Span.set_extension(CONFIDENCE, default=None)
+    with store_faults(folder), stage_folder(folder) as staged:
+        for number, group in enumerate(_parts(items)):
+            # A vocabulary for each part: it only ever grows.
+            words = vocab.Vocab()
+            bin_ = tokens.DocBin(attrs=_ATTRIBUTES, store_user_data=True, docs=(_doc(item, words) for item in group))
+            (staged / f"part-{number:05d}.spacy").write_bytes(bin_.to_bytes())
+
+
+def _parts(items: Iterable[ExportItem]) -> Iterator[Iterator[ExportItem]]:
+    """Cut items into parts of some 200,000 words; each is to be used up before the next is asked for."""
+    words = 0
+
+    def part_of(item: ExportItem) -> int:
+        nonlocal words
+        words += item.document.row.n_tokens
+        return (words - item.document.row.n_tokens) // _PART_WORDS
+
+    for _, group in groupby(items, key=part_of):
+        yield group
+
+
+@dataclass
+class _Columns:
+    """The tokens of a Doc, one column an attribute; heads are places in the Doc."""
+
+    words: list[str] = field(default_factory=list)
+    spaces: list[bool] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    pos: list[str] = field(default_factory=list)
+    morphs: list[str] = field(default_factory=list)
+    lemmas: list[str] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    deps: list[str] = field(default_factory=list)
+
+    def add_gap(self, gap: str) -> None:
+        """Add white space: a blank behind a token belongs to it, anything else is a token that hangs on a neighbour."""
+        if gap.startswith(" ") and self.words:
+            self.spaces[-1] = True
+            gap = gap[1:]
+        if gap:
+            head = len(self.words) - 1 if self.words else 1
+            self._add(gap, tag="_SP", pos="SPACE", morph="", lemma=gap, head=head, dep="dep")
+
+    def add_sentence(self, sentence: CollectedSentence, text: str, *, start: int) -> int:
+        """Add the tokens of a sentence, and of the gap that begins at ``start``; give where the sentence ends."""
+        tokens = [tuple(words) for _, words in groupby(sentence.tokens, key=_place)]
+        leading = [_leading(words) for words in tokens]
+        places: dict[int, int] = {}
+        for words, word in zip(tokens, leading, strict=True):
+            self.add_gap(text[start : word.start_char])
+            places |= {part.token_id: len(self.words) for part in words}
+            self._add(
+                text[word.start_char : word.end_char],
+                tag=word.xpos or "",
+                pos=word.upos or "",
+                morph=word.feats or "",
+                lemma=word.lemma or word.word,
+                # Of the root; where the others' heads stand is known when the sentence is there.
+                head=len(self.words),
+                dep=word.deprel,
+            )
+            start = word.end_char
+        for word in leading:
+            if word.head:
+                self.heads[places[word.token_id]] = places[word.head]
+        return start
+
+    def _add(self, word: str, *, tag: str, pos: str, morph: str, lemma: str, head: int, dep: str) -> None:
+        self.words.append(word)
+        self.spaces.append(False)
+        self.tags.append(tag)
+        self.pos.append(pos)
+        self.morphs.append(morph)
+        self.lemmas.append(lemma)
+        self.heads.append(head)
+        self.deps.append(dep)
+
+
+def _doc(item: ExportItem, vocab: Any) -> Any:
+    """Give the Doc of a document."""
+    columns = _Columns()
+    end = 0
+    for sentence in item.document.sentences:
+        end = columns.add_sentence(sentence, item.text, start=end)
+    columns.add_gap(item.text[end:])
+    if not item.document.sentences:
+        columns.heads = [0] * len(columns.words)
+    tokens: Any = importlib.import_module("spacy.tokens")
+    known_pos: Any = importlib.import_module("spacy.parts_of_speech").IDS
+    filter_spans: Any = importlib.import_module("spacy.util").filter_spans
+    columns.pos = [pos if pos in known_pos else "X" for pos in columns.pos]
+    doc = tokens.Doc(vocab, user_data={**item.described, "tagger": item.document.row.tagger}, **vars(columns))
+    spans = []
+    for entity in item.document.entities:
+        # Words of one surface token, as other languages have them, are one token here.
+        span = doc.char_span(entity.start_char, entity.end_char, label=entity.label, alignment_mode="expand")
+        span._.set(CONFIDENCE, rounded(entity.confidence))
+        spans.append(span)
+    doc.spans[SPANS_KEY] = spans
+    doc.set_ents(filter_spans(spans))
+    return doc
+
+
+def _place(word: TokenRow) -> tuple[int, int]:
+    return word.start_char, word.end_char
+
+
+def _leading(words: Sequence[TokenRow]) -> TokenRow:
+    """Give the word of a token whose head is no word of the same token."""
+    own = {word.token_id for word in words}
+    return next((word for word in words if word.head not in own), words[0])

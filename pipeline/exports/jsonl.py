@@ -1,0 +1,46 @@
+"""Annotated documents as JSON Lines: one object a document, its sentences with their words and its entities inside."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from concord.pipeline.exports.export_item import ExportItem, rounded
+from concord.pipeline.readers.documents import CollectedSentence
+from concord.pipeline.storage.compressed import write_packed
+
+
+def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:
+    """Write items in one step, over whatever bears the name; ``.gz`` and ``.zst`` are packed.
+
+    Offsets are code points of ``text``; the other fields are those of the tables.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    write_packed(path, (orjson.dumps(_record(item), option=orjson.OPT_APPEND_NEWLINE).decode() for item in items))
+
+
+def _record(item: ExportItem) -> dict[str, Any]:
+    return {
+        **item.described,
+        "text": item.text,
+        "sentences": [_sentence(sentence) for sentence in item.document.sentences],
+        "entities": [_rounded(entity._asdict()) for entity in item.document.entities],
+    }
+
+
+def _sentence(sentence: CollectedSentence) -> dict[str, Any]:
+    row = sentence.row
+    return {
+        "sent_id": row.sent_id,
+        "start_char": row.start_char,
+        "end_char": row.end_char,
+        "continues": row.continues,
+        "tokens": [_rounded(token._asdict()) for token in sentence.tokens],
+    }
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: rounded(value) if isinstance(value, float) else value for name, value in row.items()}

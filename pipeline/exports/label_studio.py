@@ -1,0 +1,90 @@
+"""Annotated documents as tasks of Label Studio with the entities as predictions
+(https://labelstud.io/guide/predictions).
+
+Label Studio runs in a browser: its offsets count UTF-16 code units, in which a character above U+FFFF, such as most
+emoji, counts as two.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import orjson
+
+from concord.pipeline.exports.export_item import ExportItem, plain_line_ends, rounded
+from concord.pipeline.readers.documents import EntityRow
+from concord.pipeline.storage.compressed import write_packed
+
+_FROM, _TO = "label", "text"
+_LAST_OF_ONE_UNIT = "\uffff"
+
+
+def write_label_studio(path: Path, items: Iterable[ExportItem]) -> None:
+    """Write a list of tasks in one step, over whatever bears the name.
+
+    The score of a prediction is the lowest confidence of its entities, 1 where there is none: sorted by it, the tasks
+    come in the order of need. Line ends are plain line feeds, with the offsets kept; see ``plain_line_ends``.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    write_packed(path, _pieces(items))
+
+
+def labeling_config(labels: Iterable[str]) -> str:
+    """Give the labeling interface that the tasks fit into."""
+    rows = [f"    <Label value={quoteattr(label)}/>" for label in labels]
+    return "\n".join(
+        [
+            "<View>",
+            f'  <Labels name="{_FROM}" toName="{_TO}">',
+            *rows,
+            "  </Labels>",
+            f'  <Text name="{_TO}" value="$text"/>',
+            "</View>",
+        ]
+    )
+
+
+def _pieces(items: Iterable[ExportItem]) -> Iterator[str]:
+    before = "[\n"
+    for item in items:
+        yield before + orjson.dumps(_task(item)).decode()
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
+
+
+def _task(item: ExportItem) -> dict[str, Any]:
+    text = plain_line_ends(item.text)
+    units = _code_units(text)
+    entities = item.document.entities
+    prediction = {
+        "model_version": item.document.row.tagger,
+        "score": rounded(min((entity.confidence for entity in entities), default=1.0)),
+        "result": [_region(entity, text, units) for entity in entities],
+    }
+    return {"data": {"text": text, **item.described}, "predictions": [prediction]}
+
+
+def _region(entity: EntityRow, text: str, units: Callable[[int], int]) -> dict[str, Any]:
+    return {
+        "id": f"e{entity.entity_id}",
+        "from_name": _FROM,
+        "to_name": _TO,
+        "type": "labels",
+        "score": rounded(entity.confidence),
+        "value": {
+            "start": units(entity.start_char),
+            "end": units(entity.end_char),
+            "text": text[entity.start_char : entity.end_char],
+            "labels": [entity.label],
+        },
+    }
+
+
+def _code_units(text: str) -> Callable[[int], int]:
+    """Give the function from offsets in code points to offsets in UTF-16 code units."""
+    pairs = [place for place, character in enumerate(text) if character > _LAST_OF_ONE_UNIT]
+    return lambda offset: offset + bisect_left(pairs, offset)

@@ -1,0 +1,124 @@
+"""What a shard's report counts. Equal plans give equal counts: no times in here, and only whole numbers."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from concord.models.outputs import Prediction
+from concord.pipeline.back_off import Step
+from concord.pipeline.documents import AnnotatedDocument, ShardReport
+
+UNCERTAINTY_BINS = 40
+UNCERTAINTY_BIN_WIDTH = 0.05
+"""Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last takes everything above."""
+NEAR_TIE = 1e-5
+"""Words this near to another label or to the threshold may differ on other batch sizes or processors."""
+
+_BACKED_OFF = "backed_off."
+_OF_TYPE = "entities."
+
+
+def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> dict[str, float]:
+    """Count what the tables of a shard hold.
+
+    Args:
+        threshold: nats above which stage two decides; None for a tagger of one stage.
+
+    Returns:
+        Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
+        (above the threshold), refined (stage two gave the label) or changed (and gave another than stage one);
+        sentences with a refined token; ``uncertainty.<bin>``; ``dead_letters.<stage>.<error>``. All but the bins, types
+        and reasons are there even when 0.
+    """
+    tokens, sentences = tables["tokens"], tables["sentences"]
+    uncertainty = _values(tokens, "uncertainty").astype(np.float64)
+    refined = _values(tokens, "refined")
+    counts: Counter[str] = Counter(
+        {
+            "documents": tables["documents"].num_rows,
+            "sentences": sentences.num_rows,
+            "tokens": tokens.num_rows,
+            "entities": tables["entities"].num_rows,
+            "uncertain_tokens": int((uncertainty > _limit(threshold)).sum()),
+            "refined_tokens": int(refined.sum()),
+            "changed_tokens": int((_values(tokens, "ner") != _values(tokens, "draft_ner")).sum()),
+            "refined_sentences": _sentences_with(refined, _values(sentences, "n_tokens").astype(np.int64)),
+        }
+    )
+    bins = np.minimum((uncertainty / UNCERTAINTY_BIN_WIDTH).astype(np.int64), UNCERTAINTY_BINS - 1)
+    counts.update({f"uncertainty.{number:02d}": int(count) for number, count in zip(*_tally(bins), strict=True)})
+    counts.update(f"{_OF_TYPE}{label}" for label in tables["entities"]["label"].to_pylist())
+    if "errors" in tables:
+        reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
+        counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))
+    return dict(counts)
+
+
+def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | None) -> dict[str, float]:
+    """Count what no table tells of documents that have just been annotated.
+
+    Returns:
+        Name to number: tokens that are ``near_ties``; for a bf16 run ``bf16.compared_tokens`` and
+        ``bf16.changed_tokens``, whose labels differ from those of fp32.
+    """
+    counts: Counter[str] = Counter(near_ties=0)
+    for document in documents:
+        counts["near_ties"] += sum(_near_ties(prediction, _limit(threshold)) for prediction in document.predictions)
+        for prediction, reference in zip(document.predictions, document.in_fp32 or (), strict=False):
+            counts["bf16.compared_tokens"] += len(prediction.labels)
+            counts["bf16.changed_tokens"] += sum(
+                label != other for label, other in zip(prediction.labels, reference.labels, strict=True)
+            )
+    return dict(counts)
+
+
+def count_step(step: Step) -> dict[str, float]:
+    """Count a shard that had to back off as ``backed_off.<step>``; nothing for one that was done as planned."""
+    return {} if step is Step.AS_PLANNED else {f"{_BACKED_OFF}{step.name.lower()}": 1}
+
+
+def entity_types(reports: Iterable[ShardReport]) -> tuple[str, ...]:
+    """Give the types of the entities that shards hold, sorted."""
+    names = {name for report in reports for name, number in report.stats.items() if number}
+    return tuple(sorted(name.removeprefix(_OF_TYPE) for name in names if name.startswith(_OF_TYPE)))
+
+
+def backed_off(reports: Iterable[ShardReport]) -> dict[str, Step]:
+    """Give the shards that had to back off, by name. Their bytes need not be those of an undisturbed run."""
+    steps = {f"{report.shard:05d}": _step_of(report.stats) for report in reports}
+    return {name: step for name, step in steps.items() if step is not Step.AS_PLANNED}
+
+
+def _step_of(stats: Mapping[str, float]) -> Step:
+    names = (name.removeprefix(_BACKED_OFF) for name in stats if name.startswith(_BACKED_OFF))
+    return max((Step[name.upper()] for name in names), default=Step.AS_PLANNED)
+
+
+def _near_ties(prediction: Prediction, limit: float) -> int:
+    return sum(
+        margin < NEAR_TIE or abs(value - limit) < NEAR_TIE
+        for margin, value in zip(prediction.margins, prediction.uncertainty, strict=True)
+    )
+
+
+def _limit(threshold: float | None) -> float:
+    return math.inf if threshold is None else threshold
+
+
+def _values(table: pa.Table, name: str) -> NDArray[np.generic]:
+    return np.asarray(table[name].to_numpy())
+
+
+def _sentences_with(marked: NDArray[np.generic], lengths: NDArray[np.int64]) -> int:
+    """Count the sentences that hold a marked word; every sentence has a word."""
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    return len(np.unique(owners[marked.astype(np.bool_)]))
+
+
+def _tally(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    found, counts = np.unique(numbers, return_counts=True)
+    return found, counts

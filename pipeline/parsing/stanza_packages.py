@@ -1,0 +1,159 @@
+"""Stanza packages on disk: which files a configuration means, their identity, and how they are loaded."""
+
+import json
+import pickle
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.errors import ModelError
+from concord.pipeline.identity import ComponentIdentity
+
+EMBEDDED_PACKAGE = "parser_en"
+# Raised whenever this folder or segments.py would give other words for the same weights.
+PARSING_VERSION = 1
+
+_EMBEDDED_FOLDER = Path(__file__).resolve().parents[2] / "models" / "pretrained" / EMBEDDED_PACKAGE
+_PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
+# Below this, Stanza cuts long paragraphs into windows that depend on what else is in the batch, and replaces
+# long tokens by "<UNK>".
+_STANZA_MAX_SEQLEN = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StanzaPackage:
+    """A Stanza package on disk: the folder of resources.json, the processors it has, and their files."""
+
+    folder: Path
+    language: str
+    name: str
+    processors: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
+def find_package(config: ParserConfig) -> StanzaPackage:
+    """Find the package that a configuration names.
+
+    Raises:
+        ModelError: when it is not installed.
+    """
+    if config.package == EMBEDDED_PACKAGE:
+        if config.language != "en":
+            raise ModelError(f"parser.package: {EMBEDDED_PACKAGE} is for language 'en', not {config.language!r}")
+        return _read_package(_EMBEDDED_FOLDER, language="en", name="default")
+    if config.directory is not None:
+        return _read_package(Path(config.directory), language=config.language, name=config.package)
+    from stanza.resources.common import DEFAULT_MODEL_DIR
+
+    return _read_package(Path(DEFAULT_MODEL_DIR), language=config.language, name=config.package)
+
+
+def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdentity:
+    """Give name, version and digest of a package at work under a configuration: equal digests, equal parses."""
+    decisive = {
+        "stanza": version("stanza"),
+        "parsing": PARSING_VERSION,
+        "language": config.language,
+        "package": config.package,
+        "sentence_cap": config.sentence_cap,
+        "files": {path.relative_to(package.folder).as_posix(): _digest(path) for path in package.files},
+    }
+    digest = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return ComponentIdentity(name=f"stanza/{config.package}", version=version("stanza"), digest=digest)
+
+
+def choose_device(config: ParserConfig) -> Literal["cpu", "cuda"]:
+    """Give the device to parse on.
+
+    Raises:
+        ModelError: when cuda is asked for and there is none.
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ModelError("parser.device: expected a CUDA device, found none; use parser.device=auto or cpu")
+    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> Any:
+    """Load a package as a Stanza pipeline; nothing is downloaded.
+
+    Raises:
+        ModelError: when Stanza cannot read it.
+    """
+    import stanza
+
+    try:
+        return stanza.Pipeline(
+            lang=package.language,
+            dir=str(package.folder),
+            package=package.name,
+            processors=",".join(package.processors),
+            download_method=None,
+            use_gpu=device == "cuda",
+            verbose=False,
+            tokenize_max_seqlen=_STANZA_MAX_SEQLEN,
+            # Its default is set by each package; the repair costs a third of the speed for 0.7 % of the words.
+            depparse_resolve_head_constraints=False,
+        )
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise ModelError(
+            f"parser.package: Stanza cannot load {package.name!r} for {package.language!r} from {package.folder}: "
+            f"{type(error).__name__}: {error}; install the package anew"
+        ) from error
+
+
+def _read_package(folder: Path, *, language: str, name: str) -> StanzaPackage:
+    """Look up a package's processors and files, with those they depend on, in resources.json."""
+    index = folder / "resources.json"
+    try:
+        known: dict[str, Any] = json.loads(index.read_text(encoding="utf-8"))
+        language = known[language].get("alias", language)
+        resources: dict[str, Any] = known[language]
+    except FileNotFoundError:
+        raise _not_installed(folder, language=language, name=name, missing=str(index)) from None
+    except (ValueError, KeyError, AttributeError):
+        raise _not_installed(folder, language=language, name=name, missing=f"{language!r} in {index}") from None
+    processors, files = [], set()
+    for processor in _PROCESSORS:
+        chosen = _model_name(resources, processor, package=name)
+        if chosen is None and processor == "mwt":  # many languages have no multi-word tokens
+            continue
+        if chosen is None:
+            missing = f"package {name!r} with a {processor} model for {language!r} in {index}"
+            raise _not_installed(folder, language=language, name=name, missing=missing)
+        processors.append(processor)
+        files.add(folder / language / processor / f"{chosen}.pt")
+        for needed in resources.get(processor, {}).get(chosen, {}).get("dependencies", []):
+            files.add(folder / language / needed["model"] / f"{needed['package']}.pt")
+    for path in sorted(files):
+        if not path.is_file():
+            raise _not_installed(folder, language=language, name=name, missing=str(path))
+    return StanzaPackage(
+        folder=folder, language=language, name=name, processors=tuple(processors), files=tuple(sorted(files))
+    )
+
+
+def _model_name(resources: dict[str, Any], processor: str, *, package: str) -> str | None:
+    """Give the model that a package has for a processor: one of its own name goes before one it lists."""
+    if package in resources.get(processor, {}):
+        return package
+    listed: str | None = resources.get("packages", {}).get(package, {}).get(processor)
+    return listed
+
+
+def _not_installed(folder: Path, *, language: str, name: str, missing: str) -> ModelError:
+    return ModelError(
+        f"parser.package: Stanza's package {name!r} for {language!r} is not installed: there is no {missing}. "
+        f"Nothing is downloaded unasked. Install it with: "
+        f'python -c "import stanza; stanza.download({language!r}, package={name!r}, model_dir={str(folder)!r})" '
+        f"- or use the embedded one: parser.package={EMBEDDED_PACKAGE}"
+    )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return file_digest(stream, "sha256").hexdigest()

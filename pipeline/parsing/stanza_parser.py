@@ -1,0 +1,194 @@
+"""The dependency parser: Stanza's tokenizer, tagger, lemmatizer and parser behind one call for many documents."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.parsing.stanza_fast import FastStanza, obstacle_to_shortcuts
+from concord.pipeline.parsing.stanza_packages import choose_device, find_package, identity_of, load_pipeline
+from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis
+from concord.pipeline.parsing.tokens import Token, cut_sentence, make_token, offset_fault, parser_view
+
+logger = logging.getLogger(__name__)
+
+
+class DependencyParser(Protocol):
+    """Whatever turns documents into sentences with words, tags and trees."""
+
+    @property
+    def signature(self) -> str:
+        """What decides the output besides the text: equal signatures, equal parses."""
+        ...
+
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        """Parse documents, each as if it were alone; one outcome a document, in the same order."""
+        ...
+
+
+def build_parser(config: ParserConfig) -> DependencyParser:
+    """Load the parser of a configuration.
+
+    Raises:
+        ModelError: when the package is not installed or does not load, or there is no such device.
+    """
+    return StanzaParser(config)
+
+
+def parser_identity(config: ParserConfig) -> ComponentIdentity:
+    """Give name, version and digest of the parser that a configuration names, without loading it.
+
+    Raises:
+        ModelError: when the package is not installed.
+    """
+    return identity_of(config, find_package(config))
+
+
+class StanzaParser:
+    """A Stanza pipeline at work in one process, with one thread.
+
+    Its matrices are small: a second thread made it 1.2 times as fast on an idle machine, and less than half as fast
+    where other processes wanted the cores.
+
+    Args:
+        shortcuts: ``off`` calls Stanza's own processors, for comparison: the same words, much slower.
+
+    Raises:
+        ModelError: when the package is not installed or does not load, or there is no such device.
+    """
+
+    def __init__(
+        self,
+        config: ParserConfig,
+        *,
+        shortcuts: Literal["auto", "off"] = "auto",
+    ) -> None:
+        package = find_package(config)
+        self.identity = identity_of(config, package)
+        """Name, version and digest, as parser_identity gives them."""
+        self._sentence_cap = config.sentence_cap
+        nlp = load_pipeline(package, device=choose_device(config))
+        obstacle = obstacle_to_shortcuts(nlp) if shortcuts == "auto" else None
+        if obstacle is not None:
+            logger.warning("Parsing without shortcuts, at a fraction of the speed: %s", obstacle)
+        fast = shortcuts == "auto" and obstacle is None
+        self._way = FastStanza(nlp) if fast else PlainStanza(nlp)
+
+    @property
+    def signature(self) -> str:
+        """The identity's digest."""
+        return self.identity.digest
+
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        """Parse documents, each as if it were alone; one outcome a document, in the same order.
+
+        A document whose tokens do not cover its visible code points in order becomes a dead letter.
+        """
+        views = [parser_view(document.text) for document in documents]
+        with _one_thread(), torch.inference_mode():
+            tokenized = self._way.tokenize(views)
+            faults = [
+                offset_fault(view, [token for sentence in sentences for token in sentence])
+                for view, sentences in zip(views, tokenized, strict=True)
+            ]
+            pieces = [
+                [] if fault else list(_pieces(sentences, cap=self._sentence_cap))
+                for fault, sentences in zip(faults, tokenized, strict=True)
+            ]
+            forms = [_forms(piece) for document_pieces in pieces for piece in document_pieces]
+            analyses = iter(self._way.analyse(forms))
+        return [
+            _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
+            for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
+        ]
+
+    def parse_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[WordAnalysis, ...]]:
+        """Tag and parse sentences that are words already, each as if it were alone.
+
+        A sentence above the cap is parsed in the same pieces as one of raw text; each piece has its own root.
+        """
+        cut = [
+            cut_sentence([make_token("", 0, 0, [word]) for word in words], cap=self._sentence_cap)
+            for words in sentences
+        ]
+        forms = [[word.form for token in piece for word in token.words] for pieces in cut for piece in pieces]
+        with _one_thread(), torch.inference_mode():
+            analyses = iter(self._way.analyse(forms))
+        return [tuple(_joined([next(analyses) for _ in pieces])) for pieces in cut]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Piece(NamedTuple):
+    tokens: Sequence[Token]
+    continues: bool
+
+
+def _pieces(sentences: Sequence[Sequence[Token]], *, cap: int) -> Iterator[_Piece]:
+    for sentence in sentences:
+        for index, tokens in enumerate(cut_sentence(sentence, cap=cap)):
+            yield _Piece(tokens, continues=index > 0)
+
+
+def _forms(piece: _Piece) -> list[str]:
+    return [word.form for token in piece.tokens for word in token.words]
+
+
+def _joined(pieces: Sequence[Sequence[WordAnalysis]]) -> Iterator[WordAnalysis]:
+    """Put the pieces of a sentence one behind the other."""
+    before = 0
+    for piece in pieces:
+        for word in piece:
+            yield word._replace(head=word.head and word.head + before)
+        before += len(piece)
+
+
+def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Sequence[WordAnalysis]]) -> ParsedDocument:
+    """Join a document's pieces with their analyses, which come next out of the iterator."""
+    sentences = []
+    for piece in pieces:
+        words = [word for token in piece.tokens for word in token.words]
+        parsed = tuple(
+            ParsedWord(
+                start_char=word.start,
+                end_char=word.end,
+                text=document.text[word.start : word.end],
+                word=word.form,
+                lemma=analysis.lemma,
+                upos=analysis.upos,
+                xpos=analysis.xpos,
+                feats=analysis.feats,
+                head=analysis.head,
+                deprel=analysis.deprel,
+            )
+            for word, analysis in zip(words, next(analyses), strict=True)
+        )
+        sentences.append(ParsedSentence(words=parsed, continues=piece.continues))
+    return ParsedDocument(document=document, sentences=tuple(sentences))
+
+
+def _dead_letter(document: Document, fault: str) -> DeadLetter:
+    return DeadLetter(
+        doc_id=document.doc_id,
+        source_uri=document.source_uri,
+        position=document.source_position,
+        stage="parse",
+        error="offsets",
+        message=(
+            f"{document.source_uri} at {document.source_position}: expected tokens that cover the text in order, "
+            f"but {fault}; change the text there, or try another parser.package"
+        ),
+    )

@@ -1,0 +1,150 @@
+"""What an output folder holds already: which documents, of which text, in which committed shards."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple
+
+from concord.pipeline.documents import ParsePlace, ShardReport
+from concord.pipeline.output.document_rows import rows
+from concord.pipeline.readers.fields import DUPLICATE_ID
+from concord.pipeline.storage.paths import Place
+
+MARK_BYTES = 16
+"""Of a SHA-256: two of 1e9 texts agree in so many by chance with a probability of 1e-21."""
+
+
+class StandingDocument(NamedTuple):
+    """A document's row, as far as it tells whether the document has changed.
+
+    Attributes:
+        text, meta: their marks, as ``fingerprint`` gives them.
+    """
+
+    place: ParsePlace
+    text: bytes
+    source_uri: str
+    meta: bytes
+
+
+class StandingLetter(NamedTuple):
+    """A dead letter's row, as far as it tells which record it is of; see DeadLetter."""
+
+    source_uri: str
+    position: int
+    doc_id: str | None
+    stage: str
+    error: str
+    attempts: int
+
+
+class StandingFile(NamedTuple):
+    """An input file that has been annotated; ``sha256`` in hex, ``records`` as the planner counted them."""
+
+    sha256: str
+    records: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """The committed shards that a new plan builds on.
+
+    Attributes:
+        reports: what each has committed.
+        current: those whose rows a run of today would give as well; the others' documents are to be tagged again.
+        parsed: those whose parses a run of today would give as well.
+        documents: by id; of an id that stands twice, the row of the latest generation.
+        outlived: ids whose row in a shard is not the latest.
+        letters: the dead letters that a shard holds.
+        duplicates: ids that a file's records were refused, because another record had them.
+        refused: the file of a record that has its id and is a dead letter all the same, by id.
+        characters: how much text a shard holds, in code points.
+        files: the input files as they were when what stands was made of them, by path.
+    """
+
+    reports: Mapping[ParsePlace, ShardReport]
+    current: frozenset[ParsePlace]
+    parsed: frozenset[ParsePlace]
+    documents: Mapping[str, StandingDocument]
+    outlived: Mapping[ParsePlace, Sequence[str]]
+    letters: Mapping[ParsePlace, Sequence[StandingLetter]]
+    duplicates: Mapping[str, Collection[str]]
+    refused: Mapping[str, str]
+    characters: Mapping[ParsePlace, int]
+    files: Mapping[str, StandingFile]
+
+
+def look_over(
+    output: Place,
+    reports: Sequence[ShardReport],
+    *,
+    current: Collection[ParsePlace],
+    parsed: Collection[ParsePlace],
+    files: Mapping[str, StandingFile],
+) -> Standing:
+    """Read which documents and dead letters some committed shards hold.
+
+    Args:
+        reports: later ones go before earlier ones where both hold a document.
+
+    Raises:
+        IntegrityError: when a part cannot be read.
+    """
+    documents: dict[str, StandingDocument] = {}
+    outlived: defaultdict[ParsePlace, list[str]] = defaultdict(list)
+    letters: dict[ParsePlace, list[StandingLetter]] = {}
+    duplicates: defaultdict[str, set[str]] = defaultdict(set)
+    refused: dict[str, str] = {}
+    characters: Counter[ParsePlace] = Counter()
+    for report in reports:
+        place = place_of(report)
+        for doc_id, document, size in _documents(output, report, place):
+            if doc_id in documents:
+                outlived[documents[doc_id].place].append(doc_id)
+            documents[doc_id] = document
+            characters[place] += size
+        if "errors" in report.files:
+            letters[place] = list(_letters(output, report))
+            for letter in letters[place]:
+                if letter.doc_id is not None and letter.error == DUPLICATE_ID:
+                    duplicates[letter.source_uri].add(letter.doc_id)
+                elif letter.doc_id is not None:
+                    refused[letter.doc_id] = letter.source_uri
+    return Standing(
+        reports={place_of(report): report for report in reports},
+        current=frozenset(current),
+        parsed=frozenset(parsed),
+        documents=documents,
+        outlived=outlived,
+        letters=letters,
+        duplicates=duplicates,
+        refused=refused,
+        characters=characters,
+        files=files,
+    )
+
+
+def place_of(report: ShardReport) -> ParsePlace:
+    """Give the commit that a report is of."""
+    return ParsePlace(shard=report.shard, generation=report.generation)
+
+
+def fingerprint(text: str | None) -> bytes:
+    """Give the mark by which texts and metas are compared; empty for None."""
+    return b"" if text is None else sha256(text.encode()).digest()[:MARK_BYTES]
+
+
+def _documents(output: Place, report: ShardReport, place: ParsePlace) -> Iterator[tuple[str, StandingDocument, int]]:
+    """Give id, row and code points of each document of a shard."""
+    columns = ("doc_id", "text_sha256", "source_uri", "meta", "n_chars")
+    uris: dict[str, str] = {}
+    for batch in rows(output / report.files["documents"].path, columns):
+        for doc_id, digest, uri, meta, size in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            mark = bytes.fromhex(digest)[:MARK_BYTES]
+            yield doc_id, StandingDocument(place, mark, uris.setdefault(uri, uri), fingerprint(meta)), size
+
+
+def _letters(output: Place, report: ShardReport) -> Iterator[StandingLetter]:
+    for batch in rows(output / report.files["errors"].path, StandingLetter._fields):
+        yield from map(StandingLetter, *(batch.column(name).to_pylist() for name in StandingLetter._fields))

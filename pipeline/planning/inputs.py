@@ -1,0 +1,291 @@
+"""Which files an input names: a file, a folder with all below it, or a pattern; on a disk or behind a URL."""
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from glob import glob, has_magic
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NoReturn
+from urllib.parse import urlsplit
+
+from fsspec.utils import glob_translate
+
+from concord.pipeline.errors import InputError
+from concord.pipeline.readers.read_file import Format, format_of
+from concord.pipeline.storage.paths import SCHEME
+from concord.pipeline.storage.remote_files import FileState, look, walk
+from concord.pipeline.storage.urls import check_url, is_url, without_secrets
+
+logger = logging.getLogger(__name__)
+
+_FILE = "file://"
+_UNLISTED = {"http", "https"}
+_KNOWN_NAMES = ".txt, .jsonl or .ndjson (also with .gz or .zst), or .parquet"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """A file to read.
+
+    Attributes:
+        path: absolute, or a URL.
+        name: its path below the input folder, with slashes.
+        state: of a file behind a URL, as the store listed it.
+    """
+
+    path: str
+    name: str
+    format: Format
+    state: FileState | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """What an input names.
+
+    Attributes:
+        files: sorted by name.
+        ignored: paths in the input's folders whose names say nothing of a format.
+    """
+
+    files: tuple[InputFile, ...]
+    ignored: tuple[str, ...]
+
+
+def absolute(where: str) -> str:
+    """Give the absolute path of a file or folder.
+
+    Raises:
+        InputError: for a URL.
+    """
+    if is_url(where):
+        raise InputError(
+            f"{without_secrets(where)}: expected a local path, got a URL; copy the files to a local folder"
+        )
+    # Not resolve(): a link such as `latest` is to keep its own name.
+    return os.path.abspath(Path(where).expanduser())  # noqa: PTH100
+
+
+def absolute_input(where: str) -> str:
+    """Give an input's absolute path, or its URL in one form; a file URL is the path that it means.
+
+    Raises:
+        InputError: for a URL that must not be written down or that nothing reads.
+    """
+    if not is_url(where):
+        return absolute(where)
+    if where.startswith(_FILE):
+        return absolute(f"/{where.removeprefix(_FILE).lstrip('/')}")
+    check_url(where)
+    return where.rstrip("/")
+
+
+def absolute_output(where: str) -> str:
+    """Give an output's absolute path, or its URL in one form.
+
+    Raises:
+        InputError: for a URL that is none of S3, or must not be written down.
+    """
+    if not is_url(where) or where.startswith(_FILE):
+        return absolute_input(where)
+    check_url(where)
+    if not where.startswith(SCHEME):
+        raise InputError(f"{where}: expected a folder or a URL of S3 for the output; other stores are only read")
+    return where.rstrip("/")
+
+
+def find_inputs(where: str, *, output: str, format: Literal["auto"] | Format) -> Inputs:
+    """Find the files of an input.
+
+    A format other than auto holds for every file that is named, by its path or by a pattern; of a folder
+    only files whose names say that format are taken. Hidden files and the output folder are passed over.
+
+    Args:
+        where, output: absolute.
+
+    Raises:
+        InputError: when there is nothing to read.
+        StoreError: when the store of a URL cannot be reached.
+    """
+    if is_url(where):
+        found = _find_behind_url(where)
+        return _take(
+            _outside_url(output, found),
+            root=found.root,
+            where=where,
+            stated=format,
+            named=found.named,
+            states=found.states,
+        )
+    path = Path(where)
+    if path.is_file():
+        return _take([where], root=str(path.parent), where=where, stated=format, named=True)
+    if path.is_dir():
+        root, named, paths = where, False, _walk(where)
+    elif has_magic(where):
+        root, named, paths = _fixed_part(where), True, _match(where)
+    else:
+        raise InputError(f"{where}: expected a file, a folder or a pattern such as texts/*.jsonl, found nothing")
+    return _take(_outside(output, paths, root=root), root=root, where=where, stated=format, named=named)
+
+
+def states_behind_url(where: str) -> Mapping[str, FileState]:
+    """Give the states of the files that a URL names, by their URLs.
+
+    Raises:
+        InputError, StoreError: as ``find_inputs`` does.
+    """
+    return _find_behind_url(where).states
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """What a URL names; ``named`` if each file is, by its own URL or by a pattern."""
+
+    root: str
+    named: bool
+    states: Mapping[str, FileState]
+
+
+def _find_behind_url(where: str) -> _Found:
+    state = look(where)
+    if state is not None:
+        return _Found(root=where.rpartition("/")[0], named=True, states={where: state})
+    if urlsplit(where).scheme in _UNLISTED:
+        raise InputError(f"{where}: expected a file, found none; a web server cannot be listed, so name one file")
+    if not has_magic(where):
+        return _Found(root=where, named=False, states=dict(_shown(where)))
+    root = _fixed_url(where)
+    matches = re.compile(glob_translate(where)).match
+    # As for paths: a folder that the pattern matches stands for the files below it.
+    states = {
+        url: state
+        for url, state in _shown(root)
+        if matches(url) or any(matches(folder) for folder in _folders(url, root=root) if "**" not in where)
+    }
+    return _Found(root=root, named=True, states=states)
+
+
+def _outside_url(output: str, found: _Found) -> list[str]:
+    """Leave out what a run has written, as ``_outside`` does."""
+    prefix = f"{output}/"
+    if f"{found.root}/".startswith(prefix):
+        raise InputError(f"{found.root}: expected an input outside of the output {output}; give another --output")
+    return [url for url in found.states if not url.startswith(prefix)]
+
+
+def _shown(root: str) -> Iterator[tuple[str, FileState]]:
+    """Give the files below a URL that are not hidden; a key that ends with a slash only marks a folder."""
+    for url, state in walk(root):
+        below = url.removeprefix(f"{root}/")
+        if not below.endswith("/") and not any(part.startswith(".") for part in below.split("/")):
+            yield url, state
+
+
+def _folders(url: str, *, root: str) -> Iterator[str]:
+    while (url := url.rpartition("/")[0]) and len(url) > len(root):
+        yield url
+
+
+def _fixed_url(pattern: str) -> str:
+    parts = pattern.split("/")
+    magic = next(number for number, part in enumerate(parts) if has_magic(part))
+    return "/".join(parts[:magic])
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Give every file below a folder that is not hidden; a folder that links lead to twice counts once."""
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (f"{place.rstrip('/')}/{name}" for name in names if not name.startswith("."))
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise InputError(f"{error.filename}: cannot be read ({error.strerror}); check that it may be read") from error
+
+
+def _match(pattern: str) -> Iterator[str]:
+    """Give the files that a pattern matches; a folder that it matches stands for the files below it."""
+    # Not Path.glob: it also matches hidden files.
+    for path in dict.fromkeys(glob(pattern, recursive=True)):  # noqa: PTH207
+        if Path(path).is_dir():
+            if "**" not in pattern:
+                yield from _walk(path)
+        else:
+            yield path
+
+
+def _fixed_part(pattern: str) -> str:
+    parts = Path(pattern).parts
+    magic = next(number for number, part in enumerate(parts) if has_magic(part))
+    return str(Path(*parts[:magic]))
+
+
+def _outside(output: str, found: Iterable[str], *, root: str) -> Iterator[str]:
+    """Leave out what a run has written, so that a run never reads its own output."""
+    folder = Path(os.path.realpath(output))
+
+    @cache
+    def is_output(place: Path) -> bool:
+        return Path(os.path.realpath(place)).is_relative_to(folder)
+
+    if is_output(Path(root)):
+        raise InputError(f"{root}: expected an input outside of the output folder {output}; give another --output")
+    return (path for path in found if not is_output(Path(path).parent))
+
+
+def _take(
+    found: Iterable[str],
+    *,
+    root: str,
+    where: str,
+    stated: Literal["auto"] | Format,
+    named: bool,
+    states: Mapping[str, FileState] = MappingProxyType({}),
+) -> Inputs:
+    files: list[InputFile] = []
+    ignored: list[str] = []
+    prefix = f"{root.rstrip('/')}/"
+    for path in found:
+        format = format_of(path)
+        if stated != "auto":
+            format = stated if named or format == stated else None
+        if format is None:
+            ignored.append(path)
+        else:
+            name = path.removeprefix(prefix)
+            files.append(InputFile(path=path, name=name, format=format, state=states.get(path)))
+    expected = _KNOWN_NAMES if stated == "auto" else f"files of the format {stated}"
+    if not files:
+        came = _some(ignored) if ignored else "no file at all"
+        raise InputError(f"{where}: expected {expected}, got {came}; for other names give a pattern and reader.format")
+    if ignored:
+        logger.warning("%s: passed over %s; expected %s", where, _some(ignored), expected)
+    _check_names(files)
+    files.sort(key=lambda file: file.name)
+    return Inputs(files=tuple(files), ignored=tuple(sorted(ignored)))
+
+
+def _some(paths: list[str]) -> str:
+    shown = ", ".join(ascii(Path(path).name) for path in sorted(paths)[:3])
+    return f"{len(paths)} other files ({shown}, ...)" if len(paths) > 3 else shown
+
+
+def _check_names(files: Iterable[InputFile]) -> None:
+    for file in files:
+        try:
+            file.path.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{file.path!a}: expected a file name in utf-8, which the output can hold; rename the file"
+            ) from None

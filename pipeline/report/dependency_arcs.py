@@ -1,0 +1,174 @@
+"""Dependency arcs over the words of a sentence, as plain geometry in pixels."""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from concord.models.labels import OUTSIDE
+from concord.pipeline.output.document_rows import AnnotatedToken
+
+_MARGIN = 14
+_GAP = 14
+_LEVEL = 19
+_HEAD_ROOM = 20
+_TEXT_DROP = 20
+_TAG_DROP = 37
+_FOOT_ROOM = 10
+_CORNER = 7
+# Where an arc leaves its head, beside the middle, so that arcs in and out do not lie on each other.
+_OFFSET = 4
+_WORD_SIZE = 15.0
+# Words of entities are set in bold, which is wider.
+_BOLD_SIZE = 16.2
+_LABEL_SIZE = 11.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """A word by the middle of its column."""
+
+    x: int
+    text: str
+    tag: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arc:
+    """An arc from head to dependent: the line, the arrow's tip, and where the relation's name stands."""
+
+    line: str
+    tip: str
+    relation: str
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tree:
+    """A drawing; ``text_y`` and ``tag_y`` are the base lines of words and parts of speech."""
+
+    width: int
+    height: int
+    text_y: int
+    tag_y: int
+    words: tuple[Word, ...]
+    arcs: tuple[Arc, ...]
+
+
+def draw_tree(tokens: Sequence[AnnotatedToken]) -> Tree:
+    """Place words and arcs. Widths of text are estimates: every text is drawn centred on its place."""
+    centres = _centres(tokens)
+    spans = [
+        (min(token.head, number), max(token.head, number))
+        for number, token in enumerate(tokens, 1)
+        if _has_arc(token, number, len(tokens))
+    ]
+    levels = _levels(spans)
+    base = _HEAD_ROOM + _LEVEL * max(levels.values(), default=1)
+    arcs = [
+        _root(token, centres[number - 1], base=base)
+        if token.head == 0
+        else _arc(token, centres[token.head - 1], centres[number - 1], base=base, level=levels[_pair(token, number)])
+        for number, token in enumerate(tokens, 1)
+        if token.head == 0 or _has_arc(token, number, len(tokens))
+    ]
+    return Tree(
+        width=_right_edge(tokens, centres),
+        height=base + _TAG_DROP + _FOOT_ROOM,
+        text_y=base + _TEXT_DROP,
+        tag_y=base + _TAG_DROP,
+        words=tuple(
+            Word(x=x, text=token.text, tag=token.upos or "", label=token.label)
+            for token, x in zip(tokens, centres, strict=True)
+        ),
+        arcs=tuple(arcs),
+    )
+
+
+def text_width(text: str, size: float) -> float:
+    """Estimate how wide a text is in a common sans-serif font, in pixels, at a font size in pixels."""
+    return size * sum(_character_width(character) for character in text)
+
+
+def _character_width(character: str) -> float:
+    if unicodedata.combining(character):
+        return 0.0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.0
+    if character in "iljtfrI.,:;'!|()[] ":
+        return 0.34
+    if character in "mwMW@":
+        return 0.92
+    return 0.68 if character.isupper() else 0.56
+
+
+def _pair(token: AnnotatedToken, number: int) -> tuple[int, int]:
+    return min(token.head, number), max(token.head, number)
+
+
+def _has_arc(token: AnnotatedToken, number: int, length: int) -> bool:
+    return 0 < token.head <= length and token.head != number
+
+
+def _column_width(token: AnnotatedToken) -> float:
+    size = _WORD_SIZE if token.label == OUTSIDE else _BOLD_SIZE
+    return max(text_width(token.text, size), text_width(token.upos or "", _LABEL_SIZE), 2 * _OFFSET + 8)
+
+
+def _centres(tokens: Sequence[AnnotatedToken]) -> list[int]:
+    """Give the middle of each column; neighbours joined by an arc stand apart far enough for its name."""
+    centres: list[int] = []
+    for number, token in enumerate(tokens, 1):
+        half = _column_width(token) / 2
+        if not centres:
+            centres.append(round(_MARGIN + half))
+            continue
+        before = tokens[number - 2]
+        distance = _column_width(before) / 2 + half + _GAP
+        if token.head == number - 1:
+            distance = max(distance, text_width(token.deprel, _LABEL_SIZE) + 4 * _OFFSET)
+        if before.head == number:
+            distance = max(distance, text_width(before.deprel, _LABEL_SIZE) + 4 * _OFFSET)
+        centres.append(round(centres[-1] + distance))
+    return centres
+
+
+def _right_edge(tokens: Sequence[AnnotatedToken], centres: Sequence[int]) -> int:
+    return round(centres[-1] + _column_width(tokens[-1]) / 2) + _MARGIN if centres else 2 * _MARGIN
+
+
+def _levels(spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Give each arc a height: above every shorter one that shares a stretch of the sentence with it."""
+    levels: dict[tuple[int, int], int] = {}
+    for left, right in sorted(spans, key=lambda span: (span[1] - span[0], span)):
+        below = [
+            level
+            for (other_left, other_right), level in levels.items()
+            if _overlap(left, right, other_left, other_right)
+        ]
+        levels[left, right] = 1 + max(below, default=0)
+    return levels
+
+
+def _overlap(left: int, right: int, other_left: int, other_right: int) -> bool:
+    return left < other_right and other_left < right
+
+
+def _root(token: AnnotatedToken, x: int, *, base: int) -> Arc:
+    # To the very top: no arc of a projective tree runs over the root.
+    return Arc(line=f"M{x} {_HEAD_ROOM}V{base}", tip=_tip(x, base), relation=token.deprel, x=x, y=_HEAD_ROOM - 5)
+
+
+def _arc(token: AnnotatedToken, head: int, dependent: int, *, base: int, level: int) -> Arc:
+    side = 1 if dependent > head else -1
+    start, top = head + side * _OFFSET, base - _LEVEL * level
+    line = (
+        f"M{start} {base}V{top + _CORNER}q0 {-_CORNER} {side * _CORNER} {-_CORNER}"
+        f"H{dependent - side * _CORNER}q{side * _CORNER} 0 {side * _CORNER} {_CORNER}V{base}"
+    )
+    return Arc(line=line, tip=_tip(dependent, base), relation=token.deprel, x=round((start + dependent) / 2), y=top - 4)
+
+
+def _tip(x: int, base: int) -> str:
+    return f"M{x - 3} {base - 6}h6l-3 6z"

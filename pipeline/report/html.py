@@ -1,0 +1,299 @@
+"""The report of a run: one HTML file that holds everything it shows and asks the network for nothing."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from concord.models.labels import OUTSIDE, split_label
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.document_rows import AnnotatedToken, TokenSentence, spaced
+from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.report.dependency_arcs import Tree, draw_tree
+from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, WholeDocument, measure_quality
+from concord.pipeline.storage.atomic_writes import store_faults, write_over
+from concord.pipeline.storage.paths import Place, staging_for
+
+REPORT_NAME = "report.html"
+SHOWN_SENTENCES = 60
+"""Of a whole document; the report says when there are more."""
+SHOWN_CHANGES = 20
+"""Kinds of change with examples; the rest is only counted."""
+CONTEXT_WORDS = 8
+"""Words shown on each side of an example."""
+_TEMPLATE = "report.html.j2"
+_COLOURS = 8
+
+
+def write_report(output: Place) -> Place:
+    """Write ``_run/report.html`` in one step, over an earlier one, and give its place.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+        IntegrityError: when the manifest cannot be read.
+        ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
+        StoreError: when there is no space.
+    """
+    run = output.absolute() / "_run"
+    content = render_report(measure_quality(output), stats=_read_json(run / "stats.json"))
+    path = run / REPORT_NAME
+    with store_faults(path):
+        write_over(path, content.encode("utf-8", "backslashreplace"), staging=staging_for(output.absolute()))
+    return path
+
+
+def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
+    """Give the report as HTML.
+
+    Args:
+        stats: the content of stats.json; what is missing in it is left out.
+    """
+    plan, manifest = quality.plan, quality.manifest
+    threshold = _threshold(plan)
+    # Shades are relative to the darkest word shown.
+    darkest = max((word.uncertainty for item in quality.uncertain_sentences for word in item.tokens), default=1.0)
+    return _template().render(
+        quality=quality,
+        manifest=manifest,
+        plan=plan,
+        collection=Path(plan.config.input).name or plan.config.input,
+        tagger=_component(plan.tagger),
+        parser=_component(plan.parser),
+        stages=_stages(stats),
+        threshold=threshold,
+        chart=_chart(quality.histogram, threshold),
+        near_ties=round(sum(shard.stats.get("near_ties", 0) for shard in manifest.shards)),
+        backed_off=backed_off(manifest.shards),
+        colours={kind.label: number % _COLOURS for number, kind in enumerate(quality.types)},
+        changes=[_change_view(change) for change in quality.changes[:SHOWN_CHANGES]],
+        other_changes=sum(change.count for change in quality.changes[SHOWN_CHANGES:]),
+        names=[_name_view(name) for name in quality.least_consistent],
+        uncertain=[_uncertain_view(sentence, darkest) for sentence in quality.uncertain_sentences],
+        documents=[_document_view(whole) for whole in quality.whole_documents],
+        outside=OUTSIDE,
+    )
+
+
+@cache
+def _template() -> Template:
+    # Every value is escaped; nothing is ever marked as safe.
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(count=_count, percent=_percent)
+    return environment.from_string(files("concord.pipeline.report").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
+
+
+def _count(value: int) -> str:
+    # Narrow no-break spaces: no language mistakes them for a decimal sign.
+    return f"{value:,}".replace(",", "\u202f")
+
+
+def _percent(share: float | None) -> str:
+    return "\u2013" if share is None else f"{100 * share:.1f}\u202f%"
+
+
+def _read_json(path: Place) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _threshold(plan: Plan) -> float | None:
+    """Give the nats above which stage two decided; None for a tagger of one stage or one that is gone."""
+    own = _read_json(Path(plan.tagger_folder) / "tagger.json").get("config", {}).get("threshold")
+    chosen = plan.config.tagger.threshold
+    return own if own is None or chosen is None else chosen
+
+
+def _component(identity: ComponentIdentity) -> str:
+    return f"{identity.name} {identity.version}" if identity.version else identity.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stage:
+    """How long a stage took, and how many words it did in a second."""
+
+    name: str
+    seconds: float
+    rate: int | None
+
+
+def _stages(stats: Mapping[str, Any]) -> list[_Stage]:
+    seconds = dict(stats.get("seconds", {}))
+    if "wall_seconds" in stats:
+        seconds["whole run"] = stats["wall_seconds"]
+    words = stats.get("words", 0)
+    return [
+        _Stage(name=name, seconds=taken, rate=round(words / taken) if taken > 0 and words else None)
+        for name, taken in seconds.items()
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Bar:
+    """Place and size in percent of the chart; the stretch in nats and its words."""
+
+    left: float
+    width: float
+    height: float
+    start: float
+    end: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chart:
+    """The histogram. Heights go by the logarithm, or the certain words would hide all others."""
+
+    bars: tuple[_Bar, ...]
+    across: tuple[tuple[float, str], ...]
+    up: tuple[tuple[float, str], ...]
+    threshold: float | None
+
+
+def _chart(histogram: Sequence[int], threshold: float | None) -> _Chart:
+    bins = 10 * max(1, math.ceil(len(histogram) / 10))
+    # One decade more than the highest bar needs at the foot: a single word is a bar, too.
+    decades = max(1, math.ceil(math.log10(max(histogram, default=1) + 1)))
+    full = bins * BIN_WIDTH
+    return _Chart(
+        bars=tuple(
+            _Bar(
+                left=100 * number / bins,
+                width=100 / bins,
+                height=100 * _log_height(count, decades),
+                start=number * BIN_WIDTH,
+                end=(number + 1) * BIN_WIDTH,
+                count=count,
+            )
+            for number, count in enumerate(histogram)
+            if count
+        ),
+        across=tuple((10 * tenth, f"{full * tenth / 10:.2f}") for tenth in range(0, 11, 2)),
+        up=tuple((100 * _log_height(10**power, decades), _count(10**power)) for power in range(decades + 1)),
+        threshold=100 * threshold / full if threshold is not None and 0 <= threshold <= full else None,
+    )
+
+
+def _log_height(count: int, decades: int) -> float:
+    foot = 0.5
+    return (math.log10(count) + foot) / (decades + foot)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Word:
+    """A word as it is shown; ``shade`` is 0..1."""
+
+    gap: str
+    text: str
+    note: str = ""
+    shade: float = 0.0
+    marked: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class _Segment:
+    """Words of one entity, or words outside; ``drafts`` are stage one's types where they are others."""
+
+    label: str = ""
+    words: list[_Word] = field(default_factory=list)
+    drafts: set[str] = field(default_factory=set)
+
+    @property
+    def was(self) -> str:
+        """What stage one had, or nothing where it had the same."""
+        return ", ".join(sorted(self.drafts))
+
+
+def _segments(tokens: Sequence[AnnotatedToken], words: Sequence[_Word]) -> list[_Segment]:
+    """Group a sentence's words by entity. One that a sentence before began may go on with ``I-``."""
+    segments: list[_Segment] = []
+    for token, word in zip(tokens, words, strict=True):
+        prefix, kind = split_label(token.label)
+        if prefix == "B" or not segments or segments[-1].label != kind:
+            segments.append(_Segment(label=kind))
+        segments[-1].words.append(word)
+        _, draft = split_label(token.draft)
+        if kind and draft != kind:
+            segments[-1].drafts.add(draft or OUTSIDE)
+    return segments
+
+
+def _plain_words(tokens: Sequence[AnnotatedToken]) -> list[_Word]:
+    return [_Word(gap=gap, text=text) for gap, text in spaced(tokens)]
+
+
+def _change_view(change: Change) -> dict[str, Any]:
+    return {"change": change, "examples": [_excerpt(*example) for example in change.examples]}
+
+
+def _excerpt(sentence: TokenSentence, position: int) -> dict[str, Any]:
+    start, end = max(0, position - CONTEXT_WORDS), min(len(sentence.tokens), position + CONTEXT_WORDS + 1)
+    words = [
+        _Word(gap=gap, text=text, marked=number == position)
+        for number, (gap, text) in enumerate(spaced(sentence.tokens[start:end]), start)
+    ]
+    return {
+        "sentence": sentence,
+        "words": words,
+        "cut_before": start > 0,
+        "cut_after": end < len(sentence.tokens),
+    }
+
+
+def _name_view(name: RecurringName) -> dict[str, Any]:
+    labels = sorted(name.labels.items(), key=lambda entry: (-entry[1], entry[0]))
+    return {"name": name.name, "doc_id": name.doc_id, "labels": labels, "total": sum(name.labels.values())}
+
+
+def _uncertain_view(sentence: TokenSentence, darkest: float) -> dict[str, Any]:
+    words = [
+        _Word(gap=gap, text=text, note=f"{token.uncertainty:.2f} nats", shade=round(token.uncertainty / darkest, 2))
+        for token, (gap, text) in zip(sentence.tokens, spaced(sentence.tokens), strict=True)
+    ]
+    return {
+        "sentence": sentence,
+        "segments": _segments(sentence.tokens, words),
+        "highest": max(token.uncertainty for token in sentence.tokens),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SentenceView:
+    """A sentence of a whole document, with its tree."""
+
+    number: int
+    segments: list[_Segment]
+    tree: Tree
+
+
+def _document_view(whole: WholeDocument) -> dict[str, Any]:
+    shown = whole.document.sentences[:SHOWN_SENTENCES]
+    return {
+        "row": whole.row,
+        "title": _title(whole.row["meta"]) or whole.row["doc_id"],
+        "sentences": [
+            _SentenceView(
+                number=sentence.sent_id + 1,
+                segments=_segments(sentence.tokens, _plain_words(sentence.tokens)),
+                tree=draw_tree(sentence.tokens),
+            )
+            for sentence in shown
+        ],
+        "more": len(whole.document.sentences) - len(shown),
+    }
+
+
+def _title(meta: str | None) -> str | None:
+    """Give the title among a record's other fields, if it has one."""
+    fields = json.loads(meta) if meta else None
+    title = fields.get("title") if isinstance(fields, dict) else None
+    return title if isinstance(title, str) and title.strip() else None

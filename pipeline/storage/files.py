@@ -1,0 +1,73 @@
+"""Input files, on a disk or behind a URL."""
+
+import hashlib
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from concord.pipeline.errors import InputError, StoreError
+from concord.pipeline.storage.atomic_writes import file_sha256
+from concord.pipeline.storage.remote_files import FileState, look, open_url
+from concord.pipeline.storage.urls import is_url
+
+# A file that is hashed is read to its end: asking for more at once spares turns.
+_HASHED_BYTES = 8 << 20
+
+
+def state_of(path: str) -> FileState:
+    """Look at a file.
+
+    Raises:
+        InputError: when it is none, or cannot be looked at.
+        StoreError: when its store fails.
+    """
+    if is_url(path):
+        found = look(path)
+        if found is None:
+            raise InputError(f"{path}: expected a file, found none; check that it is there")
+        return found
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if not S_ISREG(status.st_mode):
+        raise InputError(f"{path}: expected a regular file; take it out of the input")
+    return FileState(status.st_size, status.st_mtime_ns)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a file for reading, with a buffer.
+
+    Raises:
+        OSError, InputError, StoreError: when it cannot be opened; of a URL, reading raises the latter two as well.
+    """
+    return open_url(path) if is_url(path) else Path(path).open("rb")
+
+
+def arrow_file(path: str) -> Any:
+    """Open a file for Arrow; raises as ``open_file`` does."""
+    return pa.PythonFile(open_url(path), mode="r") if is_url(path) else pa.OSFile(path)
+
+
+def sha256_of(path: str) -> str:
+    """Hash a file's bytes; hex.
+
+    Raises:
+        InputError, StoreError: when it cannot be read.
+    """
+    try:
+        if not is_url(path):
+            return file_sha256(Path(path))
+        with open_url(path, read_bytes=_HASHED_BYTES) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str, error: OSError) -> InputError | StoreError:
+    """Give the error that explains why a file cannot be read."""
+    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+        return InputError(f"{path}: cannot be read ({error.strerror}); check that it is there and may be read")
+    return StoreError(f"{path}: reading failed ({error}); the same command may be tried again")

@@ -1,0 +1,112 @@
+"""Parses as tables: those of earlier generations, and those that one worker hands over to another."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import pyarrow as pa
+
+from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord, ParsePlace
+from concord.pipeline.output.document_rows import read_part
+from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.schema import SCHEMAS
+
+_COLUMNS = {
+    "documents": ("doc_id", "text_sha256", "n_sentences", "n_tokens"),
+    "sentences": ("n_tokens", "continues"),
+    "tokens": ("start_char", "end_char", "text", "word", "lemma", "upos", "xpos", "feats", "head", "deprel"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where a document's rows begin and end in the tables of sentences and tokens."""
+
+    text_sha256: str
+    sentences: slice
+    tokens: slice
+
+
+class Parses:
+    """The parses in the tables of some documents, their sentences and their words."""
+
+    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
+        """Take tables as ``parse_tables`` gives them; further columns and tables do no harm."""
+        documents, sentences, tokens = (
+            [tables[name].column(column).to_pylist() for column in columns] for name, columns in _COLUMNS.items()
+        )
+        self._sentences = list(zip(*sentences, strict=True))
+        self._words = tokens
+        self._rows: dict[str, _Rows] = {}
+        sentence = token = 0
+        for doc_id, digest, n_sentences, n_tokens in zip(*documents, strict=True):
+            self._rows[doc_id] = _Rows(digest, slice(sentence, sentence + n_sentences), slice(token, token + n_tokens))
+            sentence, token = sentence + n_sentences, token + n_tokens
+
+    def find(self, document: Document) -> ParsedDocument | None:
+        """Give a document's parse, unless none is here or it is of another text."""
+        rows = self._rows.get(document.doc_id)
+        if rows is None or rows.text_sha256 != _digest(document):
+            return None
+        words = zip(*(column[rows.tokens] for column in self._words), strict=True)
+        sentences = tuple(
+            ParsedSentence(words=tuple(ParsedWord(*next(words)) for _ in range(length)), continues=continues)
+            for length, continues in self._sentences[rows.sentences]
+        )
+        return ParsedDocument(document=document, sentences=sentences)
+
+
+class StoredParses:
+    """The parses that some committed shards hold, by document."""
+
+    def __init__(self, folder: RunFolder, places: Sequence[ParsePlace]) -> None:
+        """Read the shards.
+
+        Raises:
+            IntegrityError: when a commit or part is gone or cannot be read.
+        """
+        self._shards = [Parses(_stored_tables(folder, place)) for place in places]
+
+    def find(self, document: Document) -> ParsedDocument | None:
+        """Give a document's parse, unless none stands or it is of another text."""
+        for shard in self._shards:
+            found = shard.find(document)
+            if found is not None:
+                return found
+        return None
+
+
+def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
+    """Give the tables that ``Parses`` reads.
+
+    Raises:
+        ValueError: for text that cannot be written (UnicodeEncodeError for a lone surrogate).
+    """
+    sentences = [sentence for document in parsed for sentence in document.sentences]
+    words = [word for sentence in sentences for word in sentence.words]
+    values = {
+        "documents": {
+            "doc_id": [document.document.doc_id for document in parsed],
+            "text_sha256": [_digest(document.document) for document in parsed],
+            "n_sentences": [len(document.sentences) for document in parsed],
+            "n_tokens": [sum(len(sentence.words) for sentence in document.sentences) for document in parsed],
+        },
+        "sentences": {
+            "n_tokens": [len(sentence.words) for sentence in sentences],
+            "continues": [sentence.continues for sentence in sentences],
+        },
+        "tokens": {name: [getattr(word, name) for word in words] for name in _COLUMNS["tokens"]},
+    }
+    return {
+        name: pa.table(values[name], schema=pa.schema([SCHEMAS[name].field(column) for column in columns]))
+        for name, columns in _COLUMNS.items()
+    }
+
+
+def _stored_tables(folder: RunFolder, place: ParsePlace) -> dict[str, pa.Table]:
+    report = folder.built_on(place.shard, generation=place.generation)
+    return {name: read_part(folder.output / report.files[name].path, columns) for name, columns in _COLUMNS.items()}
+
+
+def _digest(document: Document) -> str:
+    return sha256(document.text.encode()).hexdigest()

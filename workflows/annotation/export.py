@@ -1,0 +1,69 @@
+"""Annotated collections for other tools."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from concord.pipeline.exports.document_ids import read_ids
+from concord.pipeline.exports.export import ExportForm, ExportReport, export
+from concord.pipeline.exports.label_studio import labeling_config
+from concord.pipeline.exports.review_queue import ReviewReport
+from concord.pipeline.storage.paths import Place
+from concord.workflows.console import Answer, counted, near
+
+LEFT_OUT = 3
+
+
+def run(output: Place, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
+    """Export a collection; documents whose texts are gone end with exit code 3.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+        ConfigError: when the destination cannot be taken, or spaCy is missing.
+        InputError: when an input file is gone, or the list of ids cannot be read.
+        IntegrityError: when a part of the collection is broken.
+        StoreError: when there is no space.
+    """
+    chosen = None if ids is None else read_ids(ids)
+    with tqdm(unit="document", disable=not sys.stderr.isatty(), leave=False) as bar:
+        report = export(output, destination, to=to, ids=chosen, limit=limit, on_document=bar.update)
+    return written(report, destination, to=to, lines=[*_lines(report, destination)])
+
+
+def written(report: ExportReport | ReviewReport, destination: Path, *, to: ExportForm, lines: Sequence[str]) -> Answer:
+    """Give the answer about what was written.
+
+    Args:
+        lines: what people are told first.
+    """
+    values = asdict(report) | {
+        "destination": str(destination.absolute()),
+        "errors": None if report.errors is None else str(report.errors.absolute()),
+    }
+    told = [*lines]
+    if report.errors is not None:
+        told.append(
+            f"{counted(report.left_out, 'document')} left out, whose text is not what was annotated; see "
+            f"{near(report.errors)}, and annotate again"
+        )
+    if to == "label-studio":
+        values["labeling_config"] = labeling_config(report.labels)
+        told += ["", "Labeling interface:", values["labeling_config"]]
+    return Answer(values=values, text="\n".join(told), exit_code=LEFT_OUT if report.errors is not None else 0)
+
+
+def _lines(report: ExportReport, destination: Path) -> Iterator[str]:
+    yield (
+        f"{near(destination)}: {counted(report.documents, 'document')}, {counted(report.sentences, 'sentence')}, "
+        f"{counted(report.words, 'word')}, {report.entities:,} entities"
+    )
+    if report.wordless:
+        yield f"{counted(report.wordless, 'document')} without a word, which CoNLL-U cannot hold"
+    if report.dead_letters:
+        yield f"{counted(report.dead_letters, 'dead letter')} of the collection: never annotated, not exported"
+    if report.unknown:
+        shown = ", ".join(map(repr, report.unknown[:3])) + (", ..." if len(report.unknown) > 3 else "")
+        yield f"{counted(len(report.unknown), 'id')} asked for that the collection does not hold: {shown}"

@@ -1,0 +1,79 @@
+"""How far a run is, on stderr: a bar on a terminal, a line now and then in a log."""
+
+import sys
+import time
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+from concord.pipeline.annotate import Progress
+from concord.workflows.console import note
+
+LINE_SECONDS = 10.0
+
+
+class RunProgress:
+    """Shows the progress of one annotation run; call it with each Progress."""
+
+    def __init__(self, *, terminal: bool | None = None) -> None:
+        """Begin.
+
+        Args:
+            terminal: whether to draw a bar; asks stderr if None.
+        """
+        self._terminal = sys.stderr.isatty() if terminal is None else terminal
+        self._bar: tqdm[None] | None = None
+        self._last_line = time.monotonic()
+        self._begun: tuple[float, int] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show how far the run is."""
+        if self._terminal:
+            self._draw(progress)
+            return
+        now = time.monotonic()
+        if self._begun is None:
+            # Records of an earlier call must not count into this call's speed.
+            self._begun = (now, progress.read_done)
+        if now - self._last_line >= LINE_SECONDS or progress.shards_done == progress.shards:
+            self._last_line = now
+            note(_line(progress) + _pace(progress, begun=self._begun, now=now))
+
+    def _draw(self, progress: Progress) -> None:
+        if self._bar is None:
+            # Records of an earlier call must not count into this call's speed.
+            self._bar = tqdm(
+                total=progress.read, initial=progress.read_done, unit="record", desc="annotate", file=sys.stderr
+            )
+        self._bar.update(progress.read_done - self._bar.n)
+        self._bar.set_postfix_str(f"shard {progress.shards_done}/{progress.shards}")
+
+
+def _line(progress: Progress) -> str:
+    share = f" ({progress.read_done / progress.read:.0%})" if progress.read else ""
+    return (
+        f"{progress.read_done:,} of {progress.read:,} records{share}, "
+        f"{progress.shards_done:,} of {progress.shards:,} shards"
+    )
+
+
+def _pace(progress: Progress, *, begun: tuple[float, int], now: float) -> str:
+    """Write this call's mean speed and the time that the rest takes at that speed; nothing before there is one."""
+    start, before = begun
+    done = progress.read_done - before
+    if not done or now <= start:
+        return ""
+    rate = done / (now - start)
+    left = timedelta(seconds=round((progress.read - progress.read_done) / rate))
+    return f"; {rate:,.1f} records/s, {left} left"

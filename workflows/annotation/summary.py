@@ -1,0 +1,194 @@
+"""What a finished run prints: the first thing that anybody sees of it."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.output_folder import Manifest
+from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.storage.paths import Place, readable
+from concord.workflows.console import counted, indented, near, near_source, table
+
+STAGES = ("read", "parse", "tag", "write")
+LEAST_SECONDS = 0.1
+"""A stage that took less has no rate worth a line."""
+SHOWN_LETTERS = 3
+LETTER_WIDTH = 160
+SHOWN_NAMES = 5
+MOST_ENTITIES = 1_000_000
+"""In a larger collection the names are left to the report."""
+
+
+def equation(values: Mapping[str, Any]) -> str:
+    """Write the equation that every run must fulfil."""
+    return (
+        f"{values['read']:,} read = {values['annotated']:,} annotated + {values['unchanged']:,} unchanged "
+        f"+ {counted(values['dead_letters'], 'dead letter')}"
+    )
+
+
+def total_counts(manifest: Manifest) -> dict[str, int]:
+    """Add up what the shards of a finished run have counted."""
+    counts: Counter[str] = Counter()
+    for shard in manifest.shards:
+        counts.update({key: int(value) for key, value in shard.stats.items()})
+    return dict(sorted(counts.items()))
+
+
+def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manifest: Manifest) -> str:
+    """Say what a run did, what it found, and where to look further."""
+    outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters")}
+    parts = [
+        equation(outcome),
+        "\n".join(describe_changes(report)) if plan.generation else "",
+        _dead_letters(report, config, manifest),
+        _backed_off(manifest),
+        _work_done(report),
+        _replaced(report),
+        _found(report, manifest),
+        _places(report, plan),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def describe_changes(report: RunReport) -> list[str]:
+    """Say how the input differs from what stood, and why documents that stood are done again."""
+    found = report.changes
+    told = {
+        "new": found.new,
+        "dead letters tried again": found.retried,
+        "changed": found.changed,
+        "moved or renamed": found.moved,
+        "removed": found.removed,
+        "to be tagged again": found.again,
+        "small shards put together": found.compacted,
+    }
+    lines = [", ".join(f"{count:,} {name}" for name, count in told.items() if count) or "nothing has changed"]
+    if found.parsed:
+        lines.append(f"the parses of {found.parsed:,} stand and are used again")
+    return [*lines, *(f"because {reason}" for reason in report.reasons)]
+
+
+def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest) -> str:
+    if not report.dead_letters:
+        return ""
+    parts = [report.output / part.path for part in manifest.files("errors")]
+    lines = [_letter_line(row) for row, _ in zip(_rows(parts), range(SHOWN_LETTERS), strict=False)]
+    if report.dead_letters > len(lines):
+        lines.append(f"{report.dead_letters - len(lines):,} more in {near(report.output / 'errors')}")
+    if report.exit_code:
+        lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {report.read:,} (max_dead_letters)")
+    return f"{counted(report.dead_letters, 'dead letter')}\n" + indented("\n".join(lines))
+
+
+def _backed_off(manifest: Manifest) -> str:
+    found = backed_off(manifest.shards)
+    if not found:
+        return ""
+    lines = [f"{name} {step.told}" for name, step in found.items()][:SHOWN_LETTERS]
+    if len(found) > len(lines):
+        lines.append(f"{len(found) - len(lines):,} more, see concord status")
+    told = f"{counted(len(found), 'shard')} had to back off, and may differ in bytes from an undisturbed run's"
+    return f"{told}\n" + indented("\n".join(lines))
+
+
+def _rows(parts: Sequence[Place]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        yield from pq.read_table(readable(part)).to_pylist()
+
+
+def _letter_line(row: Mapping[str, Any]) -> str:
+    uri, message = row["source_uri"], row["message"]
+    place = near_source(uri)
+    told = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {row['position']}: {message}"
+    return shorten(f"{row['stage']}: {told}", LETTER_WIDTH, placeholder=" ...")
+
+
+_CAUSES = {"worker_died": "died", "time_limit": "took too long", "memory": "held too much memory"}
+
+
+def _replaced(report: RunReport) -> str:
+    if not report.replaced:
+        return ""
+    causes = ", ".join(f"{count:,} {_CAUSES[cause]}" for cause, count in report.replaced.items())
+    return f"{counted(sum(report.replaced.values()), 'worker')} replaced: {causes}"
+
+
+def _work_done(report: RunReport) -> str:
+    new = report.shards - report.done_before
+    if not new:
+        return f"nothing was left to do: {counted(report.read, 'record')} committed before"
+    taken = {stage: report.seconds.get(stage, 0.0) for stage in STAGES} | {"run": report.wall_seconds}
+    rows = [
+        (stage, f"{seconds:.1f} s", f"{report.words / seconds:,.0f} words/s")
+        for stage, seconds in taken.items()
+        if seconds >= LEAST_SECONDS
+    ]
+    before = f"; {report.done_before:,} committed before" if report.done_before else ""
+    return f"{report.words:,} words in {counted(new, 'shard')}{before}\n{indented(table(rows, right=(1, 2)))}"
+
+
+def _found(report: RunReport, manifest: Manifest) -> str:
+    counts = total_counts(manifest)
+    kinds = {key.partition(".")[2]: count for key, count in counts.items() if key.startswith("entities.")}
+    names = _frequent_names(report, manifest) if counts["entities"] <= MOST_ENTITIES else {}
+    rows = [
+        (kind, count, ", ".join(f"{name} {times:,}" for name, times in names.get(kind, ())))
+        for kind, count in sorted(kinds.items(), key=lambda item: -item[1])
+    ]
+    head = (
+        f"{counts['entities']:,} entities in {counted(counts['documents'], 'document')}, "
+        f"{counted(counts['sentences'], 'sentence')}, {counted(counts['tokens'], 'word')}"
+    )
+    lines = [head, *([indented(table(rows))] if rows else [])]
+    if counts["refined_tokens"]:
+        lines.append(
+            f"  stage two looked again at {counted(counts['refined_tokens'], 'uncertain word')} "
+            f"and changed {counts['changed_tokens']:,}"
+        )
+    if compared := counts.get("bf16.compared_tokens"):
+        changed = counts["bf16.changed_tokens"]
+        lines.append(
+            f"  bf16 changed {changed:,} of {compared:,} labels that were compared with fp32 ({changed / compared:.3%})"
+        )
+    return "\n".join(lines)
+
+
+def _frequent_names(report: RunReport, manifest: Manifest) -> dict[str, list[tuple[str, int]]]:
+    """Give the most frequent names of each type, of equals the first in the alphabet."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for part in manifest.files("entities"):
+        columns = pq.read_table(readable(report.output / part.path), columns=["label", "text"])
+        for group in columns.group_by(["label", "text"]).aggregate([([], "count_all")]).to_pylist():
+            counts[group["label"], " ".join(group["text"].split())] += group["count_all"]
+    frequent: dict[str, list[tuple[str, int]]] = {}
+    for (kind, name), times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if len(frequent.setdefault(kind, [])) < SHOWN_NAMES:
+            frequent[kind].append((name, times))
+    return frequent
+
+
+def _places(report: RunReport, plan: Plan) -> str:
+    output = near(report.output)
+    rows = [
+        ("parser", component(plan.parser)),
+        ("tagger", component(plan.tagger)),
+        ("report", str(near(report.report)) if report.report is not None else f"concord report {output}"),
+        ("tables", f"{output}/{{documents,sentences,tokens,entities,errors}}/*.parquet"),
+        ("look", f"python -c \"import pandas; print(pandas.read_parquet('{output}/entities'))\""),
+        ("check", f"concord verify {output}"),
+    ]
+    return table(rows)
+
+
+def component(identity: ComponentIdentity) -> str:
+    """Name a parser or tagger by name, version and the head of its digest."""
+    version = f" version {identity.version}" if identity.version else ""
+    return f"{identity.name}{version}, {identity.digest[:12]}"

@@ -1,0 +1,103 @@
+"""What a registered bundle is made of: its files with their sha256, and the parser that it works with."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from concord.models.checkpoint import CONFIG_NAME, ENCODER_NAME, ModelLoadError, tagger_digest
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.errors import ModelError
+from concord.pipeline.output.schema import component_signature
+from concord.pipeline.parsing.stanza_parser import parser_identity
+
+MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
+# A bundle's folder may hold what is none of its business; nothing that can be executed goes along.
+_DATA_SUFFIXES = {".json", ".safetensors", ".md", ".txt"}
+
+
+def pack_bundle(bundle: Path, folder: Path) -> None:
+    """Copy a bundle's files into a new folder and write their manifest beside them.
+
+    Raises:
+        ModelError: when the bundle is not whole, or the parser that it works with is not installed.
+    """
+    files = sorted(path.relative_to(bundle).as_posix() for path in _data_files(bundle))
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(bundle / name, folder / name)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "digest": bundle_digest(folder),
+        "parser": _parser(folder),
+        "files": {name: _sha256(folder / name) for name in files},
+    }
+    (folder / MANIFEST_NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def check_bundle(folder: Path) -> dict[str, Any]:
+    """Compare a packed bundle with its manifest, and give the manifest.
+
+    Raises:
+        ModelError: naming the file that is missing, strange or not what was registered.
+    """
+    manifest = _read(folder / MANIFEST_NAME)
+    expected = manifest["files"]
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST_NAME}
+    for name in sorted(found - set(expected)):
+        raise ModelError(f"{folder / name}: not in {MANIFEST_NAME}; the files are not what was registered")
+    for name, digest in expected.items():
+        actual = _sha256(folder / name) if name in found else "no file"
+        if actual != digest:
+            raise ModelError(
+                f"{folder / name}: expected the sha256 {digest[:12]} of {MANIFEST_NAME}, got {actual[:12]}; "
+                "the files are not what was registered"
+            )
+    return manifest
+
+
+def bundle_digest(folder: Path) -> str:
+    """Give the digest of a bundle (concord.models.checkpoint.tagger_digest).
+
+    Raises:
+        ModelError: when a file is missing.
+    """
+    try:
+        return tagger_digest(folder)
+    except ModelLoadError as error:
+        raise ModelError(str(error)) from error
+
+
+def _data_files(bundle: Path) -> Iterator[Path]:
+    for path in bundle.glob("*"):
+        # A bundle that was fetched has a manifest of before.
+        if path.is_file() and path.suffix in _DATA_SUFFIXES and path.name != MANIFEST_NAME:
+            yield path
+    yield from (path for path in (bundle / ENCODER_NAME).rglob("*") if path.is_file())
+
+
+def _parser(folder: Path) -> str:
+    """Give the signature of the parser whose trees a tagger learned from; of the embedded one if it reads none."""
+    trees = json.loads((folder / CONFIG_NAME).read_bytes()).get("trees")
+    # Trees of a gold corpus have a name but no parser.
+    if isinstance(trees, str) and "@" in trees:
+        return trees
+    return component_signature(parser_identity(ParserConfig()))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: expected the manifest of a registered bundle: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
+        raise ModelError(f"{path}: expected format_version {FORMAT_VERSION}; register the bundle again")
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,252 @@
+"""Is tagger B better than tagger A on these corpora? The answer with its evidence, as values, table and page."""
+
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.breakdown import known_names
+from concord.models.evaluation.metrics import entity_spans, word_spans
+from concord.models.tagger import Tagger
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.errors import InputError
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.storage.atomic_writes import store_faults, write_over
+from concord.workflows.comparison.paired_tests import (
+    DocumentChange,
+    DocumentLabels,
+    Line,
+    Procedure,
+    changed_documents,
+    compare_labels,
+    sentence_of,
+)
+from concord.workflows.comparison.slices import Slice, check_filled, slices_by_span
+from concord.workflows.console import Answer, counted, table
+from concord.workflows.training.corpora import (
+    Documents,
+    gold_format,
+    read_corpora,
+    read_documents,
+    relabelled,
+    without_labels,
+)
+from concord.workflows.training.evaluate import check_gold, load
+
+LISTED_CHANGES = 20
+VERSIONS = ("concord", "torch", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompareJob:
+    """Which taggers to compare on what.
+
+    Attributes:
+        first, second: A and B.
+        labels: entity type -> the type to compare by, of the corpora and of both taggers, None for no entity; token
+            labels are renamed likewise.
+        form: where the corpora have their labels.
+        train: corpora that say which names are seen, for slices that ask for it.
+    """
+
+    first: ResolvedTagger
+    second: ResolvedTagger
+    data: Sequence[str]
+    slices: Sequence[Slice] = ()
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    form: GoldFormat = field(default_factory=GoldFormat)
+    train: Sequence[str] = ()
+    procedure: Procedure = field(default_factory=Procedure)
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What came out.
+
+    Attributes:
+        documents: with gold labels.
+        first, second: the labels that A and B gave.
+        measure: what the scores are: ``F1`` or ``accuracy``.
+        unit: what is swapped and drawn as a whole: ``document``, or ``sentence`` where no corpus has documents.
+        lines: the whole comes first.
+        changes: of the documents in which one is right where the other is wrong, most changes first.
+    """
+
+    documents: Sequence[GoldDocument]
+    first: DocumentLabels
+    second: DocumentLabels
+    measure: str
+    unit: str
+    lines: Sequence[Line]
+    changes: Sequence[DocumentChange]
+
+    @property
+    def verdict(self) -> str:
+        """The answer in one sentence."""
+        return sentence_of(self.lines[0], unit=self.measure)
+
+
+def run(job: CompareJob, *, output: Path | None = None) -> Answer:
+    """Compare two taggers, and write the page if it has a place.
+
+    Raises:
+        ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
+        ModelError: when one does not load.
+        InputError: when a corpus cannot be read or holds no name, or a slice is empty.
+        StoreError: when there is no space for the page.
+    """
+    comparison = compare(job)
+    values = evidence(job, comparison)
+    if output is not None:
+        from concord.workflows.comparison.page import render_page
+
+        page = render_page(job, comparison)
+        with store_faults(output):
+            write_over(output, page.encode("utf-8", "backslashreplace"), staging=output.parent)
+        values["report"] = str(output)
+    return Answer(values=values, text=_describe(job, comparison))
+
+
+def compare(job: CompareJob) -> Comparison:
+    """Label the corpora with both taggers and test them against each other; errors are those of ``run``."""
+    taggers = [load(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
+    _check_comparable(*taggers, labels=job.labels)
+    tokens = taggers[0].vocabulary.scheme == "TOKENS"
+    read = word_spans if tokens else entity_spans
+    form = gold_format(job.form, taggers[0].vocabulary.scheme)
+    trees = any(tagger.needs_trees for tagger in taggers)
+    documents = read_documents(job.data, labels=job.labels, form=form, trees=trees)
+    sentences = [list(document.sentences) for document in documents]
+    for tagger in taggers:
+        check_gold(tagger, sentences, job.data)
+    if not any(read(sentence.labels or ()) for document in sentences for sentence in document):
+        raise InputError(f"{', '.join(job.data)}: expected a corpus with names to compare by, got none")
+    known = None
+    if job.train:
+        train = read_corpora(job.train, labels=job.labels, form=form)
+        known = known_names((sentence for document in train for sentence in document), read=read)
+    slices = slices_by_span(job.slices, documents, known)
+    check_filled(job.slices, documents, slices, read=read)
+    first, second = (_label(tagger, sentences, job.labels) for tagger in taggers)
+    return Comparison(
+        documents=documents,
+        first=first,
+        second=second,
+        measure="accuracy" if tokens else "F1",
+        unit="sentence" if all(document.name is None for document in documents) else "document",
+        lines=compare_labels(documents, first, second, procedure=job.procedure, slices=slices, tokens=tokens),
+        changes=changed_documents(documents, first, second, tokens=tokens),
+    )
+
+
+def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
+    """Give what was found and what it rests on, as plain values.
+
+    Digests name taggers and data; the same taggers, data, procedure and versions give the same values again.
+    """
+    documents, lines = comparison.documents, comparison.lines
+    return {
+        "verdict": comparison.verdict,
+        "first": _identity(job.first),
+        "second": _identity(job.second),
+        "data": [{"path": path, "sha256": file_sha256(Path(path))} for path in job.data],
+        "train": [{"path": path, "sha256": file_sha256(Path(path))} for path in job.train],
+        "labels": dict(job.labels),
+        "unit": comparison.unit,
+        "units": len(documents),
+        "sentences": sum(len(document.sentences) for document in documents),
+        "measure": comparison.measure,
+        **asdict(job.procedure),
+        "lines": [asdict(line) for line in lines],
+        "changes": [
+            {**asdict(change), "name": documents[change.number].name} for change in comparison.changes[:LISTED_CHANGES]
+        ],
+        "changed": len(comparison.changes),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}},
+    }
+
+
+def file_sha256(path: Path) -> str:
+    """Give the sha256 of a file, in hex.
+
+    Raises:
+        InputError: when it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: expected a readable file: {error.strerror}") from error
+
+
+def _identity(tagger: ResolvedTagger) -> dict[str, str | None]:
+    return {"name": tagger.name, "version": tagger.version, "digest": tagger.digest}
+
+
+def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str | None]) -> None:
+    tokens = [tagger.vocabulary.scheme == "TOKENS" for tagger in (first, second)]
+    if tokens[0] != tokens[1]:
+        raise ConfigError("A and B: expected two taggers of entities or two of token labels, got one of each")
+    if tokens[0]:
+        return
+    kinds = [{labels.get(kind, kind) for kind in tagger.entity_types} - {None} for tagger in (first, second)]
+    if kinds[0] != kinds[1]:
+        known = [", ".join(sorted(filter(None, found))) or "none" for found in kinds]
+        raise ConfigError(
+            f"A knows {known[0]}, B knows {known[1]}: expected the same types on both sides; "
+            "--labels GPE=LOC,MISC= maps or drops types of the corpus and of both taggers"
+        )
+
+
+def _label(tagger: Tagger, documents: Documents, labels: Mapping[str, str | None]) -> DocumentLabels:
+    """Label documents without looking at the gold, in the types to compare by."""
+    predicted = tagger.predict_documents(without_labels(documents))
+    scheme = tagger.vocabulary.scheme
+    given = [
+        [
+            Sentence(words=sentence.words, labels=prediction.labels)
+            for sentence, prediction in zip(document, predictions, strict=True)
+        ]
+        for document, predictions in zip(documents, predicted, strict=True)
+    ]
+    mapped = [relabelled(document, labels, scheme=scheme) for document in given] if labels else given
+    return [[sentence.labels or () for sentence in document] for document in mapped]
+
+
+def _describe(job: CompareJob, comparison: Comparison) -> str:
+    size = counted(len(comparison.documents), comparison.unit)
+    swapped = "" if comparison.unit == "document" else "; the corpora have no documents, so each sentence is one"
+    header = ("", "A", "B", "B - A", "from", "to", "p", "Holm", "could show", f"{comparison.unit}s differ")
+    return "\n".join(
+        [
+            f"A  {describe_tagger(job.first)}",
+            f"B  {describe_tagger(job.second)}",
+            f"on {', '.join(job.data)}: {size}{swapped}",
+            "",
+            comparison.verdict,
+            "",
+            table([_row(line) for line in comparison.lines], header=header, right=range(1, len(header))),
+            "",
+            f"{100 * (1 - job.procedure.alpha):g} % intervals; p of {job.procedure.rounds:,} paired randomisations; "
+            f"Holm's correction over {counted(len(comparison.lines), 'line')}",
+        ]
+    )
+
+
+def describe_tagger(tagger: ResolvedTagger) -> str:
+    """Name a tagger by name, version and the beginning of its digest."""
+    return " ".join(filter(None, (tagger.name, tagger.version and f"version {tagger.version}", tagger.digest[:12])))
+
+
+def _row(line: Line) -> tuple[object, ...]:
+    found = line.difference
+    signed = tuple(f"{value:+.2f}" for value in (found.mean, found.low, found.high))
+    return (line.name, line.first, line.second, *signed, f"{line.p:.4f}", f"{line.corrected:.4f}",
+            line.detectable, line.differing)  # fmt: skip

@@ -1,0 +1,158 @@
+"""The page of a comparison: one HTML file that holds everything it shows and asks the network for nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.metrics import entity_spans
+from concord.workflows.comparison.compare import CompareJob, Comparison, describe_tagger
+from concord.workflows.comparison.paired_tests import DocumentChange, Line, sentence_of
+from concord.workflows.reports.templates import COLOURS, template
+
+SHOWN_DOCUMENTS = 12
+SHOWN_SENTENCES = 8
+"""Of one document; the page says when more differ."""
+_TEMPLATE = "comparison.html.j2"
+_TICKS = 8
+
+
+def render_page(job: CompareJob, comparison: Comparison) -> str:
+    """Give the page as HTML."""
+    shown = comparison.changes[:SHOWN_DOCUMENTS]
+    return template(_TEMPLATE).render(
+        job=job,
+        comparison=comparison,
+        first=describe_tagger(job.first),
+        second=describe_tagger(job.second),
+        level=100 * (1 - job.procedure.alpha),
+        chart=_chart(comparison.lines),
+        says=[sentence_of(line, unit=comparison.measure) for line in comparison.lines],
+        gains=_gains(comparison),
+        colours={kind: number % COLOURS for number, kind in enumerate(_entity_types(comparison))},
+        documents=[_document_view(change, comparison) for change in shown],
+        more=len(comparison.changes) - len(shown),
+    )
+
+
+def _entity_types(comparison: Comparison) -> list[str]:
+    if comparison.measure == "accuracy":
+        return []
+    gold = [[sentence.labels or () for sentence in document.sentences] for document in comparison.documents]
+    sides = (gold, comparison.first, comparison.second)
+    return sorted({span.label for side in sides for labels in side for own in labels for span in entity_spans(own)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A line of the chart, in percent of its width."""
+
+    line: Line
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chart:
+    """Differences with their intervals; ``zero`` and the ticks are in percent of the width."""
+
+    rows: tuple[_Row, ...]
+    zero: float
+    ticks: tuple[tuple[float, str], ...]
+
+
+def _chart(lines: Sequence[Line]) -> _Chart:
+    ends = [end for line in lines for end in (line.difference.low, line.difference.high, line.difference.mean)]
+    left, right = min(0.0, *ends), max(0.0, *ends)
+    step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if (right - left) / step <= _TICKS)
+    first, last = int(left // step), -int(-right // step)
+    left, right = first * step, max(last, first + 1) * step
+
+    def place(value: float) -> float:
+        return 100 * (value - left) / (right - left)
+
+    return _Chart(
+        rows=tuple(
+            _Row(
+                line=line,
+                low=place(line.difference.low),
+                mean=place(line.difference.mean),
+                high=place(line.difference.high),
+            )
+            for line in lines
+        ),
+        zero=place(0.0),
+        ticks=tuple((place(tick * step), f"{tick * step:+.2g}") for tick in range(first, max(last, first + 1) + 1)),
+    )
+
+
+def _gains(comparison: Comparison) -> dict[str, int]:
+    """Count the documents in which B has more right than A, as much, or less."""
+    nets = [change.fixed - change.broken for change in comparison.changes]
+    better, worse = sum(net > 0 for net in nets), sum(net < 0 for net in nets)
+    return {"better": better, "even": len(comparison.documents) - better - worse, "worse": worse}
+
+
+@dataclass(kw_only=True, slots=True)
+class _Segment:
+    """Words of one entity, or words outside; token labels are segments of one word."""
+
+    label: str
+    words: list[str]
+    wrong: bool = False
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def _document_view(change: DocumentChange, comparison: Comparison) -> dict[str, Any]:
+    document = comparison.documents[change.number]
+    first, second = comparison.first[change.number], comparison.second[change.number]
+    differing = [place for place in range(len(document.sentences)) if tuple(first[place]) != tuple(second[place])]
+    segments = _segments if comparison.measure == "F1" else _labelled_words
+    return {
+        "change": change,
+        "title": document.name or f"{comparison.unit} {change.number + 1}",
+        "sentences": [
+            {
+                "number": place + 1,
+                "sides": [
+                    (side, segments(document.sentences[place], labels))
+                    for side, labels in (
+                        ("gold", document.sentences[place].labels or ()),
+                        ("A", first[place]),
+                        ("B", second[place]),
+                    )
+                ],
+            }
+            for place in differing[:SHOWN_SENTENCES]
+        ],
+        "more": len(differing[SHOWN_SENTENCES:]),
+    }
+
+
+def _segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
+    """Part a sentence into names, each right or wrong, and what stands between them."""
+    gold = set(entity_spans(sentence.labels or ()))
+    segments: list[_Segment] = []
+    place = 0
+    for span in entity_spans(labels):
+        if span.start > place:
+            segments.append(_Segment(label="", words=list(sentence.words[place : span.start])))
+        words = list(sentence.words[span.start : span.end])
+        segments.append(_Segment(label=span.label, words=words, wrong=span not in gold))
+        place = span.end
+    if place < len(sentence.words):
+        segments.append(_Segment(label="", words=list(sentence.words[place:])))
+    return segments
+
+
+def _labelled_words(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
+    """Give every word whose label is wrong with it, and the others plain."""
+    rows = zip(sentence.words, sentence.labels or (), labels, strict=True)
+    return [
+        _Segment(label=label if label != wanted else "", words=[word], wrong=label != wanted)
+        for word, wanted, label in rows
+    ]

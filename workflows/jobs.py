@@ -1,0 +1,331 @@
+"""The job files: YAML read strictly, overridden by ``--set``, paths made absolute.
+
+One file is one job. A path in it is relative to the folder the command is started from (the checkout, as a
+rule) and becomes absolute when the job is read: a worker has another working directory.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from concord.models.config import Config, ConfigError
+from concord.pipeline.config import AnnotateConfig, ParserConfig
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.storage.urls import check_url, is_url
+
+
+class DataConfig(GoldFormat):
+    """The gold corpora of a training: ``.conllu`` or ``.conll`` files, each also as ``.gz`` or ``.zst``.
+
+    A tagger learns entities unless its scheme is ``TOKENS``; then it learns labels of single words, such as the parts
+    of speech that ``label_column`` names.
+    """
+
+    train: list[str]
+    """Read one after the other."""
+    dev: str
+    """Chooses the best epoch and the threshold; nothing else ever does."""
+    test: str | None = None
+    """Scored once, by the chosen model, and only reported."""
+    labels: dict[str, str | None] = Field(default_factory=dict)
+    """Entity type of the corpora -> type to learn; null makes it no entity. Types not named stay. Token labels
+    are renamed likewise."""
+    vectors: str | None = None
+    """Pretrained word vectors, a text file of GloVe, word2vec or fastText; none are needed."""
+
+
+class ProfileConfig(Config):
+    """One size of a tagger with its training, written out whole."""
+
+    model: dict[str, Any]
+    """The tagger's own configuration; its class in models/taggers checks the keys."""
+    fit: dict[str, Any] = Field(default_factory=dict)
+    """The training's configuration; models/training/fit.py checks the keys."""
+
+
+class TrainConfig(Config):
+    """One file of conf/train."""
+
+    tagger: str
+    """The module name of a tagger in models/taggers."""
+    data: DataConfig
+    profiles: dict[str, ProfileConfig]
+    """`small` trains in minutes on two cores, `paper` is the paper's own size."""
+    register_as: str | None = None
+    """The name in the model registry; the tagger's own name if none."""
+    experiment: str = "concord"
+    """The MLflow experiment that the run belongs to."""
+
+
+class TrainJob(Config):
+    """One training: a file of conf/train with its profile chosen and every override applied."""
+
+    tagger: str
+    profile: str
+    data: DataConfig
+    model: dict[str, Any]
+    fit: dict[str, Any] = Field(default_factory=dict)
+    register_as: str
+    experiment: str = "concord"
+
+    @property
+    def digest(self) -> str:
+        """Name all that decides the trained weights, as sha256 in hex; where they are registered does not."""
+        decisive = self.model_dump(mode="json", exclude={"register_as", "experiment", "profile"})
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
+class ParseConfig(Config):
+    """One gold corpus to parse."""
+
+    input: str
+    """A corpus: ``.conllu`` or ``.conll``, also with ``.gz`` or ``.zst``."""
+    output: str
+    """The corpus with trees: ``.conllu``, also with ``.gz`` or ``.zst``."""
+    parser: ParserConfig = ParserConfig()
+
+
+class GateConfig(GoldFormat):
+    """What a new version must show before it becomes the champion; one file, conf/promote.yaml as a rule."""
+
+    data: list[str]
+    """The promotion set: corpora that no training, choice of a checkpoint or calibration has seen."""
+    labels: dict[str, str | None] = Field(default_factory=dict)
+    """Entity type -> the type to compare by, of the corpora and of both taggers; null makes it no entity."""
+    train: list[str] = Field(default_factory=list)
+    """Corpora that say which names are seen, for slices that ask for it."""
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    """The p of the randomisation test over all names must be below; intervals leave out as much."""
+    minimum_gain: float = 0.0
+    """Points of F1 (of accuracy for token labels) over the champion; the gain must be above 0 in any case."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Name -> what is in it, written as after the name in ``concord compare --slice``."""
+    slice_tolerance: float = Field(default=5.0, ge=0)
+    """Points that a slice may lose at most by the lower end of its interval: that it is no worse must be shown, and the
+    fewer its names, the wider the interval."""
+    throughput_ratio: float = Field(default=0.8, ge=0)
+    """Least speed as a share of the champion's, both timed by turns in the same process; 0 asks for none."""
+    throughput_turns: int = Field(default=5, ge=1)
+    """How often each labels the beginning of the promotion set for that; the median of the ratios counts."""
+    min_f1: float = Field(default=50.0, ge=0, le=100)
+    """What the first champion needs, in percent (accuracy for token labels): there is none to compare it with."""
+    unknown_provenance: Literal["refuse", "allow"] = "refuse"
+    """Whether a bundle that does not say what it was made from may pass."""
+    rounds: int = Field(default=10_000, ge=1)
+    """Of the randomisation test."""
+    seed: int = 1
+
+
+def read_annotate_job(
+    path: Path | None, *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> AnnotateConfig:
+    """Give the annotation job of a file, of values, or of both.
+
+    Args:
+        values: dotted key -> value, as the command line's own options give them; they win over the file.
+        overrides: ``key=value`` of ``--set``; they win over everything.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    job = read_yaml(path) if path is not None else {}
+    for key, value in (values or {}).items():
+        set_value(job, key, value)
+    apply_overrides(job, overrides)
+    config = AnnotateConfig.from_mapping(job, where=str(path) if path else "")
+    places: dict[str, Any] = {
+        "input": absolute(config.input),
+        "output": absolute(config.output),
+        **_parser_place(config.parser),
+    }
+    if names_model(config):
+        model = absolute_model(config.tagger.model)
+        places["tagger"] = config.tagger.model_copy(update={"model": model})
+    return config.model_copy(update=places)
+
+
+def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) -> ParseConfig:
+    """Give the job of parsing a gold corpus; overrides win over values.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    job = dict(values)
+    apply_overrides(job, overrides)
+    config = ParseConfig.from_mapping(job)
+    places = {"input": absolute(config.input), "output": absolute(config.output)}
+    return config.model_copy(update={**places, **_parser_place(config.parser)})
+
+
+def names_model(config: AnnotateConfig) -> bool:
+    """Say whether the job names its tagger; else the default is meant, or what stands in for it."""
+    return "model" in config.tagger.model_fields_set
+
+
+def read_gate(path: Path) -> GateConfig:
+    """Read a gate; its paths become absolute.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    gate = GateConfig.from_mapping(read_yaml(path), where=str(path))
+    places = {key: [absolute(corpus) for corpus in getattr(gate, key)] for key in ("data", "train")}
+    return gate.model_copy(update=places)
+
+
+def read_train_config(path: Path) -> TrainConfig:
+    """Read a file of conf/train.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    return TrainConfig.from_mapping(read_yaml(path), where=str(path))
+
+
+def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[str] = ()) -> TrainJob:
+    """Give one profile of a training file with the overrides applied.
+
+    Overrides address the chosen profile by ``model.`` and ``fit.``, the rest of the file by its own keys.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    config = read_train_config(path)
+    if profile not in config.profiles:
+        known = ", ".join(sorted(config.profiles))
+        raise ConfigError(f"{path}: expected a profile of the file ({known}), got {profile!r}")
+    job: dict[str, Any] = {
+        "tagger": config.tagger,
+        "profile": profile,
+        "data": config.data.model_dump(),
+        **config.profiles[profile].model_dump(),
+        "register_as": config.register_as or config.tagger,
+        "experiment": config.experiment,
+    }
+    apply_overrides(job, overrides)
+    if isinstance(job["data"]["train"], list):
+        corpora = job["data"]["train"]
+        job["data"]["train"] = [absolute(corpus) if isinstance(corpus, str) else corpus for corpus in corpora]
+    for name in ("dev", "test", "vectors"):
+        if isinstance(job["data"][name], str):
+            job["data"][name] = absolute(job["data"][name])
+    return TrainJob.from_mapping(job, where=str(path))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping; a key that stands twice is a fault.
+
+    Raises:
+        ConfigError: when the file cannot be read as such.
+    """
+    try:
+        values = _parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected a readable YAML file: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: expected YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
+    return values
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set each ``dotted.key=value`` in nested values; a value is read as YAML.
+
+    Raises:
+        ConfigError: when an override has no such form.
+    """
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not all(part.strip() for part in key.split(".")):
+            raise ConfigError(f"--set {override}: expected key=value, as in reader.text_field=body")
+        try:
+            set_value(values, key.strip(), _parse_yaml(text))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {override}: expected a YAML value: {error}") from error
+
+
+def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
+    """Set one value by its dotted key, making the mappings on the way.
+
+    Raises:
+        ConfigError: when something on the way is no mapping.
+    """
+    *path, last = dotted_key.split(".")
+    current = values
+    for index, part in enumerate(path):
+        current = current.setdefault(part, {})
+        if not isinstance(current, dict):
+            raise ConfigError(f"{'.'.join(path[: index + 1])}: expected a mapping, got {current!r}")
+    current[last] = value
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give nested mappings as dotted keys; lists stay whole."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
+def absolute(path: str) -> str:
+    """Give a local path as absolute; an address such as ``s3://bucket/key`` stays as it is.
+
+    Raises:
+        InputError: for an address that holds credentials.
+    """
+    if not is_url(path):
+        return str(Path.cwd() / Path(path).expanduser())
+    check_url(path)
+    return path
+
+
+def absolute_model(name: str) -> str:
+    """Give a model's folder as absolute; an embedded name or ``models:/...`` stays as it is."""
+    folder = Path(name).expanduser()
+    return absolute(name) if not name.startswith("models:/") and folder.is_dir() else name
+
+
+def _parser_place(parser: ParserConfig) -> dict[str, ParserConfig]:
+    """Give the parser with its directory as absolute, if the job names one: a default is not to become a choice."""
+    if parser.directory is None:
+        return {}
+    return {"parser": parser.model_copy(update={"directory": absolute(parser.directory)})}
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
+    """YAML with the numbers of version 1.2 (``1e-3`` is a number) and without keys that stand twice."""
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
+
+
+def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                "while reading a mapping",
+                node.start_mark,
+                f"the key {key!r} stands twice",
+                key_node.start_mark,
+            )
+        seen.add(key)
+    return dict(loader.construct_mapping(node, deep=True))
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)

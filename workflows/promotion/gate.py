@@ -1,0 +1,163 @@
+"""The gate of a promotion: what a candidate must show, each condition with what was found and by how much it fails."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from concord.models.data.sentence import Sentence
+from concord.models.tagger import Tagger
+from concord.workflows.comparison.paired_tests import Line
+from concord.workflows.console import table
+from concord.workflows.jobs import GateConfig
+from concord.workflows.training.corpora import Documents, without_labels
+from concord.workflows.training.provenance import Overlap
+
+TIMED_WORDS = 5000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """One condition of a gate.
+
+    Attributes:
+        found, wanted: as text, for people.
+        short_by: how much is missing, in the unit of what was found; 0 where it holds, None where it has no measure.
+    """
+
+    name: str
+    holds: bool
+    found: str
+    wanted: str
+    short_by: float | None = None
+
+
+def describe_conditions(conditions: Sequence[Condition]) -> str:
+    """Lay conditions out as a table, those that fail with how much is missing."""
+    rows = [
+        (
+            condition.name,
+            condition.found,
+            condition.wanted,
+            "yes" if condition.holds else "NO",
+            "" if condition.holds or condition.short_by is None else f"{condition.short_by:.4g}",
+        )
+        for condition in conditions
+    ]
+    return table(rows, header=("condition", "found", "wanted", "holds", "short by"), right={4})
+
+
+def digest_condition(digest: str | None, *, fault: str | None = None) -> Condition:
+    """Judge the bundle's files.
+
+    Args:
+        digest: of the version, in hex, as the registry has it.
+        fault: why the files are not what was registered; None where they are.
+    """
+    found = fault or f"{(digest or '')[:12]}, as registered"
+    return Condition(name="digest", holds=fault is None, found=found, wanted="the files that were registered")
+
+
+def provenance_condition(gate: GateConfig, overlap: Overlap | None) -> Condition:
+    """Judge whether the candidate has seen documents of the promotion set; None where its bundle does not say."""
+    wanted = "no document of the promotion set seen before"
+    if overlap is None:
+        allowed = gate.unknown_provenance == "allow"
+        found = "the bundle does not say what it was made from" + (", which the gate allows" if allowed else "")
+        return Condition(name="provenance", holds=allowed, found=found, wanted=wanted)
+    seen = max(overlap.seen.values(), default=0)
+    return Condition(name="provenance", holds=not seen, found=str(overlap), wanted=wanted, short_by=float(seen))
+
+
+def comparison_conditions(gate: GateConfig, lines: Sequence[Line]) -> list[Condition]:
+    """Judge a comparison of the champion (A) with the candidate (B), whose first line is of all names."""
+    whole = lines[0]
+    gain, least = whole.difference.mean, gate.minimum_gain
+    conditions = [
+        Condition(
+            name="p",
+            holds=whole.p < gate.alpha,
+            found=f"{whole.p:.4f}",
+            wanted=f"below {gate.alpha:g}",
+            short_by=max(0.0, whole.p - gate.alpha),
+        ),
+        Condition(
+            name="gain",
+            holds=gain > 0 and gain >= least,
+            found=f"{gain:+.2f} ({whole.difference.low:+.2f} to {whole.difference.high:+.2f})",
+            wanted=f"{least:g} or more" if least > 0 else "above 0",
+            short_by=max(0.0, max(least, 0.0) - gain),
+        ),
+    ]
+    for line in lines:
+        if line.kind == "slice":
+            low = line.difference.low
+            conditions.append(
+                Condition(
+                    name=f"slice {line.name}",
+                    holds=low >= -gate.slice_tolerance,
+                    found=f"{line.difference.mean:+.2f} ({low:+.2f} to {line.difference.high:+.2f})",
+                    wanted=f"from {-gate.slice_tolerance:g} up",
+                    short_by=max(0.0, -gate.slice_tolerance - low),
+                )
+            )
+    return conditions
+
+
+def throughput_condition(gate: GateConfig, ratio: float) -> Condition:
+    """Judge the candidate's speed as a share of the champion's."""
+    return Condition(
+        name="throughput",
+        holds=ratio >= gate.throughput_ratio,
+        found=f"{ratio:.2f} of the champion's",
+        wanted=f"{gate.throughput_ratio:g} or more",
+        short_by=max(0.0, gate.throughput_ratio - ratio),
+    )
+
+
+def first_condition(gate: GateConfig, score: float) -> Condition:
+    """Judge the first champion, which has nobody to be compared with, by its score in percent."""
+    return Condition(
+        name="min_f1",
+        holds=score >= gate.min_f1,
+        found=f"{score:.2f}",
+        wanted=f"{gate.min_f1:g} or more",
+        short_by=max(0.0, gate.min_f1 - score),
+    )
+
+
+def speed_ratio(
+    champion: Tagger, candidate: Tagger, documents: Sequence[Sequence[Sentence]], *, turns: int
+) -> dict[str, Any]:
+    """Time two taggers by turns on the same documents, the first ones that have ``TIMED_WORDS`` words together.
+
+    Returns:
+        ``ratio``, the median over the turns of the candidate's words a second as a share of the champion's, and the
+        ``seconds`` of both in each turn.
+    """
+    plain = _first_words(without_labels(documents), TIMED_WORDS)
+
+    def seconds(tagger: Tagger) -> float:
+        started = time.perf_counter()
+        tagger.predict_documents(plain)
+        return time.perf_counter() - started
+
+    seconds(champion), seconds(candidate)  # caches and lazily made tensors are not to be timed
+    pairs: list[tuple[float, float]] = []
+    for turn in range(turns):
+        # Whoever comes second has the warmer machine, or the one that is throttled.
+        if turn % 2:
+            second, first = seconds(candidate), seconds(champion)
+        else:
+            first, second = seconds(champion), seconds(candidate)
+        pairs.append((first, second))
+    ratio = statistics.median(first / second for first, second in pairs)
+    return {"ratio": ratio, "seconds": [{"champion": first, "candidate": second} for first, second in pairs]}
+
+
+def _first_words(documents: Documents, words: int) -> Documents:
+    """Give documents from the first on until they have so many words, or all."""
+    counts = accumulate(sum(len(sentence.words) for sentence in document) for document in documents)
+    return documents[: 1 + sum(count < words for count in counts)]

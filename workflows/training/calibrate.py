@@ -1,0 +1,317 @@
+"""Calibration of a trained tagger: gold documents that it has not seen in, calibration.json and figures out."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from concord.models.calibration import Calibration
+from concord.models.checkpoint import CONFIG_NAME, save_calibration, tagger_digest
+from concord.models.config import ConfigError
+from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error, reliability
+from concord.models.tagger import Tagger
+from concord.models.training.fit_calibration import (
+    Calibrated,
+    EntityMethod,
+    Observed,
+    TokenMethod,
+    apply,
+    choose_entities,
+    choose_tokens,
+    cross_validate,
+    fit,
+    observe,
+    raw,
+)
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.errors import InputError
+from concord.workflows.bundles import MANIFEST_NAME
+from concord.workflows.console import Answer, counted, note, table
+from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.training.corpora import Documents
+from concord.workflows.training.evaluate import load, read_gold_for
+from concord.workflows.training.plots import draw_reliability
+from concord.workflows.training.provenance import (
+    Overlap,
+    Provenance,
+    describe_part,
+    find_overlap,
+    read_provenance,
+    write_provenance,
+)
+
+PICTURE_NAME = "reliability.png"
+LEAST_ENTITIES = 20
+KINDS = {"tokens": "words", "entities": "entities"}
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrateJob:
+    """What to calibrate on what.
+
+    Attributes:
+        model: a folder, an embedded tagger or a version in the registry.
+        labels, form: as in EvaluateJob.
+        output: folder of the calibrated copy; None calibrates a folder in place.
+        tokens, entities: ``auto`` chooses by cross-validation on the data, ``none`` leaves the spans' own
+            probabilities.
+        test: corpora on which the calibration is only measured.
+        allow_overlap: calibrate on documents that the tagger has seen all the same; it is written down.
+        picture: the reliability diagram; beside the calibration if None.
+    """
+
+    model: str
+    data: Sequence[str]
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    form: GoldFormat = field(default_factory=GoldFormat)
+    output: Path | None = None
+    tokens: TokenMethod | Literal["auto"] = "temperature"
+    entities: EntityMethod | Literal["auto", "none"] = "auto"
+    test: Sequence[str] = ()
+    allow_overlap: bool = False
+    picture: Path | None = None
+    device: str = "cpu"
+    batch_words: int = 4096
+
+
+def run(job: CalibrateJob) -> Answer:
+    """Calibrate a tagger and measure what that is worth.
+
+    Raises:
+        ConfigError: when the tagger has seen the data, or there is no place for the result.
+        ModelError: when the tagger does not load.
+        InputError: when a corpus cannot be read, or holds too little to fit anything to.
+    """
+    source = find_tagger(job.model).folder
+    target = _target(job, source)
+    tagger, provenance = load(source, device=job.device), read_provenance(source)
+    documents = _read(job, tagger, job.data)
+    overlap = _check_unseen(job, provenance, documents, "--data")
+    part = describe_part("calibration", job.data, documents)
+    test_documents = _read(job, tagger, job.test) if job.test else None
+    if test_documents is not None:
+        _check_unseen(job, (provenance or Provenance(parts=[])).with_part(part), test_documents, "--test")
+    observed = observe(tagger, documents, batch_words=job.batch_words)
+    tokens, entities = _choose(job, tagger, observed)
+    held_out = cross_validate(observed, tokens=tokens, entities=entities)
+    fitted = fit(observed, tokens=tokens, entities=entities)
+    figures = _figures(observed, held_out, tagger)
+    calibration = fitted.model_copy(
+        update={
+            "fitted": {
+                "files": [file.model_dump() for file in part.files],
+                "labels": dict(job.labels),
+                **_sizes(documents, observed),
+                "overlap": None if overlap is None else asdict(overlap),
+                "cross_validated": figures,
+            }
+        }
+    )
+    before = tagger_digest(source)
+    _write(source, target, calibration, (provenance or Provenance(parts=[])).with_part(part))
+    measured, drawn, after = figures, observed, held_out
+    values: Values = {
+        "tagger": tagger.name,
+        "folder": str(target.absolute()),
+        "digest_before": before,
+        "digest": tagger_digest(target),
+        "tokens": fitted.tokens.model_dump(),
+        "entities": None if fitted.entities is None else fitted.entities.model_dump(),
+        "data": list(job.data),
+        **_sizes(documents, observed),
+        "overlap": None if overlap is None else asdict(overlap),
+        "cross_validated": figures,
+        "test": None,
+    }
+    if test_documents is not None:
+        drawn = observe(tagger, test_documents, batch_words=job.batch_words)
+        after = apply(fitted, drawn)
+        measured = _figures(drawn, after, tagger)
+        values["test"] = {"data": list(job.test), **_sizes(test_documents, drawn), "figures": measured}
+    picture = job.picture or target / PICTURE_NAME
+    title = f"{tagger.name} {values['digest'][:12]} on {_names(job.test or job.data)}"
+    draw_reliability(_diagram(drawn, after, measured), picture, title=title)
+    values["picture"] = str(picture.absolute())
+    return Answer(values=values, text=_describe(values))
+
+
+def _target(job: CalibrateJob, source: Path) -> Path:
+    """Say where the calibrated bundle goes."""
+    if job.output is None:
+        if not (Path(job.model).expanduser() / CONFIG_NAME).is_file():
+            raise ConfigError(
+                f"{job.model}: only a bundle in a folder of yours is calibrated in place; give --output for a "
+                "calibrated copy"
+            )
+        return source
+    if job.output.exists() and any(job.output.iterdir()):
+        raise ConfigError(f"{job.output}: expected a new or empty folder for the calibrated copy")
+    return job.output
+
+
+def _read(job: CalibrateJob, tagger: Tagger, paths: Sequence[str]) -> Documents:
+    documents = read_gold_for(tagger, paths, labels=job.labels, form=job.form)
+    return [document for document in documents if any(sentence.words for sentence in document)]
+
+
+def _check_unseen(
+    job: CalibrateJob, provenance: Provenance | None, documents: Documents, option: str
+) -> Overlap | None:
+    """Compare documents with those that the tagger has seen; None where nothing is known of these.
+
+    An earlier calibration is replaced by this one, so its documents may come again.
+    """
+    if provenance is None or not provenance.parts:
+        note(
+            f"Warning: {job.model} holds no record of what it was trained on; whether it has seen {option} cannot be "
+            "told."
+        )
+        return None
+    again = option == "--data"
+    known = [part for part in provenance.parts if not (again and part.role == "calibration")]
+    found = find_overlap(Provenance(parts=known), documents)
+    if found.seen and not job.allow_overlap:
+        raise ConfigError(
+            f"{option}: expected documents that the tagger has not seen, got {found}. Leave these out; "
+            "--allow-overlap takes them and writes it down"
+        )
+    if found.seen:
+        note(f"Warning: {option}: {found}; the figures flatter the tagger.")
+    return found
+
+
+def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[TokenMethod, EntityMethod | None]:
+    if len(observed.counts) < 2:
+        raise InputError(
+            f"{_names(job.data)}: expected two documents or more, to measure a fit on those it has not seen"
+        )
+    tokens = choose_tokens(observed) if job.tokens == "auto" else job.tokens
+    if tagger.vocabulary.scheme == "TOKENS" or job.entities == "none":
+        return tokens, None
+    if len(observed.entities.right) < LEAST_ENTITIES:
+        raise InputError(
+            f"{_names(job.data)}: expected data in which the tagger finds {LEAST_ENTITIES} entities or more, "
+            f"got {len(observed.entities.right)}"
+        )
+    return tokens, choose_entities(observed) if job.entities == "auto" else job.entities
+
+
+def _write(source: Path, target: Path, calibration: Calibration, provenance: Provenance) -> None:
+    """Write the calibration last, so that a copy that broke off is no calibrated tagger.
+
+    The manifest of a registered version is that of its own files and stays behind.
+    """
+    if target != source:
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(PICTURE_NAME, MANIFEST_NAME))
+    write_provenance(target, provenance)
+    save_calibration(calibration, target)
+
+
+def _sizes(documents: Documents, observed: Observed) -> Values:
+    return {
+        "documents": len(documents),
+        "sentences": sum(map(len, documents)),
+        "words": len(observed.words.right),
+        "found_entities": len(observed.entities.right),
+    }
+
+
+def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Values:
+    """Give what probabilities are worth before and after; errors and areas 0..1, scores in percent."""
+    states = {"before": raw(observed), "after": after}
+    right = {"tokens": observed.words.right, "entities": observed.entities.right}
+    figures: Values = {}
+    for kind in KINDS if tagger.vocabulary.scheme != "TOKENS" else ("tokens",):
+        figures[kind] = {
+            name: {
+                "ece": expected_calibration_error(_of(state, kind), right[kind]),
+                "ece_equal_width": expected_calibration_error(_of(state, kind), right[kind], binning="width"),
+                "brier": brier_score(_of(state, kind), right[kind]),
+                "mean_confidence": float(_of(state, kind).mean()) if len(right[kind]) else None,
+                "right": float(right[kind].mean()) if len(right[kind]) else None,
+            }
+            for name, state in states.items()
+        }
+    figures["coverage"] = {}
+    for name, state in states.items():
+        found = coverage(state.document_confidences(observed), observed.counts)
+        shares = {f"at_{round(100 * share)}_percent": score for share, score in found.at.items()}
+        figures["coverage"][name] = {"score": found.whole, **shares, "risk_coverage_area": found.risk_area}
+    return figures
+
+
+def _of(state: Calibrated, kind: str) -> Any:
+    return state.words if kind == "tokens" else state.entities
+
+
+def _diagram(observed: Observed, after: Calibrated, figures: Mapping[str, Any]) -> list[Values]:
+    """Give the panels of the diagram."""
+    before = raw(observed)
+    right = {"tokens": observed.words.right, "entities": observed.entities.right}
+    return [
+        {
+            "title": KINDS[kind],
+            "curves": {
+                name: {
+                    "ece": figures[kind][name]["ece"],
+                    "bins": [asdict(entry) for entry in reliability(_of(state, kind), right[kind])],
+                }
+                for name, state in (("before", before), ("after", after))
+            },
+        }
+        for kind in KINDS
+        if kind in figures and len(right[kind])
+    ]
+
+
+def _describe(values: Mapping[str, Any]) -> str:
+    entities = "as they were" if values["entities"] is None else f"by {values['entities']['method']}"
+    methods = f"words by {values['tokens']['method']}, entities {entities}"
+    lines = [
+        f"{values['tagger']} {values['digest_before'][:12]} is now {values['digest'][:12]}: {methods}",
+        *_describe_figures(values, values["cross_validated"], "cross-validated on"),
+    ]
+    if values["test"] is not None:
+        lines += _describe_figures(values["test"], values["test"]["figures"], "held out:")
+    lines += [
+        "",
+        f"bundle   {values['folder']}",
+        f"picture  {values['picture']}",
+    ]
+    return "\n".join(lines)
+
+
+def _describe_figures(sized: Mapping[str, Any], figures: Mapping[str, Any], how: str) -> list[str]:
+    rows: list[Sequence[object]] = []
+    for kind, title in KINDS.items():
+        if kind in figures:
+            before, after = figures[kind]["before"], figures[kind]["after"]
+            for name, key in (("15 bins of equal mass", "ece"), ("15 bins of equal width", "ece_equal_width")):
+                rows.append((f"calibration error of {title}, {name}", _percent(before[key]), _percent(after[key])))
+    before, after = figures["coverage"]["before"], figures["coverage"]["after"]
+    names = {
+        "score": "score of all documents",
+        "at_95_percent": "score of the most certain 95 % of documents",
+        "at_90_percent": "score of the most certain 90 % of documents",
+    }
+    rows += [(name, f"{before[key]:.2f} %", f"{after[key]:.2f} %") for key, name in names.items()]
+    area = "risk_coverage_area"
+    rows.append(("area under risk and coverage", f"{before[area]:.4f}", f"{after[area]:.4f}"))
+    size = ", ".join(counted(sized[key], noun) for key, noun in (("documents", "document"), ("words", "word")))
+    found = f"{sized['found_entities']:,} found entities"
+    return [
+        "",
+        f"{how} {_names(sized['data'])} ({size}, {found})",
+        table(rows, header=("", "before", "after"), right={1, 2}),
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _names(paths: Sequence[str]) -> str:
+    return ", ".join(f"{Path(path).parent.name}/{Path(path).name}" for path in paths)

@@ -1,0 +1,80 @@
+"""Trees for a gold corpus, from the parser that annotates later; what was done already is not done again."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from concord.models.config import ConfigError
+from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.write_parsed import SUFFIXES, write_parsed_corpus
+from concord.pipeline.errors import InputError
+from concord.pipeline.output.schema import component_signature
+from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
+from concord.pipeline.parsing.stanza_plain import WordAnalysis
+from concord.pipeline.storage.atomic_writes import file_sha256
+from concord.workflows.console import Answer, counted, near
+from concord.workflows.jobs import ParseConfig
+
+_SENTENCES_A_CALL = 1_000
+
+
+def run(config: ParseConfig) -> Answer:
+    """Parse a gold corpus, its sentences and words left as they are.
+
+    Comments, sentence ids and multi-word tokens of the corpus are not kept; words, labels and documents are.
+
+    Raises:
+        ConfigError: when the output's name is none of CoNLL-U, or is the input's, or that of a file made otherwise.
+        InputError: when the corpus cannot be read or holds no word.
+        ModelError: when the parser cannot be loaded.
+        StoreError: when there is no space.
+    """
+    source, output = Path(config.input), Path(config.output)
+    if not output.name.endswith(SUFFIXES):
+        raise ConfigError(f"output: expected a name that ends in {', '.join(SUFFIXES)}, got {output.name!r}")
+    if output.resolve() == source.resolve():
+        raise ConfigError("output: expected another file than the input, got the same")
+    documents = read_gold(source)
+    sentences = [sentence.words for document in documents for sentence in document]
+    if not sentences:
+        raise InputError(f"{source}: expected a gold corpus with one sentence or more, got none")
+    parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
+    values: dict[str, Any] = {
+        "output": str(output),
+        "parser": parser,
+        "documents": len(documents),
+        "sentences": len(sentences),
+        "words": sum(map(len, sentences)),
+    }
+    if output.exists():
+        standing = read_header(output)
+        if standing == {PARSER_KEY: parser, SOURCE_KEY: digest}:
+            text = f"{near(output)} holds these trees already; nothing was done"
+            return Answer(values=values | {"parsed": False}, text=text)
+        if PARSER_KEY not in standing:
+            raise ConfigError(
+                f"output: expected a new file or one that an earlier parse has made, got {output}, which holds no "
+                "parser's trees; give another name"
+            )
+    stanza = StanzaParser(config.parser)
+    started = time.monotonic()
+    write_parsed_corpus(output, documents, _parse(stanza, sentences), parser=parser, source=digest)
+    speed = values["words"] / (time.monotonic() - started)
+    return Answer(
+        values=values | {"parsed": True, "words_per_second": speed},
+        text=f"{near(output)}: trees for {counted(len(sentences), 'sentence')} with {values['words']:,} words "
+        f"by {parser.partition('@')[0]}, {speed:,.0f} words/s",
+    )
+
+
+def _parse(parser: StanzaParser, sentences: list[tuple[str, ...]]) -> list[tuple[WordAnalysis, ...]]:
+    analyses: list[tuple[WordAnalysis, ...]] = []
+    with tqdm(total=len(sentences), unit="sentence", disable=not sys.stderr.isatty(), leave=False) as bar:
+        for start in range(0, len(sentences), _SENTENCES_A_CALL):
+            analyses += parser.parse_words(sentences[start : start + _SENTENCES_A_CALL])
+            bar.update(len(analyses) - bar.n)
+    return analyses

@@ -1,0 +1,337 @@
+"""Gold corpora looked over before a training: faults, counts, what splits share; written clean if wished."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence, TreeError
+from concord.models.evaluation.consistency import name_key
+from concord.models.labels import decode_spans
+from concord.models.layers.tree_lstm import grow_forest
+from concord.pipeline.corpora.conllu import read_header
+from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, Fault, GoldFormat, LabelScheme, OnFault
+from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, format_of, read_corpus
+from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
+from concord.pipeline.errors import InputError
+from concord.workflows.console import Answer, counted, indented, near, table
+
+SHOWN_FAULTS = 20
+SHOWN_TYPES = 60
+# Of plain text files and of packed ones, beside those that say a format.
+_ENDINGS = (".gz", ".zst", ".txt", ".conllu", ".conll", ".v4_gold_conll", "_gold_conll")
+
+Names = set[tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareJob:
+    """What to look over and what to write.
+
+    Attributes:
+        inputs: one a split; a folder stands for all corpus files in it. The others are compared with the training
+            corpus, which is the one named so, else the first.
+        output: takes a file a split; None to look only.
+        to: CoNLL-U for corpora with trees or parts of speech and CoNLL for others, if None.
+        fix: take what is sure to be meant for what is wrong.
+    """
+
+    inputs: Sequence[Path]
+    form: GoldFormat
+    output: Path | None = None
+    to: GoldForm | None = None
+    fix: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Split:
+    name: str
+    files: tuple[Path, ...]
+    documents: tuple[GoldDocument, ...]
+    label_scheme: LabelScheme
+    faults: tuple[Fault, ...]
+
+    @property
+    def sentences(self) -> list[Sentence]:
+        return [sentence for document in self.documents for sentence in document.sentences]
+
+
+def run(job: PrepareJob) -> Answer:
+    """Look corpora over and write them clean, unless a fault is left; the exit code is then 1.
+
+    Raises:
+        ConfigError: when the options do not fit the files, or two outputs would bear one name.
+        InputError: when a file cannot be read, or a corpus holds no sentence.
+        StoreError: when there is no space.
+    """
+    form = job.form
+    if form.label_scheme == "auto" and form.label_column in TAG_COLUMNS:
+        form = form.model_copy(update={"label_scheme": "TOKENS"})
+    splits = _read_splits(job, form)
+    faults = [fault for split in splits for fault in split.faults]
+    left = [fault for fault in faults if not job.fix or fault.repaired is None]
+    outputs = _outputs(job, splits)
+    if not left:
+        for split, path in zip(splits, outputs, strict=False):
+            _write(split, path, form)
+    values = {
+        "splits": _describe_splits(splits, tokens=form.label_scheme == "TOKENS"),
+        "faults": [
+            {"file": str(fault.path), "line": fault.line, "message": fault.message, "repaired": fault.repaired}
+            for fault in faults
+        ],
+        "faults_left": len(left),
+        "written": [] if left else [str(path) for path in outputs],
+    }
+    return Answer(values=values, text=_describe(values, job), exit_code=1 if left else 0)
+
+
+def _read_splits(job: PrepareJob, form: GoldFormat) -> list[_Split]:
+    """Read the training corpus, whose label scheme is told, and the others, which are of the same scheme."""
+    named = zip(_names(job.inputs), job.inputs, strict=True)
+    (first, path), *others = sorted(named, key=lambda pair: "train" not in pair[0])
+    train = _read(path, first, form)
+    form = form.model_copy(update={"label_scheme": train.label_scheme})
+    return [train, *(_read(path, name, form) for name, path in others)]
+
+
+def _read(path: Path, name: str, form: GoldFormat) -> _Split:
+    files = _corpus_files(path, form) if path.is_dir() else (path,)
+    faults: list[Fault] = []
+    corpora = []
+    for file in files:
+        corpora.append(read_corpus(file, form, faults.append))
+        form = form.model_copy(update={"label_scheme": corpora[0].label_scheme})
+    documents = [
+        _with_sound_trees(document, file, faults.append)
+        for file, corpus in zip(files, corpora, strict=True)
+        for document in corpus.documents
+    ]
+    if not documents and not faults:
+        raise InputError(f"{path}: expected a gold corpus with one sentence or more, got none")
+    return _Split(
+        name=name,
+        files=files,
+        documents=tuple(documents),
+        label_scheme=corpora[0].label_scheme,
+        faults=tuple(sorted(faults, key=lambda fault: (fault.path, fault.line))),
+    )
+
+
+def _corpus_files(folder: Path, form: GoldFormat) -> tuple[Path, ...]:
+    """Give the files below a folder whose names say that they are corpora, of the wanted format if one is wanted."""
+    plain = GoldFormat()
+    found = tuple(
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and _plain_name(path).endswith(tuple(SUFFIXES))
+        and form.format in (None, format_of(path, plain))
+    )
+    if not found:
+        raise InputError(f"{folder}: expected files named {', '.join(SUFFIXES)} in the folder, got none")
+    return found
+
+
+def _with_sound_trees(document: GoldDocument, path: Path, on_fault: OnFault) -> GoldDocument:
+    """Leave out what is no tree; a sentence may have several roots."""
+    sound = []
+    for sentence, line in zip(document.sentences, document.lines, strict=True):
+        try:
+            if sentence.heads is not None:
+                grow_forest([sentence])
+            sound.append(sentence)
+        except TreeError as error:
+            on_fault(Fault(path=path, line=line, message=str(error), repaired="no tree"))
+            sound.append(replace(sentence, heads=None, relations=None))
+    return replace(document, sentences=tuple(sound))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Name the splits by their files, and by the folder too where that says nothing."""
+    names = [_plain_name(path) for path in paths]
+    for ending in reversed(_ENDINGS):
+        names = [name.removesuffix(ending) for name in names]
+    if len(set(names)) < len(names):
+        names = [f"{path.absolute().parent.name}-{name}" for path, name in zip(paths, names, strict=True)]
+    return names
+
+
+def _plain_name(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".zst")
+
+
+def _outputs(job: PrepareJob, splits: Sequence[_Split]) -> list[Path]:
+    if job.output is None:
+        return []
+    sentences = (sentence for split in splits for sentence in split.sentences)
+    rich = any(sentence.heads is not None or sentence.tags is not None for sentence in sentences)
+    suffix = job.to or ("conllu" if rich else "conll")
+    paths = [job.output / f"{split.name}.{suffix}" for split in splits]
+    inputs = {file.resolve() for split in splits for file in split.files}
+    for path in paths:
+        if path.resolve() in inputs:
+            raise ConfigError(f"output: {path} is one of the inputs; give another folder")
+        if paths.count(path) > 1:
+            raise ConfigError(f"output: two corpora would be written to {path}; prepare them one by one")
+    return paths
+
+
+def _write(split: _Split, path: Path, form: GoldFormat) -> None:
+    column = None
+    if form.label_scheme == "TOKENS":
+        column = form.label_column if isinstance(form.label_column, str) else "Label"
+    # Trees of a parser stay known as such.
+    header = read_header(split.files[0]) if len(split.files) == 1 and ".conllu" in split.files[0].name else {}
+    write_gold(
+        path,
+        split.documents,
+        form="conllu" if path.suffix == ".conllu" else "conll",
+        label_column=column,
+        header=header,
+    )
+
+
+def _describe_splits(splits: Sequence[_Split], *, tokens: bool) -> list[dict[str, Any]]:
+    described = []
+    known_names = _names_in(splits[0].documents) if not tokens else set()
+    known_words = {word for sentence in splits[0].sentences for word in sentence.words}
+    for number, split in enumerate(splits):
+        sentences = split.sentences
+        values: dict[str, Any] = {
+            "name": split.name,
+            "files": [str(file) for file in split.files],
+            "label_scheme": split.label_scheme,
+            "documents": sum(document.name is not None for document in split.documents) or None,
+            "sentences": len(sentences),
+            "words": sum(len(sentence.words) for sentence in sentences),
+        }
+        if tokens:
+            labels = Counter(label for sentence in sentences for label in sentence.labels or ())
+            unseen = sum(word not in known_words for sentence in sentences for word in sentence.words)
+            values |= {"labels": dict(labels.most_common()), "unseen_words": unseen if number else None}
+        else:
+            values |= _describe_entities(split, known_names if number else None)
+        values["shared_sentences"] = _shared_sentences(split, splits[:number])
+        described.append(values)
+    return described
+
+
+def _describe_entities(split: _Split, known: Names | None) -> dict[str, Any]:
+    types: Counter[str] = Counter()
+    recurring = unseen = 0
+    for document in split.documents:
+        mentions = list(_mentions(document))
+        types.update(kind for kind, _ in mentions)
+        counts = Counter(name for _, name in mentions)
+        recurring += sum(count for count in counts.values() if count > 1)
+        unseen += sum(count for name, count in counts.items() if known is not None and name not in known)
+    in_documents = any(document.name is not None for document in split.documents)
+    return {
+        "entities": types.total(),
+        "types": dict(types.most_common()),
+        "recurring_entities": recurring if in_documents else None,
+        "unseen_entities": unseen if known is not None else None,
+    }
+
+
+def _mentions(document: GoldDocument) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """Give type and name of every entity; two names are the same when their words are, lower-cased."""
+    for sentence in document.sentences:
+        for span in decode_spans(sentence.labels or (), "BIO"):
+            yield span.label, name_key(sentence.words[span.start : span.end])
+
+
+def _names_in(documents: Iterable[GoldDocument]) -> Names:
+    return {name for document in documents for _, name in _mentions(document)}
+
+
+def _shared_sentences(split: _Split, others: Sequence[_Split]) -> dict[str, int]:
+    """Count the sentences that stand word for word in another split."""
+    return {
+        other.name: sum(sentence.words in known for sentence in split.sentences)
+        for other in others
+        for known in [{sentence.words for sentence in other.sentences}]
+    }
+
+
+def _describe(values: Mapping[str, Any], job: PrepareJob) -> str:
+    splits = values["splits"]
+    tokens = "labels" in splits[0]
+    parts = [_token_table(splits) if tokens else _entity_table(splits)]
+    parts.append(_type_table(splits, "labels" if tokens else "types"))
+    shared = [
+        f"{count:,} of {split['sentences']:,} sentences of {split['name']} stand word for word in {other}"
+        f" ({100 * count / split['sentences']:.2f} %)"
+        for split in splits
+        for other, count in split["shared_sentences"].items()
+        if count
+    ]
+    if shared:
+        parts.append("\n".join(shared))
+    parts.append(_describe_faults(values, job))
+    if values["written"]:
+        parts.append(table([("written", str(near(Path(path)))) for path in values["written"]]))
+    return "\n\n".join(parts)
+
+
+def _entity_table(splits: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            *(split[key] for key in ("name", "label_scheme", "documents", "sentences", "words", "entities")),
+            _share(split["recurring_entities"], split["entities"]),
+            _share(split["unseen_entities"], split["entities"]),
+        )
+        for split in splits
+    ]
+    header = ("corpus", "labels in", "documents", "sentences", "words", "entities", "recurring", "unseen")
+    return table(rows, header=header, right=range(2, len(header)))
+
+
+def _token_table(splits: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            *(split[key] for key in ("name", "documents", "sentences", "words")),
+            len(split["labels"]),
+            _share(split["unseen_words"], split["words"]),
+        )
+        for split in splits
+    ]
+    header = ("corpus", "documents", "sentences", "words", "labels", "unseen words")
+    return table(rows, header=header, right=range(1, len(header)))
+
+
+def _type_table(splits: Sequence[Mapping[str, Any]], key: str) -> str:
+    total: Counter[str] = Counter()
+    for split in splits:
+        total.update(split[key])
+    rows = [(kind, *(split[key].get(kind, 0) for split in splits)) for kind, _ in total.most_common(SHOWN_TYPES)]
+    header = ("label" if key == "labels" else "type", *(split["name"] for split in splits))
+    rest = [f"and {len(total) - SHOWN_TYPES:,} more: --json"] if len(total) > SHOWN_TYPES else []
+    return "\n".join([table(rows, header=header, right=range(1, len(header))), *rest])
+
+
+def _share(part: int | None, whole: int) -> str:
+    return "-" if part is None or not whole else f"{100 * part / whole:.1f} %"
+
+
+def _describe_faults(values: Mapping[str, Any], job: PrepareJob) -> str:
+    faults = values["faults"]
+    if not faults:
+        return "no fault"
+    lines = [
+        f"{fault['file']}:{fault['line']}: {fault['message']}"
+        + (f" -> {fault['repaired']}" if fault["repaired"] is not None else "")
+        for fault in faults[:SHOWN_FAULTS]
+    ]
+    if len(faults) > SHOWN_FAULTS:
+        lines.append(f"and {len(faults) - SHOWN_FAULTS:,} more: --json")
+    repairable = sum(fault["repaired"] is not None for fault in faults)
+    if job.fix:
+        ending = f"{counted(repairable, 'fault')} repaired, {values['faults_left']:,} left"
+    else:
+        ending = f"--fix repairs {repairable:,} of them, as the arrow says"
+    nothing = "; nothing was written" if values["faults_left"] and job.output is not None else ""
+    return "\n".join([counted(len(faults), "fault"), indented("\n".join(lines)), ending + nothing])

@@ -1,0 +1,136 @@
+"""What a bundle was made from, so that data it has seen can be told from data it has not.
+
+The file names each corpus and holds a short hash of each of its documents. It stands beside the weights and is not
+part of the tagger's digest: taggers that predict alike are the same tagger, whatever is known of their past.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from concord.models.config import Config, ConfigError
+from concord.models.data.sentence import Sentence
+from concord.pipeline.errors import ModelError
+
+PROVENANCE_NAME = "provenance.json"
+Role = Literal["train", "dev", "calibration"]
+ROLES: dict[Role, str] = {
+    "train": "what it was trained on",
+    "dev": "what chose its checkpoint and threshold",
+    "calibration": "what it was calibrated on",
+}
+# Two documents of fewer words may be alike by chance: a greeting, a title.
+LEAST_WORDS = 10
+_HASH_LENGTH = 16
+
+
+class CorpusFile(Config):
+    """One file."""
+
+    name: str
+    """Its folder and name."""
+    sha256: str
+
+
+class Part(Config):
+    """The documents that a bundle has seen in one role."""
+
+    role: Role
+    files: list[CorpusFile]
+    documents: list[str]
+    """Hashes of the documents of `LEAST_WORDS` words or more, sorted, each once. In a corpus without documents every
+    sentence is one."""
+
+
+class Provenance(Config):
+    """All that a bundle has seen."""
+
+    format_version: Literal[1] = 1
+    parts: list[Part]
+
+    def with_part(self, part: Part) -> "Provenance":
+        """Put a part in place of that of the same role."""
+        return Provenance(parts=[*(known for known in self.parts if known.role != part.role), part])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overlap:
+    """How many of some documents a bundle has seen.
+
+    Attributes:
+        compared: documents of `LEAST_WORDS` words or more.
+        short: documents of fewer, which are not compared.
+        seen: those of the compared ones that are in the part of each role, where there are any.
+    """
+
+    compared: int
+    short: int
+    seen: dict[Role, int]
+
+    def __str__(self) -> str:
+        seen = ", ".join(f"{number:,} in {ROLES[role]}" for role, number in self.seen.items()) or "none seen"
+        return f"of {self.compared:,} documents {seen} ({self.short:,} of fewer than {LEAST_WORDS} words not compared)"
+
+
+def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> Part:
+    """Describe corpora that are read already."""
+    hashes = {document_hash(document) for document in documents if count_words(document) >= LEAST_WORDS}
+    return Part(role=role, files=[describe_file(path) for path in dict.fromkeys(paths)], documents=sorted(hashes))
+
+
+def describe_file(path: str) -> CorpusFile:
+    """Name a file and its content."""
+    place = Path(path)
+    with place.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return CorpusFile(name=f"{place.parent.name}/{place.name}", sha256=digest)
+
+
+def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]) -> Overlap:
+    """Count the documents that a bundle has seen; one that stands there twice counts twice."""
+    hashes = [document_hash(document) for document in documents if count_words(document) >= LEAST_WORDS]
+    known = {part.role: set(part.documents) for part in provenance.parts}
+    seen = {role: sum(found in hashed for found in hashes) for role, hashed in known.items()}
+    return Overlap(
+        compared=len(hashes),
+        short=len(documents) - len(hashes),
+        seen={role: number for role, number in seen.items() if number},
+    )
+
+
+def document_hash(document: Sequence[Sentence]) -> str:
+    """Name a document by its words, however they are cut into sentences."""
+    words = "\n".join(word for sentence in document for word in sentence.words)
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+
+
+def count_words(document: Sequence[Sentence]) -> int:
+    """Count the words of a document."""
+    return sum(len(sentence.words) for sentence in document)
+
+
+def write_provenance(folder: Path, provenance: Provenance) -> None:
+    """Write it into a bundle, or over the one that is there."""
+    text = json.dumps(provenance.model_dump(mode="json"), indent=1, sort_keys=True)
+    (folder / PROVENANCE_NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def read_provenance(folder: Path) -> Provenance | None:
+    """Give what is known of a bundle; None where nothing is.
+
+    Raises:
+        ModelError: when the file is none.
+    """
+    path = folder / PROVENANCE_NAME
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(path.read_bytes())
+        return Provenance.from_mapping(values, where=str(path))
+    except ConfigError as error:
+        raise ModelError(str(error)) from error
+    except ValueError as error:
+        raise ModelError(f"{path}: expected JSON, got {error}") from error

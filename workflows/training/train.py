@@ -1,0 +1,352 @@
+"""Training of a tagger: corpora in, bundle out, every epoch in the tracking store.
+
+The bundle stands on disk before the store hears of it. Once training has begun, a store that fails costs a warning
+and never the training.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from concord.models.checkpoint import load_tagger, pick_device, tagger_digest
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Vocabulary
+from concord.models.labels import Scheme
+from concord.models.registry import tagger_class
+from concord.models.tagger import Tagger, TaggerConfig
+from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
+from concord.models.words.embedding import WordRepresentation, WordVectors, read_word_vectors
+from concord.models.words.encoder import EncoderMissingError
+from concord.pipeline.errors import InputError, ModelError
+from concord.workflows.console import Answer, indented, note, table
+from concord.workflows.curves import draw_curves
+from concord.workflows.environment import code_tags, describe_environment
+from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob, flatten
+from concord.workflows.registry.mlflow_client import RunStatus
+from concord.workflows.registry.model_versions import check_name
+from concord.workflows.registry.outbox import RecordedRun, Registration, begin, dataset
+from concord.workflows.training import evaluate
+from concord.workflows.training.corpora import (
+    Documents,
+    entity_types,
+    gold_format,
+    read_corpora,
+    token_labels,
+    tree_source,
+)
+from concord.workflows.training.provenance import Provenance, describe_part, write_provenance
+
+JOB_NAME = "job.json"
+RESULT_NAME = "result.json"
+RESOLVED_NAME = "config.resolved.yaml"
+ENVIRONMENT_NAME = "environment.json"
+CURVES_NAME = "curves.png"
+TABLES = "evaluation"
+SCORES = {"dev": "best_dev", "test": "test"}
+"""Part of the result -> what the names of its metrics begin with; dev alone names those of every epoch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainOptions:
+    """What does not decide the trained weights.
+
+    Attributes:
+        folder: takes checkpoints, bundle, curves and result; chosen by the job if None.
+        resume: go on with the training in the folder.
+        tracked: tell the tracking store.
+        alias: the alias to point at the new version.
+        device: cpu, cuda, or auto for cuda where there is one; it changes the weights as far as rounding does.
+    """
+
+    folder: Path | None = None
+    resume: bool = False
+    tracked: bool = True
+    alias: str | None = None
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Corpora:
+    train: Documents
+    dev: Documents
+    test: Documents | None
+
+
+def run(job: TrainJob, options: TrainOptions) -> Answer:
+    """Train a tagger and register it.
+
+    Raises:
+        ConfigError: when the job does not fit the tagger or its data, no model may bear its name, or the folder holds
+            another training.
+        InputError: when a corpus cannot be read, or those of training or dev hold no sentence.
+        ModelError: when the encoder is not installed.
+        TrackingError: when the tracking store cannot be reached before the training.
+    """
+    if options.tracked:
+        check_name(job.register_as)
+    config = FitConfig.from_mapping(job.fit, where="fit")
+    folder = options.folder or default_folder(job)
+    model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
+    corpora = _read(job, model.scheme)
+    tagger = _build(job, model, corpora, config).move_to(pick_device(options.device))
+    _claim(folder, job, resume=options.resume)
+    _write_resolved(job, model, config, folder)
+    recorded = _begin(job, tagger, folder) if options.tracked else None
+    status: RunStatus = "FAILED"
+    registration = None
+    version = None
+    try:
+        result = fit(
+            tagger,
+            corpora.train,
+            corpora.dev,
+            config,
+            folder,
+            on_epoch=lambda epoch: _tell(epoch, config, recorded),
+            resume=options.resume,
+            progress=sys.stderr.isatty(),
+        )
+        write_provenance(result.bundle, _provenance(job, corpora))
+        values = _conclude(job, corpora, result, folder)
+        _tell_scores(values, recorded)
+        registration = Registration(bundle=result.bundle.name, name=job.register_as, alias=options.alias)
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        if recorded is not None:
+            version = recorded.end(status, files=_kept(folder), registration=registration)
+    if version is not None:
+        values |= {"registered": version.reference, "alias": options.alias}
+    return Answer(values=values, text=_describe(values, result))
+
+
+def default_folder(job: TrainJob) -> Path:
+    """Give the folder of a training: the same for the same job, another for another."""
+    return Path("runs") / f"{job.tagger}-{job.profile}-{job.digest[:8]}"
+
+
+def _read(job: TrainJob, scheme: Scheme) -> _Corpora:
+    data, trees = job.data, tagger_class(job.tagger).needs_trees
+    form = gold_format(data, scheme)
+    corpora = _Corpora(
+        train=read_corpora(data.train, labels=data.labels, form=form, trees=trees),
+        dev=read_corpora([data.dev], labels=data.labels, form=form, trees=trees),
+        test=read_corpora([data.test], labels=data.labels, form=form, trees=trees) if data.test is not None else None,
+    )
+    for places, documents in ((data.train, corpora.train), ([data.dev], corpora.dev)):
+        if not any(sentence.words for document in documents for sentence in document):
+            raise InputError(f"{', '.join(places)}: expected a gold corpus with one sentence or more, got none")
+    if scheme == "TOKENS":
+        unseen = token_labels(corpora.dev) - token_labels(corpora.train)
+        if unseen:
+            note(
+                f"Warning: {data.dev} holds {', '.join(sorted(unseen))}, the training corpora do not; "
+                "these labels count as wrong."
+            )
+        return corpora
+    strange = entity_types(corpora.dev) - entity_types(corpora.train)
+    if strange:
+        raise ConfigError(
+            f"{data.dev}: holds entities of type {', '.join(sorted(strange))}, the training corpora hold none; "
+            f"map or drop them under data.labels (--set data.labels.{min(strange)}=null)"
+        )
+    return corpora
+
+
+def _build(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config: FitConfig) -> Tagger:
+    vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
+    vocabulary = Vocabulary.from_sentences(
+        (sentence for document in corpora.train for sentence in document),
+        scheme=model.scheme,
+        lowercase=model.lowercase,
+        digits=model.digits,
+        pretrained_words=vectors.words if vectors is not None else (),
+    )
+    torch.manual_seed(config.seed)
+    try:
+        tagger = tagger_class(job.tagger)(model, vocabulary)
+    except EncoderMissingError as error:
+        raise ModelError(str(error)) from error
+    if tagger.needs_trees:
+        tagger.trees = _tree_source(job)
+    if vectors is not None:
+        _load_vectors(tagger, vocabulary, vectors)
+    return tagger
+
+
+def _tree_source(job: TrainJob) -> str:
+    """Give the one place that the trees of all corpora come from."""
+    sources = {path: tree_source(path) for path in _paths(job)}
+    if len(set(sources.values())) > 1:
+        listed = "; ".join(f"{path}: {source}" for path, source in sources.items())
+        raise ConfigError(f"data: expected trees of one parser in all corpora (concord parse), got {listed}")
+    return sources[job.data.dev]
+
+
+def _load_vectors(tagger: Tagger, vocabulary: Vocabulary, vectors: WordVectors) -> None:
+    tables = [module for module in tagger.modules() if isinstance(module, WordRepresentation)]
+    found = [representation.load_vectors(vocabulary, vectors) for representation in tables]
+    note(f"{max(found, default=0):,} of {len(vocabulary.words):,} words have a pretrained vector")
+
+
+def _claim(folder: Path, job: TrainJob, *, resume: bool) -> None:
+    """Take a folder for a training, or find that it is this one's."""
+    path = folder / JOB_NAME
+    # Without a first state nothing was trained, and the folder is free.
+    if path.exists() and (folder / STATE_NAME).exists():
+        standing = json.loads(path.read_text(encoding="utf-8"))
+        if standing.get("digest") != job.digest:
+            raise ConfigError(f"{folder}: holds another training; give another --output")
+        if not resume:
+            raise ConfigError(f"{folder}: holds this training already; --resume goes on with it")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"digest": job.digest, "job": job.model_dump(mode="json")}
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folder: Path) -> None:
+    """Write the job down as a file of conf/train with every default, which trains the same again."""
+    resolved = TrainConfig(
+        tagger=job.tagger,
+        data=job.data,
+        profiles={job.profile: ProfileConfig(model=model.model_dump(mode="json"), fit=config.model_dump(mode="json"))},
+        register_as=job.register_as,
+        experiment=job.experiment,
+    )
+    text = yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
+
+
+def _begin(job: TrainJob, tagger: Tagger, folder: Path) -> RecordedRun:
+    """Open the run, or the one that an interrupted training has left open."""
+    environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
+    (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
+    sizes = {"parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad)}
+    roles = [*((path, "training") for path in job.data.train), (job.data.dev, "validation")]
+    if job.data.test is not None:
+        roles.append((job.data.test, "testing"))
+    return begin(
+        folder,
+        experiment=job.experiment,
+        name=folder.name,
+        parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
+        tags={"concord.kind": "training", "concord.job": job.digest, **code_tags()},
+        datasets=[dataset(path, role) for path, role in roles],
+    )
+
+
+def _paths(job: TrainJob) -> list[str]:
+    return [*job.data.train, job.data.dev, *([job.data.test] if job.data.test is not None else [])]
+
+
+def _provenance(job: TrainJob, corpora: _Corpora) -> Provenance:
+    return Provenance(
+        parts=[
+            describe_part("train", job.data.train, corpora.train),
+            describe_part("dev", [job.data.dev], corpora.dev),
+        ]
+    )
+
+
+def _tell(epoch: EpochResult, config: FitConfig, recorded: RecordedRun | None) -> None:
+    note(
+        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev {epoch.measure} {epoch.dev_score:.2f} "
+        f"({_precision_and_recall(epoch)}draft {epoch.draft_score:.2f}), "
+        f"{epoch.seconds + epoch.dev_seconds:.0f} s"
+    )
+    if recorded is not None:
+        numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
+        recorded.log_metrics(numbers, step=epoch.epoch)
+
+
+def _precision_and_recall(epoch: EpochResult) -> str:
+    if epoch.dev_precision is None or epoch.dev_recall is None:
+        return ""
+    return f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
+
+
+def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path) -> dict[str, Any]:
+    """Score the chosen model on the dev set and once on the test set, and write the result down."""
+    values: dict[str, Any] = {
+        "tagger": job.tagger,
+        "profile": job.profile,
+        "folder": str(folder.absolute()),
+        "bundle": str(result.bundle.absolute()),
+        "digest": tagger_digest(result.bundle),
+        "best": asdict(result.best),
+        "epochs": len(result.epochs),
+        "seconds": sum(epoch.seconds + epoch.dev_seconds for epoch in result.epochs),
+    }
+    values["dev"] = _score(result.bundle, job, job.data.dev, corpora.dev)
+    if corpora.test is not None and job.data.test is not None:
+        values["test"] = _score(result.bundle, job, job.data.test, corpora.test)
+    for part in SCORES.keys() & values.keys():
+        evaluate.write_tables(values[part], folder / TABLES, name=part)
+    (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
+    return values
+
+
+def _score(bundle: Path, job: TrainJob, place: str, documents: Documents) -> dict[str, Any]:
+    scored = evaluate.EvaluateJob(
+        folder=bundle, data=[place], labels=job.data.labels, form=job.data, train=job.data.train
+    )
+    return evaluate.score_tagger(load_tagger(bundle), documents, scored)
+
+
+def _tell_scores(values: Mapping[str, Any], recorded: RecordedRun | None) -> None:
+    """Log the chosen model's scores, whole and by type, at the step that chose it."""
+    if recorded is None:
+        return
+    numbers = {}
+    for part, prefix in SCORES.items():
+        found = values.get(part, {})
+        if "accuracy" in found:
+            numbers[f"{prefix}_accuracy"] = found["accuracy"]
+        for kind, scores in found.get("scores", {}).items():
+            suffix = "" if kind == "all" else f".{kind}"
+            numbers |= {f"{prefix}_{key}{suffix}": scores[key] for key in ("f1", "precision", "recall")}
+    recorded.log_metrics(numbers, step=values["best"]["epoch"])
+
+
+def _kept(folder: Path) -> list[str]:
+    """Give the files of a training that go to the store, as far as it has come."""
+    names = [JOB_NAME, RESOLVED_NAME, ENVIRONMENT_NAME, RESULT_NAME, CURVES_NAME]
+    tables = sorted(path.relative_to(folder).as_posix() for path in (folder / TABLES).glob("*"))
+    return [*(name for name in names if (folder / name).exists()), *tables]
+
+
+def _describe(values: Mapping[str, Any], result: FitResult) -> str:
+    best = result.best
+    threshold = "" if best.threshold is None else f", threshold {best.threshold:.2f} nats"
+    lines = [
+        f"{values['tagger']} ({values['profile']}): best of {values['epochs']} epochs is {best.epoch}{threshold}",
+        indented(_describe_scores(best, values.get("test"))),
+        f"bundle      {values['bundle']}",
+        f"registered  {values.get('registered', 'no')}",
+    ]
+    if best.dev_f1 is not None:
+        lines.append(f"try it      concord annotate examples/news --output out/try --model {values['bundle']}")
+    return "\n".join(lines)
+
+
+def _describe_scores(best: EpochResult, test: Mapping[str, Any] | None) -> str:
+    if best.dev_f1 is None:
+        accuracies: list[Sequence[object]] = [("dev", best.dev_accuracy, best.draft_accuracy)]
+        if test is not None:
+            accuracies.append(("test", test["accuracy"], test["draft_accuracy"]))
+        return table(accuracies, header=("", "accuracy", "draft accuracy"))
+    rows: list[Sequence[object]] = [("dev", best.dev_precision, best.dev_recall, best.dev_f1, best.draft_f1)]
+    if test is not None:
+        found, draft = test["scores"]["all"], test["draft_scores"]["all"]
+        rows.append(("test", found["precision"], found["recall"], found["f1"], draft["f1"]))
+    return table(rows, header=("", "precision", "recall", "F1", "draft F1"))
