@@ -11,7 +11,8 @@ are added up.
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
 from concord.models.tagger import OneStageTagger, TaggerConfig, gold_labels

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from concord.models.calibration import Calibration
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
 from concord.models.words import encoder

@@ -8,7 +8,7 @@ from typing import Any
 
 from concord.models import taggers
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.tagger import Tagger
 
 

@@ -14,16 +14,15 @@ import orjson
 import yaml
 
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.documents import Shard, ShardReport
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
 from concord.pipeline.executors.local import LocalExecutor
 from concord.pipeline.executors.ray_auth import settle_auth_mode
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.output.dead_letters import Choice
-from concord.pipeline.output.output_folder import STATS_NAME, RunFolder, total
-from concord.pipeline.planning.build_plan import Plan
-from concord.pipeline.planning.input_diff import Changes
+from concord.pipeline.output.manifest import ShardReport, total
+from concord.pipeline.output.output_folder import STATS_NAME, RunFolder
+from concord.pipeline.plan import Changes, Plan, Shard
 from concord.pipeline.planning.inputs import absolute, absolute_input, absolute_output
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report

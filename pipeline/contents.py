@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from concord.pipeline.documents import ShardReport
+from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
 from concord.pipeline.storage.paths import Place, readable
 

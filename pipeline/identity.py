@@ -114,3 +114,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def component_signature(component: ComponentIdentity) -> str:
+    """Give what the columns ``parser`` and ``tagger`` and the tables' metadata say of a component."""
+    return f"{component.name}@{component.digest}"

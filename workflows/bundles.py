@@ -10,7 +10,7 @@ from typing import Any
 from concord.models.checkpoint import CONFIG_NAME, ENCODER_NAME, ModelLoadError, tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
-from concord.pipeline.output.schema import component_signature
+from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
 
 MANIFEST_NAME = "manifest.json"

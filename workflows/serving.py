@@ -21,11 +21,13 @@ from concord.models.tagger import Tagger
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
 from concord.pipeline.errors import ModelError
-from concord.pipeline.output.schema import annotated_tables, component_signature
+from concord.pipeline.identity import component_signature
+from concord.pipeline.output.tables import annotated_tables
 from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
 from concord.pipeline.planning.planner import check_trees
-from concord.pipeline.worker.bisect import Parse, ParseStage, Tag, TagStage
 from concord.pipeline.worker.memory import bound_caches
+from concord.pipeline.worker.parse_stage import Parse, ParseStage
+from concord.pipeline.worker.tag_stage import Tag, TagStage
 from concord.workflows.bundles import check_bundle, pack_bundle
 
 TEXT = "text"

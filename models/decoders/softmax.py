@@ -3,7 +3,7 @@
 from torch import Tensor
 from typing_extensions import override
 
-from concord.models.data.sentence import IGNORED_LABEL
+from concord.models.data.batch import IGNORED_LABEL
 from concord.models.decoders.distribution import AskedSpans, LabelDistribution
 
 

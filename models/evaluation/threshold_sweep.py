@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.metrics import span_scores
+from concord.models.inference.token_table import TokenTable
 from concord.models.labels import to_gold
-from concord.models.tagger import TokenTable
 
 STEP = 0.05
 REFINE_ALL = -1.0

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import AskedSpans
 from concord.models.labels import Span, decode_pieces
 

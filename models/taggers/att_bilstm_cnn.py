@@ -8,7 +8,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from concord.models.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
-from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
 from concord.models.layers.cross_lstm import IndependentLstm
 from concord.models.outputs import AttentionWeights

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from concord.models.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.cross_lstm import IndependentLstm
 from concord.models.tagger import TaggerConfig
 

@@ -5,7 +5,8 @@ from typing import ClassVar
 from torch import nn
 from typing_extensions import override
 
-from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution
 from concord.models.layers.bilstm import BiLstmConfig, build_bilstm
 from concord.models.tagger import OneStageTagger, TaggerConfig

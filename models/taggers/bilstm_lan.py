@@ -12,7 +12,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.label_attention import LabelAttention, LabelScorer, label_table
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.config import ConfigError
-from concord.models.data.sentence import PADDING, UNKNOWN, Batch, Vocabulary
+from concord.models.data.batch import PADDING, UNKNOWN, Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig

@@ -6,9 +6,10 @@ batch may hold many documents. Labels agree across a document through this memor
 
 from typing import ClassVar
 
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.tagger import TaggerConfig
-from concord.models.two_stage.tagger import MemoryConfig, TwoStageConfig, TwoStageTagger
+from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
+from concord.models.two_stage.tagger import TwoStageTagger
 
 
 class DocUaNetConfig(TwoStageConfig):

@@ -10,7 +10,8 @@ from typing import ClassVar
 from torch import nn
 from typing_extensions import override
 
-from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.chosen import ChosenDecoder, DecoderName
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.layers.two_stream import RelativeTransformer, TwoStreamConfig

@@ -13,7 +13,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
 from concord.models.decoders.structured_attention import Merge, StructuredAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig

@@ -7,9 +7,10 @@ centred relative positions (paper).
 
 from typing import ClassVar
 
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.tagger import TaggerConfig
-from concord.models.two_stage.tagger import TwoStageConfig, TwoStageTagger
+from concord.models.two_stage.config import TwoStageConfig
+from concord.models.two_stage.tagger import TwoStageTagger
 
 
 class UaNetConfig(TwoStageConfig):

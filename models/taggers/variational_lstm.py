@@ -11,12 +11,14 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.chosen import ChosenDecoder, DecoderName
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.sampled import SampledDistribution
+from concord.models.inference.token_table import TokenTable
 from concord.models.layers.variational_lstm import VariationalLstmConfig
-from concord.models.tagger import CallSettings, OneStageTagger, TaggerConfig, TokenTable
+from concord.models.tagger import CallSettings, OneStageTagger, TaggerConfig
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.words.embedding import WordRepresentationConfig
 

@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 from concord.models.checkpoint import save_tagger
 from concord.models.config import Config, ConfigError
-from concord.models.data.sentence import Batch, Sentence
+from concord.models.data.batch import Batch
+from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import span_scores, token_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, best_threshold, label_sequences, sweep_threshold
 from concord.models.labels import Scheme

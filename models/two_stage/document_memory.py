@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from concord.models.data.sentence import normalize_digits
+from concord.models.data.vocabulary import normalize_digits
 
 MemoryKey = Literal["lower", "exact"]
 

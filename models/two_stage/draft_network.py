@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from concord.models.data.sentence import Batch, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import entropy
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig
 from concord.models.outputs import Draft

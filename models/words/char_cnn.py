@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from concord.models.config import Config
-from concord.models.data.sentence import PADDING
+from concord.models.data.batch import PADDING
 
 
 class CharCnnConfig(Config):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from concord.models.config import Config
-from concord.models.data.sentence import PADDING
+from concord.models.data.batch import PADDING
 
 
 class CharLstmConfig(Config):

@@ -11,7 +11,8 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from concord.models.config import Config, ConfigError
-from concord.models.data.sentence import PADDING, UNKNOWN, WORD_CASES, Batch, Vocabulary
+from concord.models.data.batch import PADDING, UNKNOWN, WORD_CASES, Batch
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.words.char_cnn import CharCnn, CharCnnConfig
 from concord.models.words.char_lstm import CharLstm, CharLstmConfig
 from concord.models.words.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig

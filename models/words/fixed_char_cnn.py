@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from concord.models.config import Config
-from concord.models.data.sentence import PADDING
+from concord.models.data.batch import PADDING
 
 _TYPES = 4
 

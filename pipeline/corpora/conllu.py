@@ -88,3 +88,20 @@ def _label(tag: str, xpos: str, misc: str, form: GoldFormat) -> str:
     pairs = (item.partition("=") for item in misc.split("|"))
     absent = "" if form.label_scheme == "TOKENS" else "O"
     return next((value for key, _, value in pairs if key == column), absent)
+
+
+def conllu_row(
+    number: int | str,
+    form: str,
+    *,
+    lemma: str | None = None,
+    upos: str | None = None,
+    xpos: str | None = None,
+    feats: str | None = None,
+    head: int | None = None,
+    deprel: str | None = None,
+    misc: str | None = None,
+) -> str:
+    """Give one line of ten columns; what is None or empty is left open."""
+    columns = (lemma, upos, xpos, feats, None if head is None else str(head), deprel, None, misc)
+    return "\t".join((str(number), form, *(column or EMPTY for column in columns)))

@@ -10,9 +10,8 @@ from typing import Literal
 from concord.models.data.sentence import Sentence
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conll import DOCUMENT_START
-from concord.pipeline.corpora.conllu import ENTITY_KEY
+from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.exports.conllu import conllu_row
 from concord.pipeline.storage.compressed import write_packed
 
 GoldForm = Literal["conll", "conllu"]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import OUTSIDE
-from concord.pipeline.corpora.conllu import ENTITY_KEY, PARSER_KEY, SOURCE_KEY
-from concord.pipeline.exports.conllu import conllu_row
+from concord.pipeline.corpora.conllu import ENTITY_KEY, PARSER_KEY, SOURCE_KEY, conllu_row
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.compressed import write_packed
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-from concord.pipeline.documents import Shard, ShardReport
 from concord.pipeline.errors import StoppedError
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker, Timings
 
 BuildWorker = Callable[[Plan], ShardWorker]

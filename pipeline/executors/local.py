@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from concord.pipeline.documents import Shard
 from concord.pipeline.errors import ConcordError, ShardError
 from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.crash_log import Trials, WorkPlace
 from concord.pipeline.worker.shard_worker import build_worker
 

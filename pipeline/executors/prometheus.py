@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from concord.pipeline.documents import ShardReport
+from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.worker.shard_worker import Timings
 
 STAGES = ("read", "parse", "tag", "write")

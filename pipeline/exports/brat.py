@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from concord.pipeline.exports.export_item import ExportItem, plain_line_ends
-from concord.pipeline.readers.documents import EntityRow
+from concord.pipeline.output.document_rows import EntityRow
 from concord.pipeline.storage.atomic_writes import stage_folder, store_faults
 
 INDEX_NAME = "documents.jsonl"

@@ -15,10 +15,9 @@ from itertools import chain, groupby
 from pathlib import Path
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.corpora.conllu import ENTITY_KEY
-from concord.pipeline.corpora.corpus_format import EMPTY
+from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
 from concord.pipeline.exports.export_item import percent_encoded
-from concord.pipeline.readers.documents import CollectedDocument, CollectedSentence, TokenRow
+from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, TokenRow
 from concord.pipeline.storage.compressed import write_packed
 
 _WHITE_SPACE = re.compile(r"\s+")
@@ -36,23 +35,6 @@ def write_conllu(path: Path, documents: Iterable[CollectedDocument]) -> None:
         StoreError: when there is no space.
     """
     write_packed(path, (f"{line}\n" for document in documents for line in _lines(document)))
-
-
-def conllu_row(
-    number: int | str,
-    form: str,
-    *,
-    lemma: str | None = None,
-    upos: str | None = None,
-    xpos: str | None = None,
-    feats: str | None = None,
-    head: int | None = None,
-    deprel: str | None = None,
-    misc: str | None = None,
-) -> str:
-    """Give one line of ten columns; what is None or empty is left open."""
-    columns = (lemma, upos, xpos, feats, None if head is None else str(head), deprel, None, misc)
-    return "\t".join((str(number), form, *(column or EMPTY for column in columns)))
 
 
 def _lines(document: CollectedDocument) -> Iterator[str]:

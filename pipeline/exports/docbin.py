@@ -15,7 +15,7 @@ from typing import Any
 
 from concord.models.config import ConfigError
 from concord.pipeline.exports.export_item import ExportItem, rounded
-from concord.pipeline.readers.documents import CollectedSentence, TokenRow
+from concord.pipeline.output.document_rows import CollectedSentence, TokenRow
 from concord.pipeline.storage.atomic_writes import stage_folder, store_faults
 
 SPANS_KEY = "entities"

@@ -19,8 +19,8 @@ from concord.pipeline.exports.jsonl import write_json_lines
 from concord.pipeline.exports.label_studio import write_label_studio
 from concord.pipeline.exports.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.document_rows import CollectedDocument, read_collection
 from concord.pipeline.output.shard_stats import entity_types
-from concord.pipeline.readers.documents import CollectedDocument, read_collection
 from concord.pipeline.storage.compressed import write_packed
 from concord.pipeline.storage.paths import Place
 

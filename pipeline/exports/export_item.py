@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import orjson
 
-from concord.pipeline.readers.documents import CollectedDocument
+from concord.pipeline.output.document_rows import CollectedDocument
 
 _LINE_END = re.compile(r"\r\n|\r")
 _DECIMALS = 6

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from concord.pipeline.exports.export_item import ExportItem, rounded
-from concord.pipeline.readers.documents import CollectedSentence
+from concord.pipeline.output.document_rows import CollectedSentence
 from concord.pipeline.storage.compressed import write_packed
 
 

@@ -14,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 import orjson
 
 from concord.pipeline.exports.export_item import ExportItem, plain_line_ends, rounded
-from concord.pipeline.readers.documents import EntityRow
+from concord.pipeline.output.document_rows import EntityRow
 from concord.pipeline.storage.compressed import write_packed
 
 _FROM, _TO = "label", "text"

@@ -23,8 +23,7 @@ from concord.pipeline.exports.export import Outgoing, check_destination, write_i
 from concord.pipeline.exports.export_item import ExportItem, rounded
 from concord.pipeline.exports.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.shard_stats import entity_types
-from concord.pipeline.readers.documents import (
+from concord.pipeline.output.document_rows import (
     CollectedDocument,
     CollectedSentence,
     EntityRow,
@@ -32,6 +31,7 @@ from concord.pipeline.readers.documents import (
     TokenRow,
     read_collection,
 )
+from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.paths import Place
 
 QueueForm = Literal["label-studio", "jsonl", "brat"]

@@ -10,8 +10,8 @@ from typing import cast
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
-from concord.pipeline.planning.build_plan import Plan
-from concord.pipeline.readers.documents import DocumentRow
+from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.plan import Plan
 from concord.pipeline.readers.read_file import Format, read_text_at, scan_file
 from concord.pipeline.readers.records import RecordError
 

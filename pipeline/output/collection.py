@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from concord.pipeline.errors import PlanError
-from concord.pipeline.output.document_rows import read_part
-from concord.pipeline.output.output_folder import Manifest, RunFolder
+from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.storage.paths import Place
 
 

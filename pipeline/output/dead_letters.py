@@ -2,12 +2,25 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from concord.pipeline.documents import DeadLetter, Shard, ShardReport
-from concord.pipeline.output.document_rows import rows
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.parquet_parts import rows
 from concord.pipeline.output.schema import ERRORS
-from concord.pipeline.planning.existing_output import StandingLetter
+from concord.pipeline.plan import Shard
 from concord.pipeline.storage.paths import Place
+
+
+class StandingLetter(NamedTuple):
+    """A dead letter's row, as far as it tells which record it is of; see DeadLetter."""
+
+    source_uri: str
+    position: int
+    doc_id: str | None
+    stage: str
+    error: str
+    attempts: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

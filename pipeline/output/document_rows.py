@@ -1,19 +1,18 @@
 """The annotated collection read back, one document at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
-from typing import Any
+from itertools import chain, groupby, islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.storage.paths import Place, readable
-
-# Rows decoded at once; a document's rows stay together however many batches they span.
-_BATCH_ROWS = 16_384
+from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.parquet_parts import rows
+from concord.pipeline.storage.paths import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,32 +101,6 @@ def spaced(tokens: Sequence[AnnotatedToken]) -> Iterator[tuple[str, str]]:
         begin, end = token.start_char, token.end_char
 
 
-def rows(part: Place, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Read some columns of a part, a batch at a time; pages are checked against bit rot.
-
-    Raises:
-        IntegrityError: when the file is missing or broken.
-    """
-    try:
-        with pq.ParquetFile(readable(part), page_checksum_verification=True) as file:
-            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise IntegrityError(f"{part}: cannot be read: {error}") from error
-
-
-def read_part(part: Place, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a part, or some columns of it, at once; pages are checked against bit rot.
-
-    Raises:
-        IntegrityError: when the file is missing or broken.
-    """
-    try:
-        with pq.ParquetFile(readable(part), page_checksum_verification=True) as file:
-            return file.read(columns=None if columns is None else list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(f"{part}: cannot be read: {error}; check the folder with 'concord verify'") from error
-
-
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Cut a batch where doc_id changes."""
     encoded = pc.run_end_encode(batch.column("doc_id"))
@@ -148,3 +121,176 @@ def _document(doc_id: str, pieces: list[pa.RecordBatch]) -> TokenDocument:
             for sent_id, group in groupby(numbered, key=lambda pair: pair[0])
         ),
     )
+
+
+class DocumentRow(NamedTuple):
+    """A row of the table of documents; fields as there."""
+
+    doc_id: str
+    source_uri: str
+    source_position: int
+    text_sha256: str
+    n_chars: int
+    n_sentences: int
+    n_tokens: int
+    n_entities: int
+    tagger: str
+    meta: str | None
+
+
+class SentenceRow(NamedTuple):
+    """A row of the table of sentences; fields as there."""
+
+    sent_id: int
+    start_char: int
+    end_char: int
+    n_tokens: int
+    continues: bool
+
+
+class TokenRow(NamedTuple):
+    """A row of the table of tokens; fields as there."""
+
+    token_id: int
+    start_char: int
+    end_char: int
+    text: str
+    word: str
+    lemma: str | None
+    upos: str | None
+    xpos: str | None
+    feats: str | None
+    head: int
+    deprel: str
+    draft_ner: str
+    ner: str
+    ner_prob: float
+    uncertainty: float
+    refined: bool
+
+
+class EntityRow(NamedTuple):
+    """A row of the table of entities; fields as there."""
+
+    entity_id: int
+    sent_id: int
+    start_char: int
+    end_char: int
+    start_token: int
+    end_token: int
+    text: str
+    label: str
+    confidence: float
+    uncertainty: float
+    refined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedSentence:
+    """A sentence, or a piece of an over-long one, with its words."""
+
+    row: SentenceRow
+    tokens: tuple[TokenRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedDocument:
+    """A document with all that was found in it, in order."""
+
+    row: DocumentRow
+    sentences: tuple[CollectedSentence, ...]
+    entities: tuple[EntityRow, ...]
+
+
+def read_collection(
+    collection: Collection, *, wanted: Callable[[str], bool] = lambda doc_id: True
+) -> Iterator[CollectedDocument]:
+    """Read a collection's documents, in the manifest's order.
+
+    Memory holds one document and one batch of rows of each table.
+
+    Args:
+        wanted: says by its id whether a document is to be read.
+
+    Raises:
+        IntegrityError: when a part is missing, broken, or too short.
+    """
+    for report in collection.manifest.shards:
+        yield from _read_shard(collection.output, report, wanted)
+
+
+def _read_shard(output: Place, report: ShardReport, wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
+    places = {name: output / part.path for name, part in report.files.items()}
+    sentences = _RowStream(places["sentences"], SentenceRow)
+    tokens = _RowStream(places["tokens"], TokenRow)
+    entities = _RowStream(places["entities"], EntityRow)
+    for row in _all_rows(places["documents"], DocumentRow):
+        if not wanted(row.doc_id):
+            sentences.skip(row.n_sentences)
+            tokens.skip(row.n_tokens)
+            entities.skip(row.n_entities)
+            continue
+        yield CollectedDocument(
+            row=row,
+            sentences=tuple(
+                CollectedSentence(sentence, tuple(tokens.take(sentence.n_tokens)))
+                for sentence in sentences.take(row.n_sentences)
+            ),
+            entities=tuple(entities.take(row.n_entities)),
+        )
+
+
+RowT = TypeVar("RowT", bound=NamedTuple)
+
+
+def _all_rows(part: Place, kind: type[RowT]) -> Iterator[RowT]:
+    for batch in rows(part, kind._fields):
+        yield from map(kind._make, _by_row(batch))
+
+
+class _RowStream(Generic[RowT]):
+    """The rows of a part, taken from the first on."""
+
+    def __init__(self, part: Place, kind: type[RowT]) -> None:
+        self._part = part
+        self._kind = kind
+        self._batches = rows(part, kind._fields)
+        self._left = 0
+        self._batch: pa.RecordBatch | None = None
+        self._decoded: Iterator[tuple[Any, ...]] | None = None
+
+    def take(self, count: int) -> Iterator[RowT]:
+        """Give the next rows; they must be used up before anything else is asked for."""
+        while count:
+            self._advance()
+            now = min(count, self._left)
+            if self._decoded is None:
+                self._decoded = _by_row(self._batch)
+            yield from map(self._kind._make, islice(self._decoded, now))
+            count, self._left = count - now, self._left - now
+
+    def skip(self, count: int) -> None:
+        """Pass over the next rows; batches that are passed over as a whole are not decoded."""
+        while count:
+            self._advance()
+            now = min(count, self._left)
+            if self._decoded is not None:
+                next(islice(self._decoded, now, now), None)
+            elif self._batch is not None:
+                self._batch = self._batch.slice(now)
+            count, self._left = count - now, self._left - now
+
+    def _advance(self) -> None:
+        while not self._left:
+            self._batch = next(self._batches, None)
+            if self._batch is None:
+                raise IntegrityError(
+                    f"{self._part}: ends before the last row that the table of documents counts; check the folder "
+                    "with 'concord verify'"
+                )
+            self._left, self._decoded = self._batch.num_rows, None
+
+
+def _by_row(batch: pa.RecordBatch | None) -> Iterator[tuple[Any, ...]]:
+    columns = [] if batch is None else batch.columns
+    return zip(*(column.to_pylist() for column in columns), strict=True)

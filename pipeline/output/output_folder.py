@@ -15,14 +15,13 @@ from typing import Any
 import orjson
 
 from concord.pipeline.contents import content_faults
-from concord.pipeline.documents import PartFile, Shard, ShardReport
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
+from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, total
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import file_sha256, reach, store_faults, sync_folder, write_once, write_over
 from concord.pipeline.storage.paths import Listing, Place, files_at, place_at, staging_for
 
-MANIFEST_VERSION = 1
 STATS_NAME = "stats.json"
 
 _OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|trials)/(\d+)/|/plans/(\d+)\.json$")
@@ -34,70 +33,11 @@ _MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
-    """A finished run: what readers go by.
-
-    Attributes:
-        plan: digest of the plan.
-        annotated, unchanged: documents annotated in the manifest's generation, and taken over from earlier ones.
-        shards: the content of every commit record that counts, in the shards' order.
-    """
-
-    manifest_version: int = MANIFEST_VERSION
-    schema_version: int
-    generation: int
-    plan: str
-    read: int
-    annotated: int
-    unchanged: int
-    dead_letters: int
-    shards: tuple[ShardReport, ...]
-
-    def files(self, table: str) -> list[PartFile]:
-        """Give a table's parts in the shards' order."""
-        return [shard.files[table] for shard in self.shards if table in shard.files]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """Something that is not as the manifest says; ``place`` is a path below the output folder."""
 
     place: str
     problem: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What became of records: annotated in one generation, taken over from earlier ones, or a dead letter."""
-
-    annotated: int
-    unchanged: int
-    dead_letters: int
-
-
-def total(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
-    """Add up what the shards of a collection hold, as seen from a generation."""
-    annotated = unchanged = dead_letters = 0
-    for report in reports:
-        new = report.annotated if report.generation == generation else 0
-        annotated += new
-        unchanged += report.annotated + report.unchanged - new
-        dead_letters += report.dead_letters
-    return Outcome(annotated=annotated, unchanged=unchanged, dead_letters=dead_letters)
-
-
-def check_equation(report: ShardReport | Manifest, *, place: str) -> None:
-    """Check read = annotated + unchanged + dead letters.
-
-    Raises:
-        ReconciliationError: naming the place and both sides.
-    """
-    outcomes = report.annotated + report.unchanged + report.dead_letters
-    if report.read != outcomes:
-        raise ReconciliationError(
-            f"{place}: {report.read} records were planned, but {report.annotated} annotated + {report.unchanged} "
-            f"unchanged + {report.dead_letters} dead letters = {outcomes}; has the input changed since it was planned?"
-        )
 
 
 class RunFolder:

@@ -5,24 +5,21 @@ and covers what is new, changed, or due for another tagger.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
 
-from pydantic import Field, ValidationError
-
-from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.documents import Carry, Shard
-from concord.pipeline.errors import InputError, PlanError
-from concord.pipeline.identity import ComponentIdentity, Recipe, canonical_json, deciding_config, digest_of, row_config
-from concord.pipeline.output.dead_letters import Choice
-from concord.pipeline.output.schema import SCHEMA_VERSION, component_signature
-from concord.pipeline.planning.existing_output import Standing, StandingLetter
+from concord.pipeline.errors import InputError
+from concord.pipeline.identity import (
+    ComponentIdentity,
+)
+from concord.pipeline.output.dead_letters import Choice, StandingLetter
+from concord.pipeline.output.schema import SCHEMA_VERSION
+from concord.pipeline.plan import Changes, Plan, Shard, Source
+from concord.pipeline.planning.existing_output import Standing
 from concord.pipeline.planning.file_hashes import FileHashes
-from concord.pipeline.planning.input_diff import Changes, Comparison, Difference
+from concord.pipeline.planning.input_diff import Comparison, Difference
 from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute_output, find_inputs, states_behind_url
 from concord.pipeline.planning.sharding import ShardCutter
 from concord.pipeline.readers.encodings import check_encoding
@@ -30,102 +27,6 @@ from concord.pipeline.readers.read_file import scan_file
 from concord.pipeline.storage.files import state_of
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.storage.urls import is_url
-
-PLAN_VERSION = 2
-
-
-class Source(Config):
-    """One input file as the planner found it."""
-
-    uri: str
-    """Absolute path, or URL."""
-    format: str
-    """text, jsonl or parquet."""
-    size: int
-    """Bytes on disk."""
-    sha256: str
-    """Of the bytes on disk, in hex."""
-    records: int
-    """How many records the plan takes from it."""
-
-
-class Plan(Config):
-    """A frozen run: equal plans give equal bytes on one build and CPU type."""
-
-    plan_version: int = PLAN_VERSION
-    schema_version: int
-    generation: int = 0
-    config: AnnotateConfig
-    """Resolved: all paths absolute."""
-    parser: ComponentIdentity
-    tagger: ComponentIdentity
-    tagger_folder: str
-    """Where the tagger's bundle lies. The bundle counts, not its place: left out of the digest."""
-    threads: int
-    """Threads a worker computes with, equal for every executor."""
-    sources: tuple[Source, ...]
-    shards: tuple[Shard, ...]
-    """What this generation works on."""
-    kept: tuple[Carry, ...] = ()
-    """Committed shards of earlier generations that stay untouched."""
-    changes: Changes = Changes()
-    """How the input differs from what stood."""
-    reasons: tuple[str, ...] = ()
-    """Why documents that stand are done again, if they are."""
-    read: int
-    """Records of the input in total, as the planner counted them."""
-    ignored: int = 0
-    """Files in the input's folders whose names say nothing of a format; they change nothing."""
-    marks: dict[str, str] = Field(default_factory=dict)
-    """How each input behind a URL was marked (etag or time) when it was planned. The content counts: left out of the
-    digest."""
-
-    def to_json(self) -> bytes:
-        """Give the canonical JSON text: sorted keys, no white space, equal for equal plans."""
-        return canonical_json(self.model_dump(mode="json"))
-
-    @classmethod
-    def from_json(cls, content: bytes | str) -> Self:
-        """Read a plan that to_json wrote.
-
-        Raises:
-            PlanError: when the text is not a plan of this version.
-        """
-        try:
-            return cls.model_validate_json(content)
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in fault["loc"])
-            raise PlanError(
-                f"expected a plan of version {PLAN_VERSION}, got one that does not fit ({place}: {fault['msg']});"
-                " it was cut, or written by another release: give a new output folder"
-            ) from None
-
-    @cached_property
-    def digest(self) -> str:
-        """Sha256 in hex over everything that decides the output; see deciding_config for what does not."""
-        return digest_of(self._deciding() | self.model_dump(mode="json", include={"sources", "shards", "kept"}))
-
-    @property
-    def recipe(self) -> Recipe:
-        """What decides the rows of its documents."""
-        return Recipe(
-            schema_version=self.schema_version,
-            parser=component_signature(self.parser),
-            tagger=component_signature(self.tagger),
-            config=row_config(self.config),
-        )
-
-    @property
-    def stands_alone(self) -> bool:
-        """Whether it builds on no earlier generation."""
-        return not self.kept and not any(shard.carries or shard.parses for shard in self.shards)
-
-    def _deciding(self) -> dict[str, Any]:
-        """Give what decides the output but the input: plain values by section."""
-        identities = {"plan_version", "schema_version", "generation", "parser", "tagger", "threads"}
-        config = deciding_config(self.config)
-        return self.model_dump(mode="json", include=identities) | {"config": config}
 
 
 def make_plan(

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
-from concord.pipeline.documents import ParsePlace, ShardReport
-from concord.pipeline.output.document_rows import rows
+from concord.pipeline.output.dead_letters import StandingLetter
+from concord.pipeline.output.manifest import ShardReport, place_of
+from concord.pipeline.output.parquet_parts import rows
+from concord.pipeline.plan import ParsePlace
 from concord.pipeline.readers.fields import DUPLICATE_ID
 from concord.pipeline.storage.paths import Place
 
@@ -26,17 +28,6 @@ class StandingDocument(NamedTuple):
     text: bytes
     source_uri: str
     meta: bytes
-
-
-class StandingLetter(NamedTuple):
-    """A dead letter's row, as far as it tells which record it is of; see DeadLetter."""
-
-    source_uri: str
-    position: int
-    doc_id: str | None
-    stage: str
-    error: str
-    attempts: int
 
 
 class StandingFile(NamedTuple):
@@ -123,11 +114,6 @@ def look_over(
         characters=characters,
         files=files,
     )
-
-
-def place_of(report: ShardReport) -> ParsePlace:
-    """Give the commit that a report is of."""
-    return ParsePlace(shard=report.shard, generation=report.generation)
 
 
 def fingerprint(text: str | None) -> bytes:

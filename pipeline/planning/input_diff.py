@@ -13,41 +13,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig, PlanningConfig
-from concord.pipeline.documents import Carry, DeadLetter, Document, Move, ParsePlace, Piece, Shard
-from concord.pipeline.planning.existing_output import Standing, StandingLetter, fingerprint
+from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.output.dead_letters import StandingLetter
+from concord.pipeline.plan import Carry, Changes, Move, ParsePlace, Piece, Shard
+from concord.pipeline.planning.existing_output import Standing, fingerprint
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.planning.sharding import ShardCutter
 from concord.pipeline.readers.fields import DUPLICATE_ID
 from concord.pipeline.readers.read_file import read_piece
-from concord.pipeline.readers.scanned import ScannedRecord
+from concord.pipeline.readers.records import ScannedRecord
 
 SMALL = 0.25
 """Of planning.shard_bytes, in characters: shards with less text are small."""
-
-
-class Changes(Config):
-    """How an input differs from what stands, in documents."""
-
-    new: int = 0
-    """Records whose id does not stand; the unreadable ones of new and changed files are among them."""
-    retried: int = 0
-    """Dead letters that stand and are tried again."""
-    changed: int = 0
-    """Documents that stand with another text."""
-    moved: int = 0
-    """Documents that stand with the same text under another name, in another file or with another meta."""
-    removed: int = 0
-    """Documents that stand and are no longer in the input."""
-    again: int = 0
-    """Documents that stand as they are in the input, but were made by another tagger, parser or configuration."""
-    parsed: int = 0
-    """Those of them whose parses are taken over."""
-    unchanged: int = 0
-    """Documents whose rows are taken over, moved ones among them."""
-    compacted: int = 0
-    """Small shards that are put together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

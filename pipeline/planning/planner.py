@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.documents import ParsePlace, ShardReport
 from concord.pipeline.errors import IntegrityError, ModelError, PlanError
 from concord.pipeline.executors.ray_auth import settle_auth_mode
-from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, row_config
+from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, component_signature, row_config
 from concord.pipeline.output.dead_letters import Choice
-from concord.pipeline.output.output_folder import Manifest, RunFolder
-from concord.pipeline.output.schema import SCHEMA_VERSION, component_signature
+from concord.pipeline.output.manifest import Manifest, ShardReport, place_of
+from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.parsing.stanza_parser import parser_identity
-from concord.pipeline.planning.build_plan import Plan, make_plan, retry_plan
-from concord.pipeline.planning.existing_output import Standing, StandingFile, look_over, place_of
+from concord.pipeline.plan import ParsePlace, Plan
+from concord.pipeline.planning.build_plan import make_plan, retry_plan
+from concord.pipeline.planning.existing_output import Standing, StandingFile, look_over
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
 from concord.pipeline.storage.files import state_of
 

@@ -1,8 +1,8 @@
 """Records to pieces, pieces to shards."""
 
-from concord.pipeline.documents import ParsePlace, Piece, Shard
+from concord.pipeline.plan import ParsePlace, Piece, Shard
 from concord.pipeline.planning.inputs import InputFile
-from concord.pipeline.readers.scanned import ScannedRecord
+from concord.pipeline.readers.records import ScannedRecord
 
 
 class ShardCutter:

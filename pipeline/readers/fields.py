@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import Document, Piece
+from concord.pipeline.documents import Document
+from concord.pipeline.plan import Piece
 from concord.pipeline.readers.records import RecordError
 
 DUPLICATE_ID = "duplicate_id"

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document, Piece
+from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
+from concord.pipeline.plan import Piece
 from concord.pipeline.readers.fields import build_document, claimed_id, record_text
-from concord.pipeline.readers.records import RecordError, dead_letter
-from concord.pipeline.readers.scanned import ScannedRecord
+from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import cursor_at
 from concord.pipeline.storage.files import arrow_file
 from concord.pipeline.storage.urls import is_url

@@ -5,11 +5,12 @@ from pathlib import PurePath
 from typing import Literal
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document, Piece
+from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
+from concord.pipeline.plan import Piece
 from concord.pipeline.readers.jsonl import jsonl_text_at, read_jsonl, scan_jsonl
 from concord.pipeline.readers.parquet import parquet_text_at, read_parquet, scan_parquet
-from concord.pipeline.readers.scanned import ScannedRecord
+from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.readers.streams import CODECS
 from concord.pipeline.readers.text import read_text, scan_text, whole_text
 from concord.pipeline.storage.files import unreadable

@@ -1,6 +1,9 @@
 """Why a record cannot be read, and the dead letter it becomes."""
 
-from concord.pipeline.documents import DeadLetter, Piece
+from dataclasses import dataclass
+
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.plan import Piece
 
 
 class RecordError(Exception):
@@ -31,3 +34,19 @@ def dead_letter(error: RecordError, *, piece: Piece, position: int, unit: str) -
         error=error.code,
         message=f"{piece.uri}, {unit} {position}: {error}",
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScannedRecord:
+    """One record of an input file.
+
+    Attributes:
+        position, end: half-open, in the units of Piece.start and Piece.end.
+        size: bytes of input, for cutting shards.
+        doc_id: the id it takes for itself; None where the record cannot be read.
+    """
+
+    position: int
+    end: int
+    size: int
+    doc_id: str | None

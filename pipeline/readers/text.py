@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import orjson
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document, Piece
+from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
+from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import decode
 from concord.pipeline.readers.fields import duplicate_id
-from concord.pipeline.readers.records import RecordError, dead_letter
-from concord.pipeline.readers.scanned import ScannedRecord
+from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import read_whole
 from concord.pipeline.storage.files import state_of
 

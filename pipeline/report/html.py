@@ -15,7 +15,7 @@ from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import AnnotatedToken, TokenSentence, spaced
 from concord.pipeline.output.shard_stats import backed_off
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
 from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, WholeDocument, measure_quality
 from concord.pipeline.storage.atomic_writes import store_faults, write_over

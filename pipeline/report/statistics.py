@@ -14,9 +14,10 @@ from typing import Any
 from concord.models.evaluation.consistency import Consistency, consistency, name_labels
 from concord.models.labels import decode_spans
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import TokenDocument, TokenSentence, read_documents, rows, written
-from concord.pipeline.output.output_folder import Manifest, check_equation
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.output.document_rows import TokenDocument, TokenSentence, read_documents, written
+from concord.pipeline.output.manifest import Manifest, check_equation
+from concord.pipeline.output.parquet_parts import rows
+from concord.pipeline.plan import Plan
 from concord.pipeline.storage.paths import Place
 
 BIN_WIDTH = 0.05

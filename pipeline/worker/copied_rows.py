@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from concord.pipeline.documents import Carry, Move, ShardReport
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.output.document_rows import read_part
+from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.parquet_parts import read_part
+from concord.pipeline.plan import Carry, Move
 from concord.pipeline.storage.paths import Place
 
 _OWNED = ("documents", "sentences", "tokens", "entities")

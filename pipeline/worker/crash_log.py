@@ -17,9 +17,8 @@ import orjson
 from pydantic import ValidationError
 
 from concord.models.config import Config
-from concord.pipeline.documents import Shard
 from concord.pipeline.errors import ShardError
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage import paths as places
 from concord.pipeline.storage.atomic_writes import store_faults, write_lightly
 

@@ -13,30 +13,24 @@ import torch
 
 from concord.models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from concord.models.tagger import Tagger
-from concord.pipeline.back_off import Step
 from concord.pipeline.config import AnnotateConfig, ParserConfig
-from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument, Shard, ShardReport
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import IntegrityError, ModelError, ShortageError
+from concord.pipeline.identity import component_signature
+from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import RunFolder
-from concord.pipeline.output.schema import UNCALIBRATED, component_signature
+from concord.pipeline.output.schema import UNCALIBRATED
+from concord.pipeline.output.shard_stats import Step
 from concord.pipeline.parsing.stanza_parser import build_parser
-from concord.pipeline.planning.build_plan import Plan
-from concord.pipeline.worker.bisect import (
-    CommitStage,
-    DocumentParser,
-    DocumentTagger,
-    Parse,
-    ParseStage,
-    Read,
-    ReadStage,
-    Tag,
-    TagStage,
-    left_out,
-    with_parses,
-)
+from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.worker.bisect import left_out
+from concord.pipeline.worker.commit_stage import CommitStage
 from concord.pipeline.worker.crash_log import Suspect, Trial, Trials, WorkPlace
 from concord.pipeline.worker.memory import bound_caches, free_all, return_freed
+from concord.pipeline.worker.parse_stage import DocumentParser, Parse, ParseStage
+from concord.pipeline.worker.read_stage import Read, ReadStage, with_parses
 from concord.pipeline.worker.stored_parses import Parses, parse_tables
+from concord.pipeline.worker.tag_stage import DocumentTagger, Tag, TagStage
 
 logger = logging.getLogger(__name__)
 

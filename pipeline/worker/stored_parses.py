@@ -6,10 +6,11 @@ from hashlib import sha256
 
 import pyarrow as pa
 
-from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord, ParsePlace
-from concord.pipeline.output.document_rows import read_part
+from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.plan import ParsePlace
 
 _COLUMNS = {
     "documents": ("doc_id", "text_sha256", "n_sentences", "n_tokens"),

@@ -22,7 +22,8 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import RunFolder
 from concord.pipeline.parsing.stanza_parser import parser_identity
-from concord.pipeline.planning.build_plan import Plan, make_plan
+from concord.pipeline.plan import Plan
+from concord.pipeline.planning.build_plan import make_plan
 from concord.pipeline.worker.memory import resident_bytes
 from concord.pipeline.worker.shard_worker import build_worker
 from concord.workflows.registry.resolve_tagger import find_tagger

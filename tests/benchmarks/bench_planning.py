@@ -30,7 +30,7 @@ from concord.pipeline.annotate import Progress, annotate
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 GOAL = 1.1

@@ -33,7 +33,8 @@ from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, Document
 from concord.pipeline.output.shard_stats import NEAR_TIE
 from concord.pipeline.parsing.stanza_parser import build_parser
-from concord.pipeline.worker.bisect import ParseStage, TagStage
+from concord.pipeline.worker.parse_stage import ParseStage
+from concord.pipeline.worker.tag_stage import TagStage
 from concord.workflows.registry.resolve_tagger import EMBEDDED
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -31,7 +31,7 @@ from soak import ATTEMPTS, Round, Schedule, Workshop, draw, soak
 from concord.models.checkpoint import load_tagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.stanza_parser import build_parser
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.worker.memory import bound_caches
 from concord.pipeline.worker.shard_worker import ShardWorker, build_worker
 from concord.workflows.registry.resolve_tagger import find_entity_tagger

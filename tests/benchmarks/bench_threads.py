@@ -24,7 +24,7 @@ from concord.models.checkpoint import load_tagger
 from concord.pipeline import parsing
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import Document
-from concord.pipeline.worker.bisect import TagStage
+from concord.pipeline.worker.tag_stage import TagStage
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 

@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from trees import with_tree
 
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
 

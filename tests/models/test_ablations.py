@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.checkpoint import load_tagger, save_tagger
-from concord.models.data.sentence import Batch, Sentence
+from concord.models.data.batch import Batch
+from concord.models.data.sentence import Sentence
 from concord.models.labels import is_legal_transition
-from concord.models.two_stage.tagger import MemoryContents, TwoStageTagger
+from concord.models.two_stage.refine_network import MemoryContents
+from concord.models.two_stage.tagger import TwoStageTagger
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]

@@ -7,7 +7,8 @@ import pytest
 import torch
 import yaml
 
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
 

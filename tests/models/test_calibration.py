@@ -22,7 +22,8 @@ from concord.models.checkpoint import (
     tagger_digest,
 )
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.reliability import coverage, expected_calibration_error, reliability
 from concord.models.tagger import Tagger
 from concord.models.training import fit_calibration as calibrating

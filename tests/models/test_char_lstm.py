@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from concord.models.data.sentence import UNKNOWN, BatchEncoder, Sentence, Vocabulary
+from concord.models.data.batch import UNKNOWN, BatchEncoder
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.words.char_lstm import CharLstm, CharLstmConfig
 from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig
 from concord.models.layers.cross_lstm import IndependentLstm, StackedLstmConfig
 from concord.models.tagger import Tagger

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from concord.models.data.sentence import IGNORED_LABEL, PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
+from concord.models.data.batch import IGNORED_LABEL, PADDING, UNKNOWN, BatchEncoder
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 
 Tagged = Callable[[str], Sentence]

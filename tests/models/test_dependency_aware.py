@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from trees import with_tree
 
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Sentence, TreeError, Vocabulary
+from concord.models.data.sentence import Sentence, TreeError
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.inference.windows import cut_windows
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
-from concord.models.tagger import Tagger, cut_windows
+from concord.models.tagger import Tagger
 
 Build = Callable[..., Any]
 SENTENCE = with_tree(Sentence(words=("Ada", "King", "met", "Ford", "in", "Paris", ".")))

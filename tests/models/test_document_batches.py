@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from concord.models.data.sentence import Sentence
-from concord.models.tagger import TokenTable
-from concord.models.two_stage.tagger import RefineNetwork
+from concord.models.inference.token_table import TokenTable
+from concord.models.two_stage.refine_network import RefineNetwork
 from concord.models.words.embedding import WordRepresentation
 
 Documents = list[list[Sentence]]

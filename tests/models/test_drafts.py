@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from concord.models.data.sentence import Batch, Sentence
+from concord.models.data.batch import Batch
+from concord.models.data.sentence import Sentence
 from concord.models.decoders.distribution import entropy
 from concord.models.two_stage.tagger import TwoStageTagger
 

@@ -14,7 +14,9 @@ import yaml
 from trees import with_tree
 
 from concord.models.checkpoint import load_tagger, save_tagger
-from concord.models.data.sentence import UNKNOWN, Batch, Sentence, Vocabulary
+from concord.models.data.batch import UNKNOWN, Batch
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import decode_spans, split_label
 from concord.models.outputs import Prediction
 from concord.models.registry import available, build_tagger

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from concord.models.config import ConfigError
-from concord.models.data.sentence import PADDING, UNKNOWN, BatchEncoder, Sentence, Vocabulary
+from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
 from concord.models.words.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig
 

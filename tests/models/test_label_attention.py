@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Batch, Sentence, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.label_attention import LabelAttention, LabelScorer
 from concord.models.labels import label_set
 from concord.models.registry import build_tagger

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.inference.token_table import TokenTable
 from concord.models.registry import build_tagger
-from concord.models.tagger import TokenTable
 
 NAMES = tuple(f"name-{letter}" for letter in "abcdefghijklmnopqrst")
 CUES = {"PER": ("mister", "laughed"), "LOC": ("city", "grew")}

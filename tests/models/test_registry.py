@@ -3,7 +3,7 @@
 import pytest
 
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import available, build_tagger, tagger_class
 
 

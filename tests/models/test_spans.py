@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.distribution import AskedSpans, LabelDistribution
 from concord.models.decoders.sampled import SampledDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
 from concord.models.inference.span_probabilities import ask_for_spans
 from concord.models.labels import Span, decode_pieces, decode_spans, encode_spans, label_set
-from concord.models.two_stage.tagger import span_probability
+from concord.models.two_stage.store import span_probability
 
 Build = Callable[..., Any]
 LENGTHS = [1, 2, 3, 4]

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.data.sentence import Batch, Sentence
-from concord.models.two_stage.tagger import MemoryContents, TwoStageTagger
+from concord.models.data.batch import Batch
+from concord.models.data.sentence import Sentence
+from concord.models.two_stage.refine_network import MemoryContents
+from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.encoder import EncoderConfig, load_encoder
 
 Build = Callable[..., TwoStageTagger]

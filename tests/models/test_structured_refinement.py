@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Batch, Sentence, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import CrfDistribution, LinearChain
 from concord.models.decoders.structured_attention import Merge, StructuredAttention
 from concord.models.labels import label_set

@@ -21,7 +21,9 @@ from concord.models.checkpoint import (
     tagger_digest,
 )
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Batch, Sentence, Vocabulary
+from concord.models.data.batch import Batch
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import available, build_tagger
 from concord.models.tagger import Tagger
 from concord.models.training.fit import EpochResult, FitConfig, fit

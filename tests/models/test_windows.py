@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
-from concord.models.tagger import cut_windows
+from concord.models.inference.windows import cut_windows
 
 
 def numbered(words: int) -> Sentence:

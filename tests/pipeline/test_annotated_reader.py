@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.output import document_rows as annotated
+from concord.pipeline.output import parquet_parts
 from concord.pipeline.output.document_rows import AnnotatedToken, read_documents, spaced, written
 from concord.pipeline.output.schema import TOKENS
 
@@ -29,7 +29,7 @@ def write_tokens(path: Path, rows: list[tuple[str, int, str]]) -> Path:
 def test_read_documents_keeps_documents_whole_across_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
 ):
-    monkeypatch.setattr(annotated, "_BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(parquet_parts, "_BATCH_ROWS", batch_rows)
     rows = [("a", 0, "one"), ("a", 0, "two"), ("a", 1, "three"), ("b", 0, "four"), ("c", 0, "five"), ("c", 2, "six")]
     documents = list(read_documents(write_tokens(tmp_path / "part.parquet", rows)))
     assert [

@@ -19,7 +19,7 @@ from heads import Head, ray_head
 from processes import command_of, descendants, ray_workers
 
 from concord.pipeline.annotate import RunReport
-from concord.pipeline.executors import ray_cluster
+from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.output.output_folder import RunFolder, verify
 
 SUPPORT = Path(fakes.__file__).parent
@@ -140,8 +140,8 @@ def test_a_run_outlasts_a_node_that_never_comes_back(
     expected: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "_HOLD_SECONDS", 1.0)
-    monkeypatch.setattr(ray_cluster, "_PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(ray_scheduler, "_HOLD_SECONDS", 1.0)
+    monkeypatch.setattr(ray_scheduler, "_PATIENCE_SECONDS", 2.0)
     runs.steer(source, seconds=0.3)
     output = tmp_path / "out"
     with cluster_of_two_nodes(lost, left) as pipe:

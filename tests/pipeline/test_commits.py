@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import runs
 
-from concord.pipeline.documents import PartFile, ShardReport
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError, StoreError
+from concord.pipeline.output.manifest import PartFile, ShardReport
 from concord.pipeline.output.output_folder import RunFolder, verify
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.storage.atomic_writes import file_sha256
 
 

@@ -24,7 +24,7 @@ from concord.pipeline.exports import docbin
 from concord.pipeline.exports import export as exporting
 from concord.pipeline.exports.document_ids import read_ids
 from concord.pipeline.exports.export import ExportForm, export
-from concord.pipeline.output import document_rows as annotated
+from concord.pipeline.output import parquet_parts
 
 FILE_FORMS: tuple[ExportForm, ...] = ("conllu", "jsonl", "label-studio")
 FOLDER_FORMS: tuple[ExportForm, ...] = ("brat", "docbin")
@@ -417,7 +417,7 @@ def test_documents_are_whole_across_batches_and_after_those_passed_over(
 ) -> None:
     wanted = frozenset(EXPORTED[1::2])
     export(output, tmp_path / "a.jsonl", to="jsonl", ids=wanted)
-    monkeypatch.setattr(annotated, "_BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(parquet_parts, "_BATCH_ROWS", batch_rows)
     export(output, tmp_path / "b.jsonl", to="jsonl", ids=wanted)
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     assert [json.loads(line)["doc_id"] for line in stream_lines(tmp_path / "a.jsonl")] == EXPORTED[1::2]

@@ -14,14 +14,13 @@ import runs
 import torch
 
 from concord.models.config import ConfigError
-from concord.pipeline.back_off import Step
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.documents import ShardReport
 from concord.pipeline.errors import ShardError, ShortageError
+from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import RunFolder, verify
-from concord.pipeline.output.schema import annotated_tables
-from concord.pipeline.output.shard_stats import backed_off
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.output.shard_stats import Step, backed_off
+from concord.pipeline.output.tables import annotated_tables
+from concord.pipeline.plan import Plan
 from concord.pipeline.worker.crash_log import Cause, Trial, Trials, WorkPlace
 from concord.pipeline.worker.memory import shortages
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -175,7 +174,7 @@ def test_a_lack_of_memory_while_rows_are_made_is_no_documents_fault(
         return annotated_tables(documents, **signed)
 
     config = runs.job(source, tmp_path / "out")
-    monkeypatch.setattr("concord.pipeline.worker.bisect.annotated_tables", without_memory)
+    monkeypatch.setattr("concord.pipeline.worker.commit_stage.annotated_tables", without_memory)
     with pytest.raises(ShortageError):
         runs.run_job(config)
     monkeypatch.undo()

@@ -19,8 +19,8 @@ from concord.pipeline.annotate import RunReport, dry_run
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import PlanError, StoreError
 from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.plan import Plan
 from concord.pipeline.planning import planner as generations
-from concord.pipeline.planning.build_plan import Plan
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 

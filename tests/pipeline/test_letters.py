@@ -17,7 +17,7 @@ from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import InputError, PlanError, StoreError
 from concord.pipeline.output.dead_letters import Choice, read_letters
 from concord.pipeline.output.output_folder import RunFolder, verify
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from concord.pipeline.documents import PartFile
 from concord.pipeline.errors import IntegrityError, StoreError
+from concord.pipeline.output.manifest import PartFile
+from concord.pipeline.output.parquet_parts import ROW_GROUP_ROWS, write_part
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.writers.parquet import ROW_GROUP_ROWS, write_part
 
 
 def error_rows(rows: int) -> pa.Table:

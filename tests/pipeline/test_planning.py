@@ -10,7 +10,8 @@ from concord.models.config import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.identity import ComponentIdentity, row_config
-from concord.pipeline.planning.build_plan import Plan, make_plan
+from concord.pipeline.plan import Plan
+from concord.pipeline.planning.build_plan import make_plan
 from concord.pipeline.planning.file_hashes import FileHashes
 
 PARSER = ComponentIdentity(name="parser_en", digest="1" * 64)

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from concord.pipeline.config import AnnotateConfig, PlanningConfig, ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document, Piece
+from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.planning.build_plan import Plan, make_plan
+from concord.pipeline.plan import Piece, Plan
+from concord.pipeline.planning.build_plan import make_plan
 from concord.pipeline.readers.read_file import format_of, read_piece
 
 IDENTITY = ComponentIdentity(name="any", digest="0" * 64)

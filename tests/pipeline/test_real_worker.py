@@ -14,14 +14,16 @@ from encoders import write_encoder
 from runs import committed_bytes, job
 
 from concord.models.checkpoint import save_tagger, tagger_digest
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.pipeline.annotate import annotate
-from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, Shard, ShardReport
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import verify
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.shard_worker import ShardWorker, Timings, build_parse_worker, build_worker
 from concord.pipeline.worker.stored_parses import Parses
 

@@ -16,9 +16,9 @@ import stores
 
 from concord.pipeline.annotate import dry_run
 from concord.pipeline.errors import ConcordError, InputError, StoreError
-from concord.pipeline.output.document_rows import read_part
 from concord.pipeline.output.output_folder import RunFolder, verify
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.output.parquet_parts import read_part
+from concord.pipeline.plan import Plan
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.readers.read_file import read_piece
 from concord.pipeline.storage import s3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from concord.models.config import ConfigError
 from concord.pipeline.exports.review_queue import Choice, Quotas, draw, review
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.readers.documents import (
+from concord.pipeline.output.document_rows import (
     CollectedDocument,
     CollectedSentence,
     DocumentRow,

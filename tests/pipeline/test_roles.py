@@ -20,10 +20,10 @@ from heads import Head, ray_head
 
 from concord.models.config import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
-from concord.pipeline.documents import ShardReport
 from concord.pipeline.executors.prometheus import RunMeters
 from concord.pipeline.executors.ray_cluster import RayExecutor
 from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import verify
 from concord.pipeline.planning.build_plan import make_plan
 from concord.pipeline.worker.shard_worker import Timings

@@ -9,8 +9,8 @@ import pytest
 import runs
 import stores
 
-from concord.pipeline.documents import PartFile, ShardReport
 from concord.pipeline.errors import InputError, StoreError
+from concord.pipeline.output.manifest import PartFile, ShardReport
 from concord.pipeline.output.output_folder import RunFolder, verify
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import s3

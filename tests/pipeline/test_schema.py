@@ -19,14 +19,9 @@ from concord.pipeline.documents import (
     ParsedSentence,
     ParsedWord,
 )
-from concord.pipeline.output.schema import (
-    SCHEMA_VERSION,
-    SCHEMAS,
-    annotated_tables,
-    error_table,
-    offset_fault,
-    schema_version,
-)
+from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
+from concord.pipeline.output.tables import annotated_tables, error_table
+from concord.pipeline.worker.parse_stage import offset_fault
 
 
 def document(text: str, doc_id: str = "d") -> Document:

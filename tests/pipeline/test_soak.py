@@ -9,7 +9,7 @@ import fakes
 import pytest
 from soak import Archive, Edit, Fault, Night, Round, Schedule, Workshop, draw, soak
 
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 DOCUMENTS = [(f"d{number}", f"Anna Smith saw {number} cats in Geneva. Bob did not.") for number in range(24)]

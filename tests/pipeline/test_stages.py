@@ -19,11 +19,13 @@ from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, 
 from concord.pipeline.errors import ModelError, ReconciliationError, StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import RunFolder, verify
-from concord.pipeline.output.schema import annotated_tables, error_table
 from concord.pipeline.output.shard_stats import count_margins, count_rows
-from concord.pipeline.planning.build_plan import Plan, make_plan
-from concord.pipeline.worker.bisect import ParseStage, TagStage
+from concord.pipeline.output.tables import annotated_tables, error_table
+from concord.pipeline.plan import Plan
+from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.shard_worker import build_worker
+from concord.pipeline.worker.tag_stage import TagStage
 
 LETTER = DeadLetter(doc_id=None, source_uri="/in", position=0, stage="read", error="e", message="m")
 

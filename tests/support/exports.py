@@ -15,7 +15,7 @@ from runs import job, run_job
 
 from concord.pipeline.annotate import RunReport
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 TEXTS = {

@@ -29,12 +29,11 @@ from concord.pipeline.documents import (
     ParsedDocument,
     ParsedSentence,
     ParsedWord,
-    Shard,
-    ShardReport,
 )
 from concord.pipeline.errors import StoreError
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
 
 PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)

@@ -32,7 +32,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.executors.base import BuildWorker
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.output.output_folder import RunFolder, verify
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 Kind = Literal["kill_driver", "term_driver", "crash", "no_space", "two_drivers", "kill_worker", "term_worker"]

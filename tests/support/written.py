@@ -16,13 +16,12 @@ from concord.pipeline.documents import (
     ParsedDocument,
     ParsedSentence,
     ParsedWord,
-    Piece,
-    Shard,
 )
 from concord.pipeline.output.output_folder import RunFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.pipeline.planning.build_plan import ComponentIdentity, Plan
-from concord.pipeline.worker.bisect import CommitStage
+from concord.pipeline.plan import Piece, Plan, Shard
+from concord.pipeline.planning.build_plan import ComponentIdentity
+from concord.pipeline.worker.commit_stage import CommitStage
 
 THRESHOLD = 0.35
 

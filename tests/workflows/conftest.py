@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from concord.models.checkpoint import save_tagger
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from concord.models.checkpoint import save_tagger, tagger_digest
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Sentence, Vocabulary
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.significance import Difference
 from concord.models.labels import Span, encode_spans
 from concord.models.registry import build_tagger
@@ -19,7 +20,8 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
-from concord.workflows.comparison.compare import CompareJob, Comparison, compare, evidence, run
+from concord.workflows.comparison.command import run
+from concord.workflows.comparison.compare import CompareJob, Comparison, compare, evidence
 from concord.workflows.comparison.page import render_page
 from concord.workflows.comparison.paired_tests import Line, Procedure, changed_documents, compare_labels, sentence_of
 from concord.workflows.comparison.slices import parse_slice

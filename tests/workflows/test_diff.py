@@ -17,7 +17,7 @@ from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.workflows.cli.main import main
-from concord.workflows.diff.diff import run
+from concord.workflows.diff.command import run
 
 # B says of Florence another label, of the yard other ends, loses Tarn and gains Goole; it agrees on Bern.
 BEFORE = {

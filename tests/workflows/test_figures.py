@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from concord.models.checkpoint import load_tagger, save_tagger
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
 from concord.models.registry import build_tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat

@@ -13,20 +13,10 @@ import yaml
 from click.testing import CliRunner
 
 from concord.workflows.grid import command as grid_workflow
-from concord.workflows.grid.command import (
-    CorpusConfig,
-    GridConfig,
-    RowConfig,
-    Run,
-    corpus_folder,
-    job_of,
-    locked,
-    main,
-    perform,
-    read_grid,
-    runs_of,
-)
+from concord.workflows.grid.command import main
+from concord.workflows.grid.config import CorpusConfig, GridConfig, RowConfig, Run, read_grid, runs_of
 from concord.workflows.grid.page import compare, render_page
+from concord.workflows.grid.train_run import corpus_folder, job_of, locked, perform
 from concord.workflows.training import parse_corpus as parse
 
 CHECKOUT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 from concord.models.checkpoint import tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
-from concord.pipeline.output.schema import component_signature
+from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
 from concord.workflows.bundles import check_bundle, pack_bundle
 

@@ -12,7 +12,7 @@ from concord.models.config import ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
-from concord.pipeline.output.schema import component_signature
+from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
 from concord.workflows.cli.main import main
 from concord.workflows.jobs import read_parse_job, read_train_job

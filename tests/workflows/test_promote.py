@@ -16,7 +16,7 @@ from promoters import exit_codes
 
 from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.pipeline.errors import ModelError
 from concord.workflows.cli.main import main

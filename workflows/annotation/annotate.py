@@ -12,7 +12,8 @@ from concord.pipeline.annotate import RunReport, annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ConcordError, IntegrityError
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.output_folder import Manifest, RunFolder
+from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.output_folder import RunFolder
 from concord.pipeline.output.shard_stats import backed_off
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import component, describe_changes, describe_run, total_counts

@@ -1,6 +1,7 @@
 """Annotated collections for other tools."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +11,10 @@ from tqdm import tqdm
 from concord.pipeline.exports.document_ids import read_ids
 from concord.pipeline.exports.export import ExportForm, ExportReport, export
 from concord.pipeline.exports.label_studio import labeling_config
-from concord.pipeline.exports.review_queue import ReviewReport
+from concord.pipeline.exports.review_queue import Choice, QueueForm, Quotas, ReviewReport
+from concord.pipeline.exports.review_queue import review as draw_queue
 from concord.pipeline.storage.paths import Place
-from concord.workflows.console import Answer, counted, near
+from concord.workflows.console import Answer, counted, near, table
 
 LEFT_OUT = 3
 
@@ -67,3 +69,43 @@ def _lines(report: ExportReport, destination: Path) -> Iterator[str]:
     if report.unknown:
         shown = ", ".join(map(repr, report.unknown[:3])) + (", ..." if len(report.unknown) > 3 else "")
         yield f"{counted(len(report.unknown), 'id')} asked for that the collection does not hold: {shown}"
+
+
+_SHOWN_CHOICES = 10
+
+
+def review(output: Place, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
+    """Write a queue; documents whose texts are gone end with exit code 3.
+
+    Args:
+        done: files that name documents which are not to be in the queue.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+        ConfigError: when the destination cannot be taken.
+        InputError: when an input file is gone, or a list of documents cannot be read.
+        IntegrityError: when a part of the collection is broken.
+        StoreError: when there is no space.
+    """
+    report = draw_queue(output, destination, to=to, quotas=quotas, done=frozenset().union(*map(read_ids, done)))
+    return written(report, destination, to=to, lines=[*_queue_lines(report, destination)])
+
+
+def _queue_lines(report: ReviewReport, destination: Path) -> Iterator[str]:
+    documents = len({choice.doc_id for choice in report.choices})
+    types = Counter(choice.type for choice in report.choices)
+    shares = ", ".join(f"{kind} {number:,}" for kind, number in types.most_common()) or "nothing"
+    sentences = counted(len(report.choices), "sentence")
+    yield f"{near(destination)}: {sentences} of {counted(documents, 'document')}; about {shares}"
+    yield ""
+    yield table(
+        [_choice_row(choice) for choice in report.choices[:_SHOWN_CHOICES]],
+        header=("rank", "score", "document", "sentence", "least sure"),
+    )
+    if len(report.choices) > _SHOWN_CHOICES:
+        yield f"... and {len(report.choices) - _SHOWN_CHOICES:,} more, by score"
+
+
+def _choice_row(choice: Choice) -> tuple[object, ...]:
+    doc_id = choice.doc_id if choice.doc_id.isprintable() else repr(choice.doc_id)
+    return choice.rank, choice.score, doc_id, choice.sent_id, choice.reason

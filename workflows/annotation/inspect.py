@@ -1,17 +1,25 @@
 """How far a run is, from its plan and its commits alone."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from concord.pipeline.output.output_folder import RunFolder, total
+import pyarrow as pa
+
+from concord.models.config import ConfigError
+from concord.pipeline.output.manifest import total
+from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import verify as find_faults
+from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
 from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.paths import Place
 from concord.pipeline.worker.crash_log import Trials
 from concord.workflows.annotation.summary import component, equation
-from concord.workflows.console import Answer, table
+from concord.workflows.console import Answer, counted, indented, table
 
 
-def run(output: Place) -> Answer:
+def status(output: Place) -> Answer:
     """Say how much of a run is committed; works beside a running one.
 
     Raises:
@@ -54,3 +62,59 @@ def run(output: Place) -> Answer:
     rows += [("backed off", f"shard {name} was done {step.told}") for name, step in stepped.items()]
     rows += [("deaths", f"shard {name}: {trial.told}") for name, trial in trials.items()]
     return Answer(values=values, text=table(rows))
+
+
+def report(output: Place) -> Answer:
+    """Write the report over an earlier one and give its place.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+    """
+    path = write_report(output)
+    return Answer(values={"report": str(path)}, text=str(path))
+
+
+def schema(name: str | None) -> Answer:
+    """Describe one table, or all.
+
+    Raises:
+        ConfigError: for an unknown table.
+    """
+    if name is not None and name not in SCHEMAS:
+        raise ConfigError(f"schema: expected one of {', '.join(SCHEMAS)}, got {name!r}")
+    chosen = {key: schema for key, schema in SCHEMAS.items() if name in {None, key}}
+    values = {
+        "schema_version": SCHEMA_VERSION,
+        "offset_unit": OFFSET_UNIT,
+        "tables": {key: [_field_values(field) for field in schema] for key, schema in chosen.items()},
+    }
+    return Answer(values=values, text=_describe_schema(values))
+
+
+def _field_values(field: pa.Field) -> dict[str, Any]:
+    description = (field.metadata or {}).get(b"description", b"").decode()
+    return {"name": field.name, "type": str(field.type), "nullable": field.nullable, "description": description}
+
+
+def _describe_schema(values: Mapping[str, Any]) -> str:
+    lines = [f"schema version {values['schema_version']}; offsets are {values['offset_unit']}"]
+    for name, fields in values["tables"].items():
+        rows = [(field["name"], f"{field['type']}{'?' * field['nullable']}", field["description"]) for field in fields]
+        lines += ["", name, indented(table(rows))]
+    return "\n".join([*lines, "", "? may be null"])
+
+
+def verify(output: Place, *, deep: bool) -> Answer:
+    """Compare a finished run with its manifest; findings end with exit code 1.
+
+    Raises:
+        PlanError: when the folder holds no run.
+        IntegrityError: when the manifest cannot be read.
+    """
+    findings = find_faults(output, deep=deep)
+    values = {"output": str(output.absolute()), "deep": deep, "findings": [asdict(finding) for finding in findings]}
+    if not findings:
+        checked = "every file, hash and row" if deep else "every file and size"
+        return Answer(values=values, text=f"{output}: {checked} is as the manifest says")
+    rows = [(finding.place, finding.problem) for finding in findings]
+    return Answer(values=values, text=f"{table(rows)}\n\n{counted(len(findings), 'finding')} in {output}", exit_code=1)

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.output_folder import Manifest
+from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import backed_off
-from concord.pipeline.planning.build_plan import Plan
+from concord.pipeline.plan import Plan
 from concord.pipeline.storage.paths import Place, readable
 from concord.workflows.console import counted, indented, near, near_source, table
 

@@ -331,12 +331,13 @@ def compare(
       --slice 'people=type:PER'
     """
     from concord.pipeline.corpora.corpus_format import GoldFormat
-    from concord.workflows.comparison import compare as workflow
+    from concord.workflows.comparison import command as workflow
+    from concord.workflows.comparison.compare import CompareJob
     from concord.workflows.comparison.paired_tests import Procedure
     from concord.workflows.comparison.slices import parse_slice
     from concord.workflows.registry.resolve_tagger import find_tagger
 
-    job = workflow.CompareJob(
+    job = CompareJob(
         first=find_tagger(first),
         second=find_tagger(second),
         data=[str(path) for path in data],
@@ -631,9 +632,9 @@ def sync(folders: tuple[Path, ...]) -> Answer:
 @click.argument("output", type=COLLECTION)
 def status(output: "Place") -> Answer:
     """Say how far a run is."""
-    from concord.workflows.annotation import inspect as workflow
+    from concord.workflows.annotation import inspect
 
-    return workflow.run(output)
+    return inspect.status(output)
 
 
 @verb(example="concord verify out/news")
@@ -644,9 +645,9 @@ def verify(output: "Place", *, shallow: bool) -> Answer:
 
     They are compared with the run's manifest; exit code 1 when something is not as it should be.
     """
-    from concord.workflows import verify as workflow
+    from concord.workflows.annotation import inspect
 
-    return workflow.run(output, deep=not shallow)
+    return inspect.verify(output, deep=not shallow)
 
 
 @verb(example="concord diff out/monday out/tuesday --output out/diff.html")
@@ -667,7 +668,7 @@ def diff(first: "Place", second: "Place", *, output: Path | None, listed: int) -
 
     Changes are no failure: the exit code is 0 with and without them.
     """
-    from concord.workflows.diff import diff as workflow
+    from concord.workflows.diff import command as workflow
 
     return workflow.run(first, second, listed=listed, output=output)
 
@@ -727,9 +728,9 @@ def retry(output: "Place", *, overrides: tuple[str, ...], **choice: tuple[str, .
 @click.argument("output", type=COLLECTION)
 def report(output: "Place") -> Answer:
     """Make a finished run's report anew."""
-    from concord.workflows import report as workflow
+    from concord.workflows.annotation import inspect
 
-    return workflow.run(output)
+    return inspect.report(output)
 
 
 @verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")
@@ -791,19 +792,19 @@ def review(
     with its score and the reason. The same command over the same collection gives the same queue.
     """
     from concord.pipeline.exports.review_queue import Quotas
-    from concord.workflows import review as workflow
+    from concord.workflows.annotation import export as workflow
 
     quotas = Quotas(size=size, per_document=per_document, per_type=per_type, seed=seed)
-    return workflow.run(output, destination, to=to, quotas=quotas, done=done)
+    return workflow.review(output, destination, to=to, quotas=quotas, done=done)
 
 
 @verb(example="concord schema tokens")
 @click.argument("table", required=False)
 def schema(table: str | None) -> Answer:
     """Describe the columns of the output."""
-    from concord.workflows import schema as workflow
+    from concord.workflows.annotation import inspect
 
-    return workflow.run(table)
+    return inspect.schema(table)
 
 
 @verb(example="concord doctor --output /data/out")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from concord.models.evaluation.significance import Difference, f1, paired_bootstrap
-from concord.workflows.grid.command import ClaimConfig, GridConfig, RowConfig, TableConfig
+from concord.workflows.grid.config import ClaimConfig, GridConfig, RowConfig, TableConfig
 
 NOT_RUN = "not run"
 PAIR_RESAMPLES = 2000

@@ -12,7 +12,7 @@ from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.write_parsed import SUFFIXES, write_parsed_corpus
 from concord.pipeline.errors import InputError
-from concord.pipeline.output.schema import component_signature
+from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.atomic_writes import file_sha256

@@ -8,7 +8,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+from concord.models.training.fit import EpochResult
 
 # Two colours that the common forms of colour blindness keep apart (Okabe and Ito, 2008).
 BLUE, ORANGE = "#0072B2", "#D55E00"
@@ -181,3 +183,25 @@ def _tick_at(axes: Axes, numbers: Sequence[int]) -> None:
 def _save(figure: Figure, path: Path) -> None:
     with rc_context({"svg.hashsalt": path.stem}):
         figure.savefig(path, dpi=110, metadata=_PLAIN[path.suffix.removeprefix(".")])
+
+
+def draw_curves(epochs: Sequence[EpochResult], path: Path, *, title: str) -> None:
+    """Draw loss and dev scores over the epochs into a PNG file."""
+    # Without pyplot: it keeps global state and looks for a display.
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    losses, scores = figure.subplots(1, 2)
+    measure = epochs[0].measure
+    numbers = [epoch.epoch for epoch in epochs]
+    losses.plot(numbers, [epoch.loss for epoch in epochs], marker=".")
+    losses.set(xlabel="epoch", ylabel="training loss")
+    scores.plot(numbers, [epoch.dev_score for epoch in epochs], marker=".", label=f"dev {measure}")
+    if any(epoch.draft_score != epoch.dev_score for epoch in epochs):
+        scores.plot(numbers, [epoch.draft_score for epoch in epochs], marker=".", linestyle="--", label="stage one")
+    scores.set(xlabel="epoch", ylabel=f"{measure} in percent")
+    scores.legend(loc="lower right")
+    for axes in (losses, scores):
+        axes.grid(alpha=0.3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.savefig(path, dpi=110, metadata={"Software": None})

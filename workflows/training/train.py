@@ -16,7 +16,7 @@ import yaml
 
 from concord.models.checkpoint import load_tagger, pick_device, tagger_digest
 from concord.models.config import ConfigError
-from concord.models.data.sentence import Vocabulary
+from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import Scheme
 from concord.models.registry import tagger_class
 from concord.models.tagger import Tagger, TaggerConfig
@@ -25,7 +25,6 @@ from concord.models.words.embedding import WordRepresentation, WordVectors, read
 from concord.models.words.encoder import EncoderMissingError
 from concord.pipeline.errors import InputError, ModelError
 from concord.workflows.console import Answer, indented, note, table
-from concord.workflows.curves import draw_curves
 from concord.workflows.environment import code_tags, describe_environment
 from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob, flatten
 from concord.workflows.registry.mlflow_client import RunStatus
@@ -40,6 +39,7 @@ from concord.workflows.training.corpora import (
     token_labels,
     tree_source,
 )
+from concord.workflows.training.plots import draw_curves
 from concord.workflows.training.provenance import Provenance, describe_part, write_provenance
 
 JOB_NAME = "job.json"

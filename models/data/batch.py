@@ -1,0 +1,169 @@
+"""Batches: where text becomes tensors, once.
+
+Shape letters used everywhere: B sentences of a batch, T words of a sentence, C characters of a word, H hidden
+units, L labels, S memory slots, M Monte-Carlo weight samples.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from concord.models.data.sentence import Sentence, first_words
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.labels import from_gold
+
+PADDING = 0
+UNKNOWN = 1
+IGNORED_LABEL = -100
+WORD_CASES = 4
+
+
+def word_case(word: str) -> int:
+    """Give 0 for a word in upper case, else 1 for a first letter in upper case, 2 for lower case, 3 for any other."""
+    if word.isupper():
+        return 0
+    if word[:1].isupper():
+        return 1
+    return 2 if word.islower() else 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Sentences as tensors.
+
+    Attributes:
+        sentences: the sentences themselves, for encoders and memory keys.
+        words: numbers of words, shape ``(B, T)``, int64, 0 where padded.
+        forms: characters of the batch's distinct words, shape ``(F, C)``, int64; row 0 is padding.
+        form_cases: case of each of these words, shape ``(F,)``, int64, below ``WORD_CASES``.
+        form_index: row of ``forms`` for each word, shape ``(B, T)``, int64.
+        lengths: words of each sentence, shape ``(B,)``, int64, on the CPU.
+        mask: true where a word stands, shape ``(B, T)``, bool.
+        labels: numbers of gold labels, shape ``(B, T)``, int64, -100 where padded; None without gold.
+        tags, relations: numbers of parts of speech and of relations, shape ``(B, T)``, int64, 0 where padded; None
+            where a sentence of the batch has none.
+        documents: number of the sentence's document, shape ``(B,)``, int64, on the CPU; sentences of a document
+            stand together and in reading order where a tagger learns from documents.
+    """
+
+    sentences: tuple[Sentence, ...]
+    words: Tensor
+    forms: Tensor
+    form_cases: Tensor
+    form_index: Tensor
+    lengths: Tensor
+    mask: Tensor
+    labels: Tensor | None
+    tags: Tensor | None
+    relations: Tensor | None
+    documents: Tensor
+
+
+class BatchEncoder:
+    """Turns sentences into batches with one vocabulary; it holds the look-up tables."""
+
+    def __init__(self, vocabulary: Vocabulary, *, max_characters: int = 64) -> None:
+        """Build the tables.
+
+        Args:
+            max_characters: characters of a word that the character network sees; a longer word (an address, say)
+                is known to it by its first so many.
+        """
+        self._vocabulary = vocabulary
+        self._max_characters = max_characters
+        self._word_numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
+        self._character_numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
+        self._label_numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+        self._tag_numbers = {tag: number for number, tag in enumerate(vocabulary.tags, start=2)}
+        self._relation_numbers = {relation: number for number, relation in enumerate(vocabulary.relations, start=2)}
+
+    def encode_batch(
+        self,
+        sentences: Sequence[Sentence],
+        *,
+        documents: Sequence[int] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        """Encode sentences of one word or more.
+
+        Raises:
+            ValueError: for an empty sentence, or a gold label that the vocabulary lacks.
+        """
+        lengths = [len(sentence.words) for sentence in sentences]
+        if not lengths or min(lengths) == 0:
+            raise ValueError("encode_batch: expected one sentence or more, each with a word or more")
+        shape = (len(sentences), max(lengths))
+        words = torch.zeros(shape, dtype=torch.int64)
+        form_index = torch.zeros(shape, dtype=torch.int64)
+        form_rows: dict[str, int] = {"": 0}
+        for row, sentence in enumerate(sentences):
+            words[row, : lengths[row]] = torch.tensor([self._word_number(word) for word in sentence.words])
+            form_index[row, : lengths[row]] = torch.tensor(
+                [form_rows.setdefault(word, len(form_rows)) for word in sentence.words]
+            )
+        length_tensor = torch.tensor(lengths)
+        mask = torch.arange(shape[1])[None, :] < length_tensor[:, None]
+        return Batch(
+            sentences=tuple(sentences),
+            words=words.to(device),
+            forms=self._encode_forms(list(form_rows)).to(device),
+            form_cases=torch.tensor([word_case(form) for form in form_rows]).to(device),
+            form_index=form_index.to(device),
+            lengths=length_tensor,
+            mask=mask.to(device),
+            labels=self._encode_labels(sentences, shape, device),
+            tags=_encode_column([sentence.tags for sentence in sentences], self._tag_numbers, shape, device),
+            relations=_encode_column(
+                [sentence.relations for sentence in sentences], self._relation_numbers, shape, device
+            ),
+            documents=torch.tensor(documents if documents is not None else range(len(sentences))),
+        )
+
+    def _word_number(self, word: str) -> int:
+        return self._word_numbers.get(self._vocabulary.word_form(word), UNKNOWN)
+
+    def _encode_forms(self, forms: Sequence[str]) -> Tensor:
+        rows = [
+            [
+                self._character_numbers.get(character, UNKNOWN)
+                for character in self._vocabulary.spelling(form)[: self._max_characters]
+            ]
+            for form in forms
+        ]
+        characters = torch.zeros((len(rows), max(1, max(map(len, rows)))), dtype=torch.int64)
+        for number, row in enumerate(rows):
+            characters[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+        return characters
+
+    def _encode_labels(
+        self, sentences: Sequence[Sentence], shape: tuple[int, int], device: torch.device | str
+    ) -> Tensor | None:
+        if any(sentence.labels is None for sentence in sentences):
+            return None
+        labels = torch.full(shape, IGNORED_LABEL, dtype=torch.int64)
+        for row, sentence in enumerate(sentences):
+            own = from_gold(sentence.labels or (), self._vocabulary.scheme)
+            for column, label in enumerate(own):
+                if label not in self._label_numbers:
+                    raise ValueError(
+                        f"label: expected one of {', '.join(self._vocabulary.labels)}, got {label!r} "
+                        f"at word {column + 1} of {first_words(sentence)!r}"
+                    )
+                labels[row, column] = self._label_numbers[label]
+        return labels.to(device)
+
+
+def _encode_column(
+    column: Sequence[tuple[str, ...] | None],
+    numbers: Mapping[str, int],
+    shape: tuple[int, int],
+    device: torch.device | str,
+) -> Tensor | None:
+    encoded = torch.zeros(shape, dtype=torch.int64)
+    for row, values in enumerate(column):
+        if values is None:
+            return None
+        encoded[row, : len(values)] = torch.tensor([numbers.get(value, UNKNOWN) for value in values])
+    return encoded.to(device)

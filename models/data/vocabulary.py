@@ -1,0 +1,169 @@
+"""The vocabulary: words, characters, labels, tags and relations by number."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from concord.models.data.sentence import Sentence
+from concord.models.labels import Scheme, label_set, split_label
+
+DigitRule = Literal["each", "runs", "keep"]
+
+_DIGIT = re.compile(r"\d")
+_DIGIT_RUN = re.compile(r"\d+")
+
+
+def normalize_digits(word: str) -> str:
+    """Put ``0`` for every decimal digit, as NCRF++ does for words and characters."""
+    return _DIGIT.sub("0", word)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """Words, characters, labels, tags and relations by number.
+
+    Of words, characters, tags and relations 0 is padding and 1 the unknown one.
+
+    Attributes:
+        words: from number 2 on, after normalisation; words that training saw once stand at the end.
+        rare_words: how many words at the end of ``words`` were seen once and have no pretrained vector.
+        characters: from number 2 on.
+        labels: the tagger's own labels in ``scheme``, from number 0 on.
+        lowercase: whether words are lower-cased (characters never are).
+        digits: ``each`` puts ``0`` for every digit of words and characters (NCRF++); ``runs`` puts one ``0`` for a run
+            of digits of a word and leaves characters alone (Wang et al., 2021); ``keep`` changes nothing (Li et al.,
+            2020).
+        tags, relations: parts of speech and relations to the head, from number 2 on.
+    """
+
+    words: tuple[str, ...]
+    characters: tuple[str, ...]
+    labels: tuple[str, ...]
+    scheme: Scheme = "BIOES"
+    lowercase: bool = False
+    digits: DigitRule = "each"
+    rare_words: int = 0
+    tags: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.scheme == "TOKENS":
+            if not self.labels or self.labels != label_set(self.labels, self.scheme):
+                raise ValueError(f"Vocabulary.labels: expected one label or more, sorted, got {self.labels}")
+        elif self.labels != label_set(self.entity_types, self.scheme):
+            raise ValueError(f"Vocabulary.labels: expected O and all of each type in {self.scheme}, got {self.labels}")
+
+    @classmethod
+    def from_sentences(
+        cls,
+        sentences: Iterable[Sentence],
+        *,
+        scheme: Scheme = "BIOES",
+        lowercase: bool = False,
+        digits: DigitRule = "each",
+        pretrained_words: Iterable[str] = (),
+        entity_types: Iterable[str] = (),
+    ) -> "Vocabulary":
+        """Collect what training sentences hold.
+
+        Args:
+            pretrained_words: words that have a vector; they are known even where training lacks them. One that is
+                changed when it is looked up (lower-cased, digits as 0) is not: its new form has no vector.
+            entity_types: types to make labels for beside those that the sentences hold.
+        """
+        words: Counter[str] = Counter()
+        characters: Counter[str] = Counter()
+        tags: Counter[str] = Counter()
+        relations: Counter[str] = Counter()
+        kinds = set(entity_types)
+        for sentence in sentences:
+            for word in sentence.words:
+                words[_word_form(word, lowercase=lowercase, digits=digits)] += 1
+                characters.update(_spelling(word, digits=digits))
+            tags.update(sentence.tags or ())
+            relations.update(sentence.relations or ())
+            labels = sentence.labels or ()
+            kinds.update(labels if scheme == "TOKENS" else _kinds(labels))
+        pretrained = dict.fromkeys(
+            word for word in pretrained_words if _word_form(word, lowercase=lowercase, digits=digits) == word
+        )
+        # A word may take the vector of its lower-cased form.
+        once = {word for word in words if words[word] == 1 and not {word, word.lower()} & pretrained.keys()}
+        rare = [word for word in _by_frequency(words) if word in once]
+        frequent = [word for word in _by_frequency(words) if word not in once]
+        unseen = [word for word in pretrained if word not in words]
+        return cls(
+            words=(*frequent, *unseen, *rare),
+            characters=tuple(_by_frequency(characters)),
+            labels=label_set(kinds, scheme),
+            scheme=scheme,
+            lowercase=lowercase,
+            digits=digits,
+            rare_words=len(rare),
+            tags=tuple(_by_frequency(tags)),
+            relations=tuple(_by_frequency(relations)),
+        )
+
+    @property
+    def entity_types(self) -> tuple[str, ...]:
+        """The entity types, sorted; none under ``TOKENS``."""
+        return () if self.scheme == "TOKENS" else tuple(sorted(_kinds(self.labels)))
+
+    def word_form(self, word: str) -> str:
+        """Give the form under which a word is looked up."""
+        return _word_form(word, lowercase=self.lowercase, digits=self.digits)
+
+    def spelling(self, word: str) -> str:
+        """Give the characters under which a word is spelled."""
+        return _spelling(word, digits=self.digits)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {
+            "words": list(self.words),
+            "characters": "".join(self.characters),
+            "labels": list(self.labels),
+            "scheme": self.scheme,
+            "lowercase": self.lowercase,
+            "digits": self.digits,
+            "rare_words": self.rare_words,
+            "tags": list(self.tags),
+            "relations": list(self.relations),
+        }
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "Vocabulary":
+        """Undo ``to_mapping``; what was saved before there were tags and relations has none."""
+        return cls(
+            words=tuple(values["words"]),
+            characters=tuple(values["characters"]),
+            labels=tuple(values["labels"]),
+            scheme=values["scheme"],
+            lowercase=values["lowercase"],
+            digits=values.get("digits", "each"),  # Taggers saved before the rule could be chosen lack it.
+            rare_words=values["rare_words"],
+            tags=tuple(values.get("tags", ())),
+            relations=tuple(values.get("relations", ())),
+        )
+
+
+def _kinds(labels: Iterable[str]) -> set[str]:
+    return {kind for label in labels if (kind := split_label(label)[1])}
+
+
+def _word_form(word: str, *, lowercase: bool, digits: DigitRule) -> str:
+    if digits == "each":
+        word = normalize_digits(word)
+    elif digits == "runs":
+        word = _DIGIT_RUN.sub("0", word)
+    return word.lower() if lowercase else word
+
+
+def _spelling(word: str, *, digits: DigitRule) -> str:
+    return normalize_digits(word) if digits == "each" else word
+
+
+def _by_frequency(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda item: (-counts[item], item))

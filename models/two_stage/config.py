@@ -1,0 +1,53 @@
+"""Configuration of the two-stage taggers."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from concord.models.config import Config
+from concord.models.decoders.chosen import DecoderName
+from concord.models.layers.two_stream import TwoStreamConfig
+from concord.models.layers.variational_lstm import VariationalLstmConfig
+from concord.models.tagger import TaggerConfig
+from concord.models.two_stage.document_memory import MemoryKey
+from concord.models.words.embedding import WordRepresentationConfig
+
+
+class MemoryConfig(Config):
+    """The document memory."""
+
+    key: MemoryKey = "lower"
+    """What makes two words the same: `lower` (lower-cased, digits as 0) or `exact`."""
+    slots: int = Field(default=10, ge=0)
+    """Other occurrences that a word reads, the first in document order; with 0 no word reads another."""
+    contexts: bool = True
+    """Whether a word reads stage one's states there. False is "- document context" of Ye et al. (2021), Table IV."""
+    labels: bool = True
+    """Whether a word reads the drafts there. False is "- document label"; without both nothing is remembered."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout on the reading weights."""
+
+
+class TwoStageConfig(TaggerConfig):
+    """What UANet and Doc-UANet share."""
+
+    draft_representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
+    lstm: VariationalLstmConfig = VariationalLstmConfig()
+    samples: int = Field(default=8, ge=1)
+    """Monte-Carlo weight samples M of inference."""
+    sample_seed: int = 20210823
+    """Seed from which the weight samples are drawn, once a model."""
+    refine_representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
+    sentence_labels: bool = True
+    """Whether stage two reads the sentence's drafts. False is "- label" of Ye et al. (2021), Table IV ("- sentence
+    label" where a memory's labels are still read)."""
+    label_embedding: Literal["expected", "hard"] = "expected"
+    """How a draft is embedded: `expected`, the mean embedding under its probabilities (released code), or `hard`, the
+    embedding of its label (paper)."""
+    label_dimension: int = Field(default=400, ge=1)
+    """Dimensions of a label embedding."""
+    two_stream: TwoStreamConfig = TwoStreamConfig()
+    decoder: DecoderName = "softmax"
+    """What decides stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
+    threshold: float = 0.35
+    """Nats; a word with a larger uncertainty takes stage two's label. Training sweeps it on the dev set."""

@@ -1,0 +1,188 @@
+"""Arrow tables of annotated documents."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from concord.models.labels import Span
+from concord.models.outputs import Prediction
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
+from concord.pipeline.output.schema import ANNOTATED, ENTITIES, TOKENS, UNCALIBRATED, signed_schema
+
+
+def annotated_tables(
+    documents: Iterable[AnnotatedDocument], *, parser: str, tagger: str, calibration: str = UNCALIBRATED
+) -> dict[str, pa.Table]:
+    """Give the four tables of annotated documents, in the documents' order.
+
+    Args:
+        parser, tagger: their signatures.
+        calibration: as in ``signed_schema``.
+
+    Raises:
+        ValueError: for a value that the schema does not allow (UnicodeEncodeError for a lone surrogate).
+    """
+    flat = [_flatten(document) for document in documents]
+    columns = {
+        "documents": _document_columns(flat, parser=parser, tagger=tagger, calibration=calibration),
+        "sentences": _sentence_columns(flat),
+        "tokens": _token_columns(flat),
+        "entities": _entity_columns(flat),
+    }
+    return {
+        name: _table(values, signed_schema(name, parser=parser, tagger=tagger, calibration=calibration))
+        for name, values in columns.items()
+    }
+
+
+def error_table(letters: Sequence[DeadLetter], *, parser: str, tagger: str, calibration: str) -> pa.Table:
+    """Give the table of dead letters. What cannot be written in UTF-8 is written with backslashes."""
+    schema = signed_schema("errors", parser=parser, tagger=tagger, calibration=calibration)
+    columns = {name: [_writable(getattr(letter, name)) for letter in letters] for name in schema.names}
+    return _table(columns, schema)
+
+
+def _writable(value: Any) -> Any:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """A document with its words and labels in one row each; a sentence's words begin at ``starts``."""
+
+    annotated: AnnotatedDocument
+    words: list[ParsedWord]
+    starts: list[int]
+    probabilities: list[float]
+    uncertainty: list[float]
+    refined: list[bool]
+
+    @property
+    def doc_id(self) -> str:
+        return self.annotated.parsed.document.doc_id
+
+    @property
+    def spans(self) -> list[tuple[int, Span, float]]:
+        """The entities with the number of the sentence in which they begin, and their confidence."""
+        return [
+            (number, span, confidence)
+            for number, prediction in enumerate(self.annotated.predictions)
+            for span, confidence in zip(prediction.spans, prediction.confidences, strict=True)
+        ]
+
+
+def _flatten(annotated: AnnotatedDocument) -> _Flat:
+    words: list[ParsedWord] = []
+    starts: list[int] = []
+    for sentence, prediction in zip(annotated.parsed.sentences, annotated.predictions, strict=True):
+        if len(prediction.labels) != len(sentence.words):
+            raise ValueError(f"labels: expected {len(sentence.words)}, got {len(prediction.labels)}")
+        starts.append(len(words))
+        words.extend(sentence.words)
+    return _Flat(
+        annotated,
+        words,
+        starts,
+        _chain(annotated.predictions, "probabilities"),
+        _chain(annotated.predictions, "uncertainty"),
+        _chain(annotated.predictions, "refined"),
+    )
+
+
+def _chain(predictions: Sequence[Prediction], name: str) -> list[Any]:
+    return [value for prediction in predictions for value in getattr(prediction, name)]
+
+
+def _document_columns(flat: Sequence[_Flat], *, parser: str, tagger: str, calibration: str) -> dict[str, list[Any]]:
+    documents = [item.annotated.parsed.document for item in flat]
+    return {
+        "doc_id": [document.doc_id for document in documents],
+        "source_uri": [document.source_uri for document in documents],
+        "source_position": [document.source_position for document in documents],
+        "text_sha256": [hashlib.sha256(document.text.encode()).hexdigest() for document in documents],
+        "n_chars": [len(document.text) for document in documents],
+        "n_sentences": [len(item.starts) for item in flat],
+        "n_tokens": [len(item.words) for item in flat],
+        "n_entities": [len(item.spans) for item in flat],
+        "parser": [parser] * len(flat),
+        "tagger": [tagger] * len(flat),
+        "status": [ANNOTATED] * len(flat),
+        "meta": [document.meta for document in documents],
+    }
+
+
+def _sentence_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
+    rows = [(item, number) for item in flat for number in range(len(item.starts))]
+    sentences = [item.annotated.parsed.sentences[number] for item, number in rows]
+    return {
+        "doc_id": [item.doc_id for item, _ in rows],
+        "sent_id": [number for _, number in rows],
+        "start_char": [sentence.words[0].start_char for sentence in sentences],
+        "end_char": [sentence.words[-1].end_char for sentence in sentences],
+        "n_tokens": [len(sentence.words) for sentence in sentences],
+        "continues": [sentence.continues for sentence in sentences],
+    }
+
+
+_WORD_FIELDS = ("start_char", "end_char", "text", "word", "lemma", "upos", "xpos", "feats", "head", "deprel")
+
+
+def _token_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {name: [] for name in TOKENS.names}
+    for item in flat:
+        columns["doc_id"].extend([item.doc_id] * len(item.words))
+        for number, sentence in enumerate(item.annotated.parsed.sentences):
+            columns["sent_id"].extend([number] * len(sentence.words))
+            columns["token_id"].extend(range(1, len(sentence.words) + 1))
+        for name in _WORD_FIELDS:
+            columns[name].extend([getattr(word, name) for word in item.words])
+        columns["draft_ner"].extend(_chain(item.annotated.predictions, "draft_labels"))
+        columns["ner"].extend(_chain(item.annotated.predictions, "labels"))
+        columns["ner_prob"].extend(item.probabilities)
+        columns["uncertainty"].extend(item.uncertainty)
+        columns["refined"].extend(item.refined)
+    return columns
+
+
+def _entity_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {name: [] for name in ENTITIES.names}
+    for item in flat:
+        for entity_id, (sent_id, span, confidence) in enumerate(item.spans):
+            row = _entity_row(item, sent_id, span, confidence)
+            columns["entity_id"].append(entity_id)
+            for name, value in row.items():
+                columns[name].append(value)
+    return columns
+
+
+def _entity_row(item: _Flat, sent_id: int, span: Span, confidence: float) -> dict[str, Any]:
+    within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
+    words = item.words[within]
+    if len(words) != span.end - span.start:
+        raise ValueError(f"entity {span}: expected it within the document's {len(item.words)} words")
+    start_char, end_char = words[0].start_char, words[-1].end_char
+    return {
+        "doc_id": item.doc_id,
+        "sent_id": sent_id,
+        "start_char": start_char,
+        "end_char": end_char,
+        "start_token": span.start + 1,
+        "end_token": span.end,
+        "text": item.annotated.parsed.document.text[start_char:end_char],
+        "label": span.label,
+        "confidence": confidence,
+        "uncertainty": max(item.uncertainty[within]),
+        "refined": any(item.refined[within]),
+    }
+
+
+def _table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:
+    table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
+    for field in schema:
+        # Arrow itself minds a null in a required column only when the file is being written.
+        if not field.nullable and table.column(field.name).null_count:
+            raise ValueError(f"{field.name}: expected a value in every row, got null")
+    return table

@@ -1,0 +1,240 @@
+"""Plans: which shards a run works on, and what each of them copies or annotates."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from pydantic import Field, ValidationError
+
+from concord.models.config import Config
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import PlanError
+from concord.pipeline.identity import (
+    ComponentIdentity,
+    Recipe,
+    canonical_json,
+    component_signature,
+    deciding_config,
+    digest_of,
+    row_config,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A stretch of one input file that holds whole records.
+
+    Attributes:
+        uri: absolute path of the file, or its URL.
+        format: text, jsonl or parquet.
+        start, end: half-open. jsonl: bytes of the decompressed stream, cut at line ends; text: 0 and the
+            file's size in bytes; parquet: row numbers.
+        records: how many records the planner counted in the stretch.
+        duplicates: positions (see Document.source_position) whose id stood earlier in the collection.
+        retries: position of each record that was a dead letter, and how often it has been tried again, now included.
+        name: the file's path below the input folder, with slashes: what names a record that has no id.
+    """
+
+    uri: str
+    format: str
+    start: int
+    end: int
+    records: int
+    duplicates: tuple[int, ...] = ()
+    retries: tuple[tuple[int, int], ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """A document whose text stands already, under another name, at another place, or with another meta.
+
+    Attributes:
+        was: the id under which it stands.
+        doc_id, source_uri, source_position, meta: what its row says from now on; see Document.
+    """
+
+    was: str
+    doc_id: str
+    source_uri: str
+    source_position: int
+    meta: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Carry:
+    """A committed shard whose rows are taken over as they are.
+
+    Attributes:
+        shard, generation: which commit record.
+        records: how many of its documents and dead letters are taken over.
+        without: ids of the documents that are left behind.
+        without_letters: files whose dead letters are left behind.
+        retried: file and position of further dead letters that are left behind, because they are tried again.
+        moves: documents that change their name or place on the way.
+    """
+
+    shard: int
+    generation: int
+    records: int
+    without: tuple[str, ...] = ()
+    without_letters: tuple[str, ...] = ()
+    retried: tuple[tuple[str, int], ...] = ()
+    moves: tuple[Move, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left behind or changed."""
+        return not (self.without or self.without_letters or self.retried or self.moves)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParsePlace:
+    """A committed shard that holds the parses of documents which are to be tagged again."""
+
+    shard: int
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """The unit of work and of commitment: rows to take over and pieces to annotate, in the order of the input.
+
+    Attributes:
+        parses: where parses of its documents stand already.
+    """
+
+    index: int
+    pieces: tuple[Piece, ...] = ()
+    carries: tuple[Carry, ...] = ()
+    parses: tuple[ParsePlace, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The shard's name in part files and commit records, as in ``00007``."""
+        return f"{self.index:05d}"
+
+    @property
+    def records(self) -> int:
+        """How many records the planner counted."""
+        return sum(piece.records for piece in self.pieces) + sum(carry.records for carry in self.carries)
+
+
+class Changes(Config):
+    """How an input differs from what stands, in documents."""
+
+    new: int = 0
+    """Records whose id does not stand; the unreadable ones of new and changed files are among them."""
+    retried: int = 0
+    """Dead letters that stand and are tried again."""
+    changed: int = 0
+    """Documents that stand with another text."""
+    moved: int = 0
+    """Documents that stand with the same text under another name, in another file or with another meta."""
+    removed: int = 0
+    """Documents that stand and are no longer in the input."""
+    again: int = 0
+    """Documents that stand as they are in the input, but were made by another tagger, parser or configuration."""
+    parsed: int = 0
+    """Those of them whose parses are taken over."""
+    unchanged: int = 0
+    """Documents whose rows are taken over, moved ones among them."""
+    compacted: int = 0
+    """Small shards that are put together."""
+
+
+PLAN_VERSION = 2
+
+
+class Source(Config):
+    """One input file as the planner found it."""
+
+    uri: str
+    """Absolute path, or URL."""
+    format: str
+    """text, jsonl or parquet."""
+    size: int
+    """Bytes on disk."""
+    sha256: str
+    """Of the bytes on disk, in hex."""
+    records: int
+    """How many records the plan takes from it."""
+
+
+class Plan(Config):
+    """A frozen run: equal plans give equal bytes on one build and CPU type."""
+
+    plan_version: int = PLAN_VERSION
+    schema_version: int
+    generation: int = 0
+    config: AnnotateConfig
+    """Resolved: all paths absolute."""
+    parser: ComponentIdentity
+    tagger: ComponentIdentity
+    tagger_folder: str
+    """Where the tagger's bundle lies. The bundle counts, not its place: left out of the digest."""
+    threads: int
+    """Threads a worker computes with, equal for every executor."""
+    sources: tuple[Source, ...]
+    shards: tuple[Shard, ...]
+    """What this generation works on."""
+    kept: tuple[Carry, ...] = ()
+    """Committed shards of earlier generations that stay untouched."""
+    changes: Changes = Changes()
+    """How the input differs from what stood."""
+    reasons: tuple[str, ...] = ()
+    """Why documents that stand are done again, if they are."""
+    read: int
+    """Records of the input in total, as the planner counted them."""
+    ignored: int = 0
+    """Files in the input's folders whose names say nothing of a format; they change nothing."""
+    marks: dict[str, str] = Field(default_factory=dict)
+    """How each input behind a URL was marked (etag or time) when it was planned. The content counts: left out of the
+    digest."""
+
+    def to_json(self) -> bytes:
+        """Give the canonical JSON text: sorted keys, no white space, equal for equal plans."""
+        return canonical_json(self.model_dump(mode="json"))
+
+    @classmethod
+    def from_json(cls, content: bytes | str) -> Self:
+        """Read a plan that to_json wrote.
+
+        Raises:
+            PlanError: when the text is not a plan of this version.
+        """
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in fault["loc"])
+            raise PlanError(
+                f"expected a plan of version {PLAN_VERSION}, got one that does not fit ({place}: {fault['msg']});"
+                " it was cut, or written by another release: give a new output folder"
+            ) from None
+
+    @cached_property
+    def digest(self) -> str:
+        """Sha256 in hex over everything that decides the output; see deciding_config for what does not."""
+        return digest_of(self._deciding() | self.model_dump(mode="json", include={"sources", "shards", "kept"}))
+
+    @property
+    def recipe(self) -> Recipe:
+        """What decides the rows of its documents."""
+        return Recipe(
+            schema_version=self.schema_version,
+            parser=component_signature(self.parser),
+            tagger=component_signature(self.tagger),
+            config=row_config(self.config),
+        )
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it builds on no earlier generation."""
+        return not self.kept and not any(shard.carries or shard.parses for shard in self.shards)
+
+    def _deciding(self) -> dict[str, Any]:
+        """Give what decides the output but the input: plain values by section."""
+        identities = {"plan_version", "schema_version", "generation", "parser", "tagger", "threads"}
+        config = deciding_config(self.config)
+        return self.model_dump(mode="json", include=identities) | {"config": config}

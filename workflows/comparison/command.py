@@ -1,0 +1,58 @@
+"""FIXME-DOC."""
+
+from pathlib import Path
+
+from concord.pipeline.storage.atomic_writes import store_faults, write_over
+from concord.workflows.comparison.compare import CompareJob, Comparison, compare, describe_tagger, evidence
+from concord.workflows.comparison.paired_tests import (
+    Line,
+)
+from concord.workflows.console import Answer, counted, table
+
+
+def run(job: CompareJob, *, output: Path | None = None) -> Answer:
+    """Compare two taggers, and write the page if it has a place.
+
+    Raises:
+        ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
+        ModelError: when one does not load.
+        InputError: when a corpus cannot be read or holds no name, or a slice is empty.
+        StoreError: when there is no space for the page.
+    """
+    comparison = compare(job)
+    values = evidence(job, comparison)
+    if output is not None:
+        from concord.workflows.comparison.page import render_page
+
+        page = render_page(job, comparison)
+        with store_faults(output):
+            write_over(output, page.encode("utf-8", "backslashreplace"), staging=output.parent)
+        values["report"] = str(output)
+    return Answer(values=values, text=_describe(job, comparison))
+
+
+def _describe(job: CompareJob, comparison: Comparison) -> str:
+    size = counted(len(comparison.documents), comparison.unit)
+    swapped = "" if comparison.unit == "document" else "; the corpora have no documents, so each sentence is one"
+    header = ("", "A", "B", "B - A", "from", "to", "p", "Holm", "could show", f"{comparison.unit}s differ")
+    return "\n".join(
+        [
+            f"A  {describe_tagger(job.first)}",
+            f"B  {describe_tagger(job.second)}",
+            f"on {', '.join(job.data)}: {size}{swapped}",
+            "",
+            comparison.verdict,
+            "",
+            table([_row(line) for line in comparison.lines], header=header, right=range(1, len(header))),
+            "",
+            f"{100 * (1 - job.procedure.alpha):g} % intervals; p of {job.procedure.rounds:,} paired randomisations; "
+            f"Holm's correction over {counted(len(comparison.lines), 'line')}",
+        ]
+    )
+
+
+def _row(line: Line) -> tuple[object, ...]:
+    found = line.difference
+    signed = tuple(f"{value:+.2f}" for value in (found.mean, found.low, found.high))
+    return (line.name, line.first, line.second, *signed, f"{line.p:.4f}", f"{line.corrected:.4f}",
+            line.detectable, line.differing)  # fmt: skip
