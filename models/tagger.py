@@ -22,7 +22,7 @@ from concord.models.data.sentence import Sentence, check_trees
 from concord.models.data.vocabulary import DigitRule, Vocabulary
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.inference.token_table import TokenTable
-from concord.models.inference.windows import Window, _part, cut_windows
+from concord.models.inference.windows import Window, cut_windows, window_part
 from concord.models.labels import Scheme
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
 from concord.models.words.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
@@ -224,7 +224,7 @@ class Tagger(nn.Module, ABC):
         if not sentences:
             return [{} for _ in document]
         with torch.inference_mode():
-            unlabelled = [_part(sentence, 0, len(sentence.words)) for sentence in sentences]
+            unlabelled = [window_part(sentence, 0, len(sentence.words)) for sentence in sentences]
             found = self.attend(self.encode(unlabelled, documents=[0] * len(unlabelled)))
         words = tuple(word for sentence in sentences for word in sentence.words)
         columns = {"labels": self.vocabulary.labels, "document": words}

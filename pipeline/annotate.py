@@ -17,9 +17,9 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
 from concord.pipeline.executors.local import LocalExecutor
-from concord.pipeline.executors.ray_auth import settle_auth_mode
+from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
-from concord.pipeline.output.dead_letters import Choice
+from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.manifest import ShardReport, total
 from concord.pipeline.output.output_folder import STATS_NAME, RunFolder
 from concord.pipeline.plan import Changes, Plan, Shard
@@ -27,7 +27,7 @@ from concord.pipeline.planning.inputs import absolute, absolute_input, absolute_
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.atomic_writes import store_faults, write_over
-from concord.pipeline.storage.paths import Place, place_at
+from concord.pipeline.storage.paths import OutputPath, place_at
 from concord.pipeline.worker.shard_worker import Timings, build_parse_worker, build_worker
 
 _STAGES = ("read", "parse", "tag", "write")
@@ -60,7 +60,7 @@ class RunReport:
         exit_code: 0, or 3 when more records ended as dead letters than the configuration allows.
     """
 
-    output: Place
+    output: OutputPath
     read: int
     annotated: int
     unchanged: int
@@ -73,7 +73,7 @@ class RunReport:
     wall_seconds: float = 0.0
     words: int = 0
     replaced: Mapping[str, int] = field(default_factory=dict)
-    report: Place | None = None
+    report: OutputPath | None = None
     exit_code: int = 0
 
     @property
@@ -109,7 +109,7 @@ def annotate(
     config = _absolute(config)
     folder = RunFolder(config.output)
     planner = Planner(config, folder, tagger=tagger, parser=parser)
-    plan = planner.settle()
+    plan = planner.resolve()
     folder.freeze(plan)
     planner.hashes.keep(staging=folder.staging)
     executor = partial(_executor, config, build, build_parse)
@@ -119,7 +119,7 @@ def annotate(
 def retry(
     config: AnnotateConfig,
     *,
-    choice: Choice,
+    choice: DeadLetterFilter,
     tagger: ResolvedTagger,
     progress: Callable[[Progress], None] | None = None,
     parser: ComponentIdentity | None = None,
@@ -164,7 +164,7 @@ def _carry_out(
         _write(folder, "config.resolved.yaml", _yaml(config))
         tally.tell()
         if left:
-            folder.withdraw(left, generation=plan.generation)
+            folder.invalidate(left, generation=plan.generation)
             _work(plan, left, folder=folder, executor=executor(), tally=tally)
         folder.finish(plan)
     report = folder.run / "report.html"
@@ -184,7 +184,7 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
     """
     config = _absolute(config)
     folder = RunFolder(config.output)
-    plan = Planner(config, folder, tagger=tagger, parser=parser).settle()
+    plan = Planner(config, folder, tagger=tagger, parser=parser).resolve()
     done = folder.done(plan)
     reports = [*folder.kept(plan).values(), *done.values()]
     return _run_report(config, plan, reports, done_before=len(done), tally=_Tally(plan, reports, None))
@@ -202,7 +202,7 @@ def _absolute(config: AnnotateConfig) -> AnnotateConfig:
 def _executor(config: AnnotateConfig, build: BuildWorker, build_parse: BuildParseWorker) -> Executor:
     if config.executor.kind == "local":
         return LocalExecutor(build=build)
-    settle_auth_mode(os.environ.get("RAY_ADDRESS"))
+    resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
     # Importing Ray takes seconds, and a finished run needs none.
     from concord.pipeline.executors.ray_cluster import RayExecutor
 

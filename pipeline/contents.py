@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
-from concord.pipeline.storage.paths import Place, readable
+from concord.pipeline.storage.paths import OutputPath, readable
 
-Fault = tuple[Place, str]
+Fault = tuple[OutputPath, str]
 
 _Numbers = NDArray[np.int64]
 _Texts = NDArray[np.object_]
 
 
-def content_faults(report: ShardReport, paths: Mapping[str, Place], *, seen: set[str]) -> Iterator[Fault]:
+def content_faults(report: ShardReport, paths: Mapping[str, OutputPath], *, seen: set[str]) -> Iterator[Fault]:
     """Read a shard's parts and give what is wrong with them.
 
     Args:
@@ -52,7 +52,7 @@ def _shape_fault(table: pa.Table, name: str, *, rows: int) -> str | None:
 
 
 def _document_faults(
-    report: ShardReport, tables: Mapping[str, pa.Table], paths: Mapping[str, Place], *, seen: set[str]
+    report: ShardReport, tables: Mapping[str, pa.Table], paths: Mapping[str, OutputPath], *, seen: set[str]
 ) -> Iterator[Fault]:
     ids = tables["documents"]["doc_id"].to_pylist()
     if len(ids) != report.annotated + report.unchanged:

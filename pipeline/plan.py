@@ -46,7 +46,7 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Move:
+class RenamedDocument:
     """A document whose text stands already, under another name, at another place, or with another meta.
 
     Attributes:
@@ -62,7 +62,7 @@ class Move:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Carry:
+class RowsToCopy:
     """A committed shard whose rows are taken over as they are.
 
     Attributes:
@@ -80,7 +80,7 @@ class Carry:
     without: tuple[str, ...] = ()
     without_letters: tuple[str, ...] = ()
     retried: tuple[tuple[str, int], ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[RenamedDocument, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -89,7 +89,7 @@ class Carry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParsePlace:
+class ShardRef:
     """A committed shard that holds the parses of documents which are to be tagged again."""
 
     shard: int
@@ -106,8 +106,8 @@ class Shard:
 
     index: int
     pieces: tuple[Piece, ...] = ()
-    carries: tuple[Carry, ...] = ()
-    parses: tuple[ParsePlace, ...] = ()
+    carries: tuple[RowsToCopy, ...] = ()
+    parses: tuple[ShardRef, ...] = ()
 
     @property
     def name(self) -> str:
@@ -178,7 +178,7 @@ class Plan(Config):
     sources: tuple[Source, ...]
     shards: tuple[Shard, ...]
     """What this generation works on."""
-    kept: tuple[Carry, ...] = ()
+    kept: tuple[RowsToCopy, ...] = ()
     """Committed shards of earlier generations that stay untouched."""
     changes: Changes = Changes()
     """How the input differs from what stood."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heads import Head, ray_head
+from concord_testing.heads import Head, ray_head
 from hypothesis import HealthCheck, settings
 
 from concord.pipeline.storage import s3

@@ -16,7 +16,7 @@ import click
 from concord.pipeline.storage.urls import is_url
 
 if TYPE_CHECKING:
-    from concord.pipeline.storage.paths import Place
+    from concord.pipeline.storage.paths import OutputPath
 
 USAGE = 2
 NO_SPACE = 75
@@ -129,7 +129,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def near(path: "Place") -> "Place":
+def near(path: "OutputPath") -> "OutputPath":
     """Give a path as short as it can be typed here; a URL as it is."""
     here = Path.cwd()
     return path.relative_to(here) if isinstance(path, Path) and path.is_relative_to(here) else path

@@ -32,13 +32,13 @@ def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overla
             length = len(sentence.words)
             for start, end, keep in _window_bounds(length, longest, overlap):
                 windows.append(
-                    Window(document=number, first=first + start, sentence=_part(sentence, start, end), keep=keep)
+                    Window(document=number, first=first + start, sentence=window_part(sentence, start, end), keep=keep)
                 )
             first += length
     return windows
 
 
-def _part(sentence: Sentence, start: int, end: int) -> Sentence:
+def window_part(sentence: Sentence, start: int, end: int) -> Sentence:
     """Give a stretch of a sentence without its gold labels, which may be of types that the tagger does not know."""
     whole = sentence if end - start == len(sentence.words) else sentence.part(start, end)
     return whole if whole.labels is None else replace(whole, labels=None)

@@ -15,7 +15,7 @@ from concord.models.two_stage.document_memory import occurrence_index
 from concord.models.two_stage.refine_network import MemoryContents
 
 
-class _Store:
+class MemoryStore:
     """The document memories of one call, side by side; slots never point into another document."""
 
     def __init__(
@@ -92,10 +92,10 @@ def span_probability(samples: Tensor, decided: LabelDistribution, refined: Tenso
         decided: what stage two says.
         refined: true where the label is stage two's, shape ``(B, T)``, bool.
     """
-    return _drafted_probability(samples, asked.only(~refined)) * decided.span_probability(asked.only(refined))
+    return drafted_probability(samples, asked.only(~refined)) * decided.span_probability(asked.only(refined))
 
 
-def _drafted_probability(samples: Tensor, asked: AskedSpans) -> Tensor:
+def drafted_probability(samples: Tensor, asked: AskedSpans) -> Tensor:
     return joint_probability(samples, asked).mean(dim=0)
 
 

@@ -26,7 +26,13 @@ from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import occurrence_index
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.two_stage.refine_network import MemoryContents, RefineNetwork
-from concord.models.two_stage.store import _drafted_probability, _Store, merge_stages, span_probability, spread_memory
+from concord.models.two_stage.store import (
+    MemoryStore,
+    drafted_probability,
+    merge_stages,
+    span_probability,
+    spread_memory,
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -133,7 +139,7 @@ class TwoStageTagger(Tagger):
         self._refine_all(table, settings, threshold, store, pending)
 
     def _draft_all(
-        self, table: TokenTable, settings: CallSettings, threshold: float, store: "_Store | None"
+        self, table: TokenTable, settings: CallSettings, threshold: float, store: "MemoryStore | None"
     ) -> list[_Pending]:
         config = self._two_stage
         samples = self.draft_network.lstm.draw_samples(settings.samples or config.samples, config.sample_seed)
@@ -158,7 +164,7 @@ class TwoStageTagger(Tagger):
                 windows,
                 draft.labels,
                 self.vocabulary,
-                partial(_drafted_probability, draft.samples),
+                partial(drafted_probability, draft.samples),
                 sentences=[number for number, wanted in enumerate(uncertain) if not wanted],
             )
             for number in (number for number, wanted in enumerate(uncertain) if wanted):
@@ -179,7 +185,7 @@ class TwoStageTagger(Tagger):
         table: TokenTable,
         settings: CallSettings,
         threshold: float,
-        store: "_Store | None",
+        store: "MemoryStore | None",
         pending: Sequence[_Pending],
     ) -> None:
         waiting = {id(item.window): item for item in pending}
@@ -208,11 +214,11 @@ class TwoStageTagger(Tagger):
             table.margin[rows] = torch.minimum(table.margin[rows], margin)
             table.refined[rows] = True
 
-    def _new_store(self, table: TokenTable) -> "_Store | None":
+    def _new_store(self, table: TokenTable) -> "MemoryStore | None":
         if self._memory is None:
             return None
         config = self._two_stage
-        return _Store(
+        return MemoryStore(
             table.documents, self._memory, hidden=2 * config.lstm.hidden, labels=len(self.vocabulary.labels),
             device=self.device,
         )  # fmt: skip

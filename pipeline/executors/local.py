@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from concord.pipeline.errors import ConcordError, ShardError
 from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.worker.crash_log import Trials, WorkPlace
+from concord.pipeline.worker.crash_log import CrashLog, WorkPlace
 from concord.pipeline.worker.shard_worker import build_worker
 
 
@@ -21,14 +21,14 @@ class LocalExecutor:
 
     def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
         """Do as Executor says."""
-        trials = Trials(plan)
+        trials = CrashLog(plan)
         with stop_request() as stop:
             worker = self._build(plan)
             for shard in shards:
                 stop.raise_if_received()
                 _charge_earlier(trials, shard)
                 try:
-                    with trials.at_work(shard, WorkPlace()):
+                    with trials.mark_in_progress(shard, WorkPlace()):
                         report, timings = worker.run(shard)
                 except ConcordError:
                     raise
@@ -38,7 +38,7 @@ class LocalExecutor:
         return {}
 
 
-def _charge_earlier(trials: Trials, shard: Shard) -> None:
+def _charge_earlier(trials: CrashLog, shard: Shard) -> None:
     """Count the death of an earlier run that was at the shard. One that still is at it is charged once in vain."""
     place = trials.place(shard)
     if place is not None:

@@ -11,7 +11,7 @@ SHARD_SECONDS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Upper bounds of the histogram's bins."""
 
 
-class RunMeters:
+class RunMetrics:
     """The meters of one run, each with the output folder as the tag ``collection``."""
 
     def __init__(

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Done:
+class ShardResult:
     """What a worker answers when it is done with a shard.
 
     Attributes:
@@ -44,10 +44,10 @@ class _Actor:
         return self._process
 
 
-class _ShardActor(_Actor):
+class ShardActor(_Actor):
     """A worker that tags and commits; it parses what nobody has parsed for it."""
 
-    def run(self, shard: Shard, handed: Sequence[Any]) -> _Done:
+    def run(self, shard: Shard, handed: Sequence[Any]) -> ShardResult:
         """Annotate and commit a shard.
 
         Args:
@@ -55,16 +55,16 @@ class _ShardActor(_Actor):
                 call when they are lost.
         """
         report, timings = self._worker.run(shard, parses=_fetch(handed))
-        return _Done(report=report, timings=timings, resident=resident_bytes())
+        return ShardResult(report=report, timings=timings, resident=resident_bytes())
 
 
-class _ParseActor(_Actor):
+class ParseActor(_Actor):
     """A worker that only parses."""
 
-    def run(self, shard: Shard) -> tuple[_Done, Mapping[str, Any]]:
+    def run(self, shard: Shard) -> tuple[ShardResult, Mapping[str, Any]]:
         """Parse a shard; the tables, an object of their own, stay in the store, and the rest goes to the driver."""
         tables, timings = self._worker.run(shard)
-        return _Done(report=None, timings=timings, resident=resident_bytes()), tables
+        return ShardResult(report=None, timings=timings, resident=resident_bytes()), tables
 
 
 def _fetch(handed: Sequence[Any]) -> Parses | None:

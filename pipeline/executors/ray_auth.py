@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def settle_auth_mode(address: str | None) -> None:
+def resolve_auth_mode(address: str | None) -> None:
     """Set ``RAY_AUTH_MODE`` where the user has not; to be called before anything imports Ray.
 
     Args:

@@ -28,9 +28,9 @@ from concord.models.config import ConfigError
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import ConcordError, StoppedError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, stop_request
-from concord.pipeline.executors.ray_actors import _ParseActor, _ShardActor
-from concord.pipeline.executors.ray_auth import settle_auth_mode
-from concord.pipeline.executors.ray_scheduler import _cause, _Crew, _Role, _runtime_env
+from concord.pipeline.executors.ray_actors import ParseActor, ShardActor
+from concord.pipeline.executors.ray_auth import resolve_auth_mode
+from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.files import sha256_of
 from concord.pipeline.worker.shard_worker import build_parse_worker, build_worker
@@ -65,27 +65,27 @@ class RayExecutor:
                 _check_room(role)
             # Ray puts a SIGTERM handler of its own in place when it starts, so ours comes after.
             with stop_request() as stop:
-                crew = _Crew(plan, self._config, roles)
+                crew = RayScheduler(plan, self._config, roles)
                 try:
                     crew.work(shards, on_report=on_report, stop=stop)
                 finally:
-                    crew.dismiss()
+                    crew.shutdown()
         return dict(crew.replaced)
 
-    def _roles(self, plan: Plan, shards: int) -> list["_Role"]:
+    def _roles(self, plan: Plan, shards: int) -> list["WorkerRole"]:
         """Give the kinds of workers; no more of each than shards, since each costs a process and a copy of the models.
 
         Raises:
             ConfigError: when workers without a GPU are to parse on one.
         """
         config = self._config
-        worker = _Role(
+        worker = WorkerRole(
             count=min(config.actors, shards),
             # An actor with a GPU would otherwise hold a CPU that other work may be waiting for.
             cpus=0 if config.gpus else plan.threads,
             gpus=config.gpus,
             key="actors",
-            actor=_ShardActor,
+            actor=ShardActor,
             build=self._build,
         )
         if not config.parsers:
@@ -96,8 +96,8 @@ class RayExecutor:
                 "executor.parse_actors=0 to parse where the tagger works, or parser.device=cpu"
             )
         parsers = min(config.parsers, shards)
-        parser = _Role(
-            count=parsers, cpus=plan.threads, gpus=0, key="parse_actors", actor=_ParseActor, build=self._build_parse
+        parser = WorkerRole(
+            count=parsers, cpus=plan.threads, gpus=0, key="parse_actors", actor=ParseActor, build=self._build_parse
         )
         return [worker, parser]
 
@@ -105,11 +105,11 @@ class RayExecutor:
 def hash_files(paths: Sequence[str]) -> list[str]:
     """Give the SHA-256 of each file in hex, computed by Ray tasks; starts or joins Ray like the executor."""
     with connected(cpus=os.cpu_count() or 1):
-        hash_file = ray.remote(num_cpus=1, runtime_env=_runtime_env(threads=1))(_hash_file)
+        hash_file = ray.remote(num_cpus=1, runtime_env=runtime_env(threads=1))(_hash_file)
         try:
             return list(ray.get([hash_file.remote(path) for path in paths]))
         except RayTaskError as error:
-            raise _cause(error, None) from error
+            raise cause_of(error, None) from error
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def connected(*, cpus: int) -> Iterator[None]:
         return
     address = os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    settle_auth_mode(address)
+    resolve_auth_mode(address)
     own_folder = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if not address:
@@ -154,7 +154,7 @@ def connected(*, cpus: int) -> Iterator[None]:
 
 def _init(options: dict[str, Any], address: str | None) -> None:
     try:
-        _knock(address)
+        _check_port(address)
         ray.init(**options)
     except (OSError, RuntimeError, RayError) as error:
         what = f"cannot join the cluster at RAY_ADDRESS={address}" if address else "Ray does not start here"
@@ -164,7 +164,7 @@ def _init(options: dict[str, Any], address: str | None) -> None:
         ) from error
 
 
-def _knock(address: str | None) -> None:
+def _check_port(address: str | None) -> None:
     """Fail at once where nothing listens: Ray itself would go on trying for many minutes.
 
     Raises:
@@ -175,7 +175,7 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
 
 
-def _check_room(role: _Role) -> None:
+def _check_room(role: WorkerRole) -> None:
     """Refuse what Ray would wait for without end.
 
     Workers with a GPU need no CPU and those that parse for them no GPU, so each kind can be looked at by itself.

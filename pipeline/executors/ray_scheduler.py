@@ -16,10 +16,10 @@ from ray.util import metrics
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import ConcordError, ModelError, ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
-from concord.pipeline.executors.prometheus import RunMeters
-from concord.pipeline.executors.ray_actors import _Done, _ParseActor
+from concord.pipeline.executors.prometheus import RunMetrics
+from concord.pipeline.executors.ray_actors import ParseActor, ShardResult
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.worker.crash_log import Cause, Trials, WorkPlace
+from concord.pipeline.worker.crash_log import Cause, CrashLog, WorkPlace
 from concord.pipeline.worker.shard_worker import Timings
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _IMPORT_ROOT = Path(__file__).absolute().parents[3]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Role:
+class WorkerRole:
     """A kind of worker.
 
     Attributes:
@@ -50,7 +50,7 @@ class _Role:
     build: Callable[[Plan], Any]
 
 
-def _runtime_env(*, threads: int) -> dict[str, Any]:
+def runtime_env(*, threads: int) -> dict[str, Any]:
     """Let workers compute with as many threads as the plan says and import what the driver runs.
 
     A job's own working folder, which Ray unpacks on every node, comes before this path.
@@ -86,7 +86,7 @@ class _Member:
         silent_since: when it fell silent; seconds of the monotonic clock.
     """
 
-    role: _Role
+    role: WorkerRole
     actor: Any = None
     process: str | None = None
     loss: _Loss | None = None
@@ -96,7 +96,7 @@ class _Member:
     @property
     def only_parses(self) -> bool:
         """Whether its shards are not done when it is done with them."""
-        return self.role.actor is _ParseActor
+        return self.role.actor is ParseActor
 
     @property
     def is_up(self) -> bool:
@@ -141,15 +141,15 @@ class _Call:
     parsed: Timings = field(default_factory=Timings)
 
 
-class _Crew:
+class RayScheduler:
     """The actors of one run, what they are at, and the shards that wait."""
 
-    def __init__(self, plan: Plan, config: ExecutorConfig, roles: Sequence[_Role]) -> None:
+    def __init__(self, plan: Plan, config: ExecutorConfig, roles: Sequence[WorkerRole]) -> None:
         self.replaced: Counter[str] = Counter()
         self._shard_seconds = config.shard_seconds
         self._most_bytes = config.worker_memory_bytes
         self._plan = plan.to_json()
-        environment = _runtime_env(threads=plan.threads)
+        environment = runtime_env(threads=plan.threads)
         self._actor_classes = {
             role: ray.remote(
                 num_cpus=role.cpus,
@@ -160,8 +160,8 @@ class _Crew:
             )(role.actor)
             for role in roles
         }
-        self._trials = Trials(plan)
-        self._meters = RunMeters(
+        self._trials = CrashLog(plan)
+        self._meters = RunMetrics(
             counter=metrics.Counter, gauge=metrics.Gauge, histogram=metrics.Histogram, collection=plan.config.output
         )
         self._undone = 0
@@ -197,7 +197,7 @@ class _Crew:
         if self._is_left():
             stop.raise_if_received()
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """End the actors; on a cluster that we joined, others get their room."""
         for member in self._members:
             ray.kill(member.actor)
@@ -265,7 +265,7 @@ class _Crew:
             if member.only_parses and call.shard is not None:
                 self._leave_to_tagger(call.shard, error)
             else:
-                self._failure = _cause(error, call.shard)
+                self._failure = cause_of(error, call.shard)
         else:
             if call.shard is None:
                 self._idle.append(member)
@@ -273,7 +273,7 @@ class _Crew:
             else:
                 self._take_done(call, call.shard, answer, on_report)
 
-    def _take_done(self, call: _Call, shard: Shard, done: _Done, on_report: OnReport) -> None:
+    def _take_done(self, call: _Call, shard: Shard, done: ShardResult, on_report: OnReport) -> None:
         timings = call.parsed + done.timings
         if done.report is None:
             self._handed[shard.index] = _Handed(tables=call.tables, timings=timings)
@@ -373,7 +373,7 @@ class _Crew:
         self._ping(member)
 
 
-def _cause(error: RayError, shard: Shard | None) -> Exception:
+def cause_of(error: RayError, shard: Shard | None) -> Exception:
     if not isinstance(error, RayTaskError):
         return ShardError(f"Ray: {type(error).__name__}: {error}")
     cause = error.cause

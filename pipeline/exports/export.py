@@ -22,7 +22,7 @@ from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, read_collection
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.compressed import write_packed
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 
 ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]
 
@@ -61,7 +61,7 @@ class ExportReport:
 
 
 def export(
-    output: Place,
+    output: OutputPath,
     destination: Path,
     *,
     to: ExportForm,
@@ -189,7 +189,7 @@ class Outgoing:
             self._errors.unlink(missing_ok=True)
 
 
-def check_destination(destination: Path, *, output: Place) -> None:
+def check_destination(destination: Path, *, output: OutputPath) -> None:
     """Refuse a destination that would harm what stands.
 
     Raises:

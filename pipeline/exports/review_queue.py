@@ -32,7 +32,7 @@ from concord.pipeline.output.document_rows import (
     read_collection,
 )
 from concord.pipeline.output.shard_stats import entity_types
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 
 QueueForm = Literal["label-studio", "jsonl", "brat"]
 
@@ -93,7 +93,7 @@ class ReviewReport:
 
 
 def review(
-    output: Place, destination: Path, *, to: QueueForm, quotas: Quotas, done: Collection[str] = frozenset()
+    output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Collection[str] = frozenset()
 ) -> ReviewReport:
     """Write an annotation queue: the sentences that are least sure, each by itself, in the order of need.
 

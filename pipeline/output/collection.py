@@ -11,7 +11,7 @@ from concord.pipeline.output.output_folder import RunFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,11 +23,11 @@ class Collection:
         plan: of the generation that the manifest stands for.
     """
 
-    output: Place
+    output: OutputPath
     manifest: Manifest
     plan: Plan
 
-    def parts(self, table: str) -> list[Place]:
+    def parts(self, table: str) -> list[OutputPath]:
         """Give the places of a table's parts, in the shards' order."""
         return [self.output / part.path for part in self.manifest.files(table)]
 
@@ -46,7 +46,7 @@ class Collection:
         return read_part(self.output / part.path, columns)
 
 
-def open_collection(output: Place) -> Collection:
+def open_collection(output: OutputPath) -> Collection:
     """Open the folder of a finished run; a newer generation that is under way in it does not count yet.
 
     Raises:

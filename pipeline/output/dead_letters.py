@@ -9,10 +9,10 @@ from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.parquet_parts import rows
 from concord.pipeline.output.schema import ERRORS
 from concord.pipeline.plan import Shard
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 
 
-class StandingLetter(NamedTuple):
+class ExistingDeadLetter(NamedTuple):
     """A dead letter's row, as far as it tells which record it is of; see DeadLetter."""
 
     source_uri: str
@@ -24,7 +24,7 @@ class StandingLetter(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class DeadLetterFilter:
     """Which dead letters are meant. What is left empty chooses all.
 
     Attributes:
@@ -35,7 +35,7 @@ class Choice:
     errors: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
-    def takes(self, letter: DeadLetter | StandingLetter) -> bool:
+    def takes(self, letter: DeadLetter | ExistingDeadLetter) -> bool:
         """Say whether a dead letter is meant."""
         return (
             (not self.stages or letter.stage in self.stages)
@@ -44,7 +44,7 @@ class Choice:
         )
 
 
-def read_letters(output: Place, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
+def read_dead_letters(output: OutputPath, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
     """Read the dead letters of committed shards, in the shards' order.
 
     Raises:

@@ -12,7 +12,7 @@ from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.parquet_parts import rows
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ _COLUMNS = (
 )
 
 
-def read_documents(part: Place) -> Iterator[TokenDocument]:
+def read_documents(part: OutputPath) -> Iterator[TokenDocument]:
     """Read a part of the table of tokens; a document without a token does not come up.
 
     Memory holds one document and one batch of rows; of a part in S3, all its bytes.
@@ -219,7 +219,7 @@ def read_collection(
         yield from _read_shard(collection.output, report, wanted)
 
 
-def _read_shard(output: Place, report: ShardReport, wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
+def _read_shard(output: OutputPath, report: ShardReport, wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
     places = {name: output / part.path for name, part in report.files.items()}
     sentences = _RowStream(places["sentences"], SentenceRow)
     tokens = _RowStream(places["tokens"], TokenRow)
@@ -243,7 +243,7 @@ def _read_shard(output: Place, report: ShardReport, wanted: Callable[[str], bool
 RowT = TypeVar("RowT", bound=NamedTuple)
 
 
-def _all_rows(part: Place, kind: type[RowT]) -> Iterator[RowT]:
+def _all_rows(part: OutputPath, kind: type[RowT]) -> Iterator[RowT]:
     for batch in rows(part, kind._fields):
         yield from map(kind._make, _by_row(batch))
 
@@ -251,7 +251,7 @@ def _all_rows(part: Place, kind: type[RowT]) -> Iterator[RowT]:
 class _RowStream(Generic[RowT]):
     """The rows of a part, taken from the first on."""
 
-    def __init__(self, part: Place, kind: type[RowT]) -> None:
+    def __init__(self, part: OutputPath, kind: type[RowT]) -> None:
         self._part = part
         self._kind = kind
         self._batches = rows(part, kind._fields)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from concord.pipeline.errors import ReconciliationError
-from concord.pipeline.plan import ParsePlace
+from concord.pipeline.plan import ShardRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +99,6 @@ def check_equation(report: ShardReport | Manifest, *, place: str) -> None:
         )
 
 
-def place_of(report: ShardReport) -> ParsePlace:
+def shard_ref(report: ShardReport) -> ShardRef:
     """Give the commit that a report is of."""
-    return ParsePlace(shard=report.shard, generation=report.generation)
+    return ShardRef(shard=report.shard, generation=report.generation)

@@ -19,14 +19,21 @@ from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationErr
 from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, total
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.storage.atomic_writes import file_sha256, reach, store_faults, sync_folder, write_once, write_over
-from concord.pipeline.storage.paths import Listing, Place, files_at, place_at, staging_for
+from concord.pipeline.storage.atomic_writes import (
+    crash_point,
+    file_sha256,
+    store_faults,
+    sync_folder,
+    write_once,
+    write_over,
+)
+from concord.pipeline.storage.paths import Listing, OutputPath, files_at, place_at, staging_for
 
 STATS_NAME = "stats.json"
 
 _OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|trials)/(\d+)/|/plans/(\d+)\.json$")
 
-SizeOf = Callable[[Place], int]
+SizeOf = Callable[[OutputPath], int]
 
 # What a file that is no record raises: no JSON, no mapping, other keys.
 _MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
@@ -43,13 +50,13 @@ class Finding:
 class RunFolder:
     """An output folder with its plan, commit records and manifest."""
 
-    def __init__(self, output: Place | str) -> None:
+    def __init__(self, output: OutputPath | str) -> None:
         """Take an absolute path or a URL of S3; nothing is read yet."""
         self.output = place_at(output) if isinstance(output, str) else output
         self.run = self.output / "_run"
         self.plans = self.run / "plans"
         self.manifest_path = self.run / "manifest.json"
-        self._records: dict[tuple[Place, str], ShardReport | None] = {}
+        self._records: dict[tuple[OutputPath, str], ShardReport | None] = {}
 
     @property
     def staging(self) -> Path:
@@ -68,7 +75,7 @@ class RunFolder:
         if not path.exists():
             with store_faults(path):
                 created = write_once(path, plan.to_json(), staging=self.staging)
-            reach("plan")
+            crash_point("plan")
         if not created and self.plan(plan.generation).digest != plan.digest:
             raise PlanError(
                 f"{self.output}: another run has just begun generation {plan.generation} with another plan, so the "
@@ -89,7 +96,7 @@ class RunFolder:
         except FileNotFoundError:
             raise PlanError(f"{self.output}: expected {self.plan_path(chosen)}, found no such file") from None
 
-    def plan_path(self, generation: int) -> Place:
+    def plan_path(self, generation: int) -> OutputPath:
         """Give the place of a generation's plan."""
         return self.plans / f"{generation}.json"
 
@@ -130,7 +137,7 @@ class RunFolder:
         with store_faults(path):
             won = write_once(path, _canonical(report), staging=self.staging)
         if won:
-            reach("commit")
+            crash_point("commit")
             return report
         winner = _read_record(path)
         if winner is None:
@@ -177,7 +184,7 @@ class RunFolder:
         """Say whether every shard of a plan stands, new and kept."""
         return len(self.done(plan)) == len(plan.shards) and len(self.kept(plan)) == len(plan.kept)
 
-    def withdraw(self, shards: Iterable[Shard], *, generation: int) -> None:
+    def invalidate(self, shards: Iterable[Shard], *, generation: int) -> None:
         """Remove the records of shards whose parts are gone or cut short, so that they can be done again."""
         for shard in shards:
             path = self.record_path(shard.index, generation=generation)
@@ -200,16 +207,16 @@ class RunFolder:
         if not (self.manifest_path.exists() and self.manifest_path.read_bytes() == content):
             with store_faults(self.manifest_path):
                 write_over(self.manifest_path, content, staging=self.staging)
-            reach("swap")
-        strays = list(self._strays(manifest))
-        for stray in strays:
-            stray.unlink(missing_ok=True)
-        for folder in {stray.parent for stray in strays}:
+            crash_point("swap")
+        orphans = list(self._orphans(manifest))
+        for orphan in orphans:
+            orphan.unlink(missing_ok=True)
+        for folder in {orphan.parent for orphan in orphans}:
             sync_folder(folder)
-        reach("sweep")
+        crash_point("sweep")
         return manifest
 
-    def record_path(self, shard: int, *, generation: int) -> Place:
+    def record_path(self, shard: int, *, generation: int) -> OutputPath:
         """Give the place of a shard's commit record."""
         return self.run / "commits" / str(generation) / f"{shard:05d}.json"
 
@@ -223,7 +230,7 @@ class RunFolder:
             manifest is not None
             and manifest.plan == plan.digest
             and {report.shard: report for report in manifest.shards} == self.kept(plan) | self.done(plan)
-            and not any(self._strays(manifest))
+            and not any(self._orphans(manifest))
         )
 
     def faults(self, manifest: Manifest, *, deep: bool) -> Iterator[Finding]:
@@ -240,8 +247,8 @@ class RunFolder:
                 paths = {name: self.output / part.path for name, part in report.files.items()}
                 for place, problem in content_faults(report, paths, seen=seen):
                     yield Finding(place=self._below(place), problem=problem)
-        for stray in self._strays(manifest):
-            yield Finding(place=self._below(stray), problem="stray: no commit record names it")
+        for orphan in self._orphans(manifest):
+            yield Finding(place=self._below(orphan), problem="stray: no commit record names it")
 
     def _new_manifest(self, plan: Plan) -> Manifest:
         reports = self.kept(plan) | self.done(plan)
@@ -266,7 +273,7 @@ class RunFolder:
         check_equation(manifest, place=str(self.output))
         return manifest
 
-    def _strays(self, manifest: Manifest) -> Iterator[Place]:
+    def _orphans(self, manifest: Manifest) -> Iterator[OutputPath]:
         """Give all files that a manifest does not name, but for what a newer generation has done so far."""
         kept = {self.output / part.path for shard in manifest.shards for part in shard.files.values()}
         kept |= {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
@@ -289,7 +296,7 @@ class RunFolder:
                     found[shard] = report
         return found
 
-    def _record(self, path: Place, listing: Listing) -> ShardReport | None:
+    def _record(self, path: OutputPath, listing: Listing) -> ShardReport | None:
         """Read a record, but one of S3 only if it is another than when it was read last."""
         version = listing.version(path)
         if version is None:
@@ -330,7 +337,7 @@ class RunFolder:
         except ReconciliationError as error:
             yield Finding(place=self._below(self.manifest_path), problem=str(error))
 
-    def _record_faults(self, report: ShardReport, record: Place) -> Iterator[Finding]:
+    def _record_faults(self, report: ShardReport, record: OutputPath) -> Iterator[Finding]:
         try:
             if _read_record(record) != report:
                 yield Finding(place=self._below(record), problem="missing, or not what the manifest says")
@@ -349,11 +356,11 @@ class RunFolder:
             if fault is not None:
                 yield Finding(place=part.path, problem=fault)
 
-    def _below(self, path: Place) -> str:
+    def _below(self, path: OutputPath) -> str:
         return str(path).removeprefix(f"{self.output}/")
 
 
-def verify(output: Place, *, deep: bool = True) -> list[Finding]:
+def verify(output: OutputPath, *, deep: bool = True) -> list[Finding]:
     """Compare a finished run's folder with its manifest.
 
     Checked are the plan, every commit record, the equation per shard and in total, presence and size of every part,
@@ -375,17 +382,17 @@ def verify(output: Place, *, deep: bool = True) -> list[Finding]:
     return list(folder.faults(manifest, deep=deep))
 
 
-def _size(path: Place) -> int:
+def _size(path: OutputPath) -> int:
     return path.stat().st_size
 
 
-def _generation(path: Place) -> int | None:
+def _generation(path: OutputPath) -> int | None:
     """Give the generation that a part, commit record or plan is of; None for any other file."""
     match = _OF_GENERATION.search(f"/{path.parent.parent.name}/{path.parent.name}/{path.name}")
     return int(next(filter(None, match.groups()))) if match else None
 
 
-def _read_record(path: Place) -> ShardReport | None:
+def _read_record(path: OutputPath) -> ShardReport | None:
     try:
         return _report(orjson.loads(path.read_bytes()))
     except FileNotFoundError:

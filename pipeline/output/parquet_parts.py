@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import PartFile
-from concord.pipeline.storage.atomic_writes import file_sha256, reach, stage, store_faults, swap_in
-from concord.pipeline.storage.paths import Place, readable
+from concord.pipeline.storage.atomic_writes import crash_point, file_sha256, stage, store_faults, swap_in
+from concord.pipeline.storage.paths import OutputPath, readable
 
 # Rows decoded at once; a document's rows stay together however many batches they span.
 _BATCH_ROWS = 16_384
 
 
-def rows(part: Place, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def rows(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Read some columns of a part, a batch at a time; pages are checked against bit rot.
 
     Raises:
@@ -29,7 +29,7 @@ def rows(part: Place, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         raise IntegrityError(f"{part}: cannot be read: {error}") from error
 
 
-def read_part(part: Place, columns: Sequence[str] | None = None) -> pa.Table:
+def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a part, or some columns of it, at once; pages are checked against bit rot.
 
     Raises:
@@ -48,7 +48,9 @@ ROW_GROUP_ROWS = 65_536
 _COMPRESSION_LEVEL = 3
 
 
-def write_part(table: pa.Table, *, output: Place, staging: Path, name: str, shard: str, generation: int) -> PartFile:
+def write_part(
+    table: pa.Table, *, output: OutputPath, staging: Path, name: str, shard: str, generation: int
+) -> PartFile:
     """Write a table as ``OUT/<name>/part-<shard>-g<generation>-<hash>.parquet`` and give what was written.
 
     The bytes go to a staged file, are flushed to disk and read back before the file takes its name. That a part
@@ -79,7 +81,7 @@ def write_part(table: pa.Table, *, output: Place, staging: Path, name: str, shar
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
-    reach("rename")
+    crash_point("rename")
     return PartFile(path=path, rows=table.num_rows, size=size, sha256=sha256)
 
 

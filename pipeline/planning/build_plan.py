@@ -14,10 +14,10 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.identity import (
     ComponentIdentity,
 )
-from concord.pipeline.output.dead_letters import Choice, StandingLetter
+from concord.pipeline.output.dead_letters import DeadLetterFilter, ExistingDeadLetter
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Plan, Shard, Source
-from concord.pipeline.planning.existing_output import Standing
+from concord.pipeline.planning.existing_output import ExistingOutput
 from concord.pipeline.planning.file_hashes import FileHashes
 from concord.pipeline.planning.input_diff import Comparison, Difference
 from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute_output, find_inputs, states_behind_url
@@ -37,7 +37,7 @@ def make_plan(
     tagger_folder: str | Path,
     threads: int,
     generation: int = 0,
-    standing: Standing | None = None,
+    standing: ExistingOutput | None = None,
     reasons: Sequence[str] = (),
     hashes: FileHashes | None = None,
 ) -> Plan:
@@ -91,7 +91,13 @@ def make_plan(
 
 
 def retry_plan(
-    base: Plan, config: AnnotateConfig, *, generation: int, standing: Standing, choice: Choice, hashes: FileHashes
+    base: Plan,
+    config: AnnotateConfig,
+    *,
+    generation: int,
+    standing: ExistingOutput,
+    choice: DeadLetterFilter,
+    hashes: FileHashes,
 ) -> Plan:
     """Make the plan that tries chosen dead letters of a finished generation again and touches nothing else.
 
@@ -141,7 +147,7 @@ def retry_plan(
     )
 
 
-def _files_of(letters: Sequence[StandingLetter], config: AnnotateConfig) -> dict[str, InputFile]:
+def _files_of(letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -> dict[str, InputFile]:
     """Give the input files that hold dead letters, by path."""
     wanted = {letter.source_uri for letter in letters}
     if not wanted:
@@ -180,7 +186,7 @@ def _plan_all(
 
 
 def _plan_changes(
-    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes, standing: Standing
+    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes, standing: ExistingOutput
 ) -> tuple[list[Source], Difference]:
     """Plan to annotate the records that do not stand.
 

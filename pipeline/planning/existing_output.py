@@ -6,31 +6,31 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
-from concord.pipeline.output.dead_letters import StandingLetter
-from concord.pipeline.output.manifest import ShardReport, place_of
+from concord.pipeline.output.dead_letters import ExistingDeadLetter
+from concord.pipeline.output.manifest import ShardReport, shard_ref
 from concord.pipeline.output.parquet_parts import rows
-from concord.pipeline.plan import ParsePlace
+from concord.pipeline.plan import ShardRef
 from concord.pipeline.readers.fields import DUPLICATE_ID
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 
 MARK_BYTES = 16
 """Of a SHA-256: two of 1e9 texts agree in so many by chance with a probability of 1e-21."""
 
 
-class StandingDocument(NamedTuple):
+class ExistingDocument(NamedTuple):
     """A document's row, as far as it tells whether the document has changed.
 
     Attributes:
         text, meta: their marks, as ``fingerprint`` gives them.
     """
 
-    place: ParsePlace
+    place: ShardRef
     text: bytes
     source_uri: str
     meta: bytes
 
 
-class StandingFile(NamedTuple):
+class ExistingFile(NamedTuple):
     """An input file that has been annotated; ``sha256`` in hex, ``records`` as the planner counted them."""
 
     sha256: str
@@ -38,7 +38,7 @@ class StandingFile(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class ExistingOutput:
     """The committed shards that a new plan builds on.
 
     Attributes:
@@ -54,26 +54,26 @@ class Standing:
         files: the input files as they were when what stands was made of them, by path.
     """
 
-    reports: Mapping[ParsePlace, ShardReport]
-    current: frozenset[ParsePlace]
-    parsed: frozenset[ParsePlace]
-    documents: Mapping[str, StandingDocument]
-    outlived: Mapping[ParsePlace, Sequence[str]]
-    letters: Mapping[ParsePlace, Sequence[StandingLetter]]
+    reports: Mapping[ShardRef, ShardReport]
+    current: frozenset[ShardRef]
+    parsed: frozenset[ShardRef]
+    documents: Mapping[str, ExistingDocument]
+    outlived: Mapping[ShardRef, Sequence[str]]
+    letters: Mapping[ShardRef, Sequence[ExistingDeadLetter]]
     duplicates: Mapping[str, Collection[str]]
     refused: Mapping[str, str]
-    characters: Mapping[ParsePlace, int]
-    files: Mapping[str, StandingFile]
+    characters: Mapping[ShardRef, int]
+    files: Mapping[str, ExistingFile]
 
 
-def look_over(
-    output: Place,
+def scan_existing(
+    output: OutputPath,
     reports: Sequence[ShardReport],
     *,
-    current: Collection[ParsePlace],
-    parsed: Collection[ParsePlace],
-    files: Mapping[str, StandingFile],
-) -> Standing:
+    current: Collection[ShardRef],
+    parsed: Collection[ShardRef],
+    files: Mapping[str, ExistingFile],
+) -> ExistingOutput:
     """Read which documents and dead letters some committed shards hold.
 
     Args:
@@ -82,14 +82,14 @@ def look_over(
     Raises:
         IntegrityError: when a part cannot be read.
     """
-    documents: dict[str, StandingDocument] = {}
-    outlived: defaultdict[ParsePlace, list[str]] = defaultdict(list)
-    letters: dict[ParsePlace, list[StandingLetter]] = {}
+    documents: dict[str, ExistingDocument] = {}
+    outlived: defaultdict[ShardRef, list[str]] = defaultdict(list)
+    letters: dict[ShardRef, list[ExistingDeadLetter]] = {}
     duplicates: defaultdict[str, set[str]] = defaultdict(set)
     refused: dict[str, str] = {}
-    characters: Counter[ParsePlace] = Counter()
+    characters: Counter[ShardRef] = Counter()
     for report in reports:
-        place = place_of(report)
+        place = shard_ref(report)
         for doc_id, document, size in _documents(output, report, place):
             if doc_id in documents:
                 outlived[documents[doc_id].place].append(doc_id)
@@ -102,8 +102,8 @@ def look_over(
                     duplicates[letter.source_uri].add(letter.doc_id)
                 elif letter.doc_id is not None:
                     refused[letter.doc_id] = letter.source_uri
-    return Standing(
-        reports={place_of(report): report for report in reports},
+    return ExistingOutput(
+        reports={shard_ref(report): report for report in reports},
         current=frozenset(current),
         parsed=frozenset(parsed),
         documents=documents,
@@ -121,16 +121,16 @@ def fingerprint(text: str | None) -> bytes:
     return b"" if text is None else sha256(text.encode()).digest()[:MARK_BYTES]
 
 
-def _documents(output: Place, report: ShardReport, place: ParsePlace) -> Iterator[tuple[str, StandingDocument, int]]:
+def _documents(output: OutputPath, report: ShardReport, place: ShardRef) -> Iterator[tuple[str, ExistingDocument, int]]:
     """Give id, row and code points of each document of a shard."""
     columns = ("doc_id", "text_sha256", "source_uri", "meta", "n_chars")
     uris: dict[str, str] = {}
     for batch in rows(output / report.files["documents"].path, columns):
         for doc_id, digest, uri, meta, size in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
             mark = bytes.fromhex(digest)[:MARK_BYTES]
-            yield doc_id, StandingDocument(place, mark, uris.setdefault(uri, uri), fingerprint(meta)), size
+            yield doc_id, ExistingDocument(place, mark, uris.setdefault(uri, uri), fingerprint(meta)), size
 
 
-def _letters(output: Place, report: ShardReport) -> Iterator[StandingLetter]:
-    for batch in rows(output / report.files["errors"].path, StandingLetter._fields):
-        yield from map(StandingLetter, *(batch.column(name).to_pylist() for name in StandingLetter._fields))
+def _letters(output: OutputPath, report: ShardReport) -> Iterator[ExistingDeadLetter]:
+    for batch in rows(output / report.files["errors"].path, ExistingDeadLetter._fields):
+        yield from map(ExistingDeadLetter, *(batch.column(name).to_pylist() for name in ExistingDeadLetter._fields))

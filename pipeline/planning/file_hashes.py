@@ -8,7 +8,7 @@ import orjson
 
 from concord.pipeline.storage.atomic_writes import store_faults, write_over
 from concord.pipeline.storage.files import sha256_of
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 from concord.pipeline.storage.remote_files import FileState
 
 HashFiles = Callable[[Sequence[str]], list[str]]
@@ -32,7 +32,9 @@ class FileHashes:
     The memory is a file of its own that may be lost at any time: it spares work and decides nothing else.
     """
 
-    def __init__(self, memory: Place | None = None, *, hash_files: HashFiles = hash_here, trust: bool = True) -> None:
+    def __init__(
+        self, memory: OutputPath | None = None, *, hash_files: HashFiles = hash_here, trust: bool = True
+    ) -> None:
         """Begin.
 
         Args:
@@ -71,7 +73,7 @@ class FileHashes:
                 write_over(self._memory, orjson.dumps(self._seen), staging=staging)
 
 
-def _read(memory: Place | None) -> Mapping[str, list[object]]:
+def _read(memory: OutputPath | None) -> Mapping[str, list[object]]:
     try:
         known = orjson.loads(memory.read_bytes()) if memory is not None else {}
     except (FileNotFoundError, orjson.JSONDecodeError):

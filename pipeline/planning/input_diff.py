@@ -15,9 +15,9 @@ from itertools import chain
 
 from concord.pipeline.config import AnnotateConfig, PlanningConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.output.dead_letters import StandingLetter
-from concord.pipeline.plan import Carry, Changes, Move, ParsePlace, Piece, Shard
-from concord.pipeline.planning.existing_output import Standing, fingerprint
+from concord.pipeline.output.dead_letters import ExistingDeadLetter
+from concord.pipeline.plan import Changes, Piece, RenamedDocument, RowsToCopy, Shard, ShardRef
+from concord.pipeline.planning.existing_output import ExistingOutput, fingerprint
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.planning.sharding import ShardCutter
 from concord.pipeline.readers.fields import DUPLICATE_ID
@@ -37,7 +37,7 @@ class Difference:
         shards: those to be worked on.
     """
 
-    kept: tuple[Carry, ...]
+    kept: tuple[RowsToCopy, ...]
     shards: tuple[Shard, ...]
     changes: Changes
 
@@ -59,7 +59,7 @@ class _Pending:
 class Comparison:
     """Compares an input, file by file, with what stands."""
 
-    def __init__(self, standing: Standing, config: AnnotateConfig, *, digests: Mapping[str, str]) -> None:
+    def __init__(self, standing: ExistingOutput, config: AnnotateConfig, *, digests: Mapping[str, str]) -> None:
         """Begin with no file.
 
         Args:
@@ -71,7 +71,7 @@ class Comparison:
         self._taken: set[str] = set()
         self._kept: set[str] = set()
         self._kept_files: set[str] = set()
-        self._moves: defaultdict[ParsePlace, list[Move]] = defaultdict(list)
+        self._moves: defaultdict[ShardRef, list[RenamedDocument]] = defaultdict(list)
         self._pending: list[_Pending] = []
         self._retried: set[tuple[str, int]] = set()
         self._held: set[tuple[str, int]] = set()
@@ -107,7 +107,7 @@ class Comparison:
         document = self._standing.documents.get(doc_id)
         return document.source_uri if document is not None else self._standing.refused.get(doc_id)
 
-    def try_again(self, letters: Collection[StandingLetter]) -> None:
+    def try_again(self, letters: Collection[ExistingDeadLetter]) -> None:
         """Have dead letters done again and leave all others as they are; their files are to be compared.
 
         Of a file that has changed since, whatever does not stand is done again: which letter is which record's is not
@@ -201,7 +201,7 @@ class Comparison:
     def _move(self, was: str, doc_id: str, file: InputFile, record: ScannedRecord, meta: str | None) -> None:
         place = self._standing.documents[was].place
         self._moves[place].append(
-            Move(was=was, doc_id=doc_id, source_uri=file.path, source_position=record.position, meta=meta)
+            RenamedDocument(was=was, doc_id=doc_id, source_uri=file.path, source_position=record.position, meta=meta)
         )
 
     def _find_moved(self) -> None:
@@ -222,10 +222,10 @@ class Comparison:
             self._move(was, doc_id, pending.file, pending.record, pending.meta)
         self._pending = left
 
-    def _carries(self) -> Iterator[Carry]:
+    def _carries(self) -> Iterator[RowsToCopy]:
         """Give what is to be taken over of each current shard, unless it is nothing."""
         standing = self._standing
-        documents: defaultdict[ParsePlace, list[str]] = defaultdict(list)
+        documents: defaultdict[ShardRef, list[str]] = defaultdict(list)
         for doc_id, document in standing.documents.items():
             documents[document.place].append(doc_id)
         for place in sorted(standing.current, key=lambda place: (place.shard, place.generation)):
@@ -237,7 +237,7 @@ class Comparison:
             letters = sum(uri not in left_behind for uri, _ in places) - len(retried)
             records = len(own) - len(without) + letters
             if records:
-                yield Carry(
+                yield RowsToCopy(
                     shard=place.shard,
                     generation=place.generation,
                     records=records,
@@ -266,7 +266,7 @@ class Comparison:
             )
         return cutter.finish()
 
-    def _parse_place(self, pending: _Pending) -> ParsePlace | None:
+    def _parse_place(self, pending: _Pending) -> ShardRef | None:
         """Give where the parse of a record stands; None where there is none or its parser is not today's."""
         document = self._standing.documents.get(pending.doc_id or "")
         if document is None or pending.is_duplicate or document.text != pending.text:
@@ -293,16 +293,17 @@ class Comparison:
         )
 
 
-def _compacted(carries: Sequence[Carry], standing: Standing, config: PlanningConfig) -> list[list[Carry]]:
+def _compacted(
+    carries: Sequence[RowsToCopy], standing: ExistingOutput, config: PlanningConfig
+) -> list[list[RowsToCopy]]:
     """Give the groups of small shards that are put together, each into one."""
     sizes = {
-        carry.shard: standing.characters[ParsePlace(shard=carry.shard, generation=carry.generation)]
-        for carry in carries
+        carry.shard: standing.characters[ShardRef(shard=carry.shard, generation=carry.generation)] for carry in carries
     }
     small = [carry for carry in carries if sizes[carry.shard] < SMALL * config.shard_bytes]
     if config.compact_at is None or len(small) < config.compact_at:
         return []
-    groups: list[list[Carry]] = []
+    groups: list[list[RowsToCopy]] = []
     room = 0
     for carry in small:
         size = max(sizes[carry.shard], 1)

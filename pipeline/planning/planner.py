@@ -6,16 +6,16 @@ from functools import partial
 
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import IntegrityError, ModelError, PlanError
-from concord.pipeline.executors.ray_auth import settle_auth_mode
+from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, component_signature, row_config
-from concord.pipeline.output.dead_letters import Choice
-from concord.pipeline.output.manifest import Manifest, ShardReport, place_of
+from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
 from concord.pipeline.output.output_folder import RunFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.parsing.stanza_parser import parser_identity
-from concord.pipeline.plan import ParsePlace, Plan
+from concord.pipeline.plan import Plan, ShardRef
 from concord.pipeline.planning.build_plan import make_plan, retry_plan
-from concord.pipeline.planning.existing_output import Standing, StandingFile, look_over
+from concord.pipeline.planning.existing_output import ExistingFile, ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
 from concord.pipeline.storage.files import state_of
 
@@ -62,7 +62,7 @@ class Planner:
         hash_files = partial(_hash_files, config) if config.executor.kind == "ray" else hash_here
         self.hashes = FileHashes(folder.run / "files.json", hash_files=hash_files, trust=not config.planning.rehash)
 
-    def settle(self) -> Plan:
+    def resolve(self) -> Plan:
         """Give the plan to work on.
 
         Raises:
@@ -72,16 +72,16 @@ class Planner:
         """
         manifest = self._manifest()
         try:
-            return self._settle(manifest)
+            return self._resolve(manifest)
         except IntegrityError:
             # Another driver that finished meanwhile has removed what its generation has replaced.
             newer = self._manifest()
             if newer == manifest:
                 raise
             self._latest = self._folder.plan()
-            return self._settle(newer)
+            return self._resolve(newer)
 
-    def _settle(self, manifest: Manifest | None) -> Plan:
+    def _resolve(self, manifest: Manifest | None) -> Plan:
         folder, latest = self._folder, self._latest
         if latest is None:
             return self._plan(0)
@@ -94,7 +94,7 @@ class Planner:
             return again
         return self._plan(latest.generation + 1, base=base, begun=latest)
 
-    def retry(self, choice: Choice) -> Plan:
+    def retry(self, choice: DeadLetterFilter) -> Plan:
         """Give the plan that tries dead letters of a finished run again; its own plan where none is chosen.
 
         Raises:
@@ -109,7 +109,7 @@ class Planner:
         self._check_recipe(base)
         if not folder.is_whole(base):
             raise IntegrityError(f"{folder.output}: files are gone or cut; 'concord annotate' makes them anew")
-        standing = self._look_over([base], files=_known_files(base, None, limit=base.config.limit))
+        standing = self._scan_existing([base], files=_known_files(base, None, limit=base.config.limit))
         generation = max(latest.generation, base.generation + 1)
         plan = retry_plan(
             base, self._config, generation=generation, standing=standing, choice=choice, hashes=self.hashes
@@ -174,7 +174,7 @@ class Planner:
         """
         plans = [plan for plan in (base, begun) if plan is not None]
         files = _known_files(base, begun, limit=self._config.limit)
-        standing = self._look_over(plans, files=files) if plans else None
+        standing = self._scan_existing(plans, files=files) if plans else None
         plan = make_plan(
             self._config,
             parser=self._parser,
@@ -196,7 +196,7 @@ class Planner:
             self._check_removed(plan, standing)
         return plan
 
-    def _check_removed(self, plan: Plan, standing: Standing) -> None:
+    def _check_removed(self, plan: Plan, standing: ExistingOutput) -> None:
         if plan.changes.removed > self._config.max_removed * len(standing.documents):
             raise PlanError(
                 f"{self._config.input}: {plan.changes.removed:,} of the {len(standing.documents):,} documents in "
@@ -211,24 +211,24 @@ class Planner:
                 "is to follow the new input"
             )
 
-    def _look_over(self, plans: Sequence[Plan], *, files: Mapping[str, StandingFile]) -> Standing:
+    def _scan_existing(self, plans: Sequence[Plan], *, files: Mapping[str, ExistingFile]) -> ExistingOutput:
         """Look over what these generations, the earlier first, have committed."""
-        reports: dict[ParsePlace, ShardReport] = {}
-        current: dict[int, ParsePlace] = {}
-        parsed: set[ParsePlace] = set()
+        reports: dict[ShardRef, ShardReport] = {}
+        current: dict[int, ShardRef] = {}
+        parsed: set[ShardRef] = set()
         for plan in plans:
             done = self._folder.done(plan)
             for shard in plan.shards:
                 for carry in shard.carries if shard.index in done else ():
-                    reports.pop(ParsePlace(shard=carry.shard, generation=carry.generation), None)
-            own = {place_of(report): report for report in (*self._folder.kept(plan).values(), *done.values())}
+                    reports.pop(ShardRef(shard=carry.shard, generation=carry.generation), None)
+            own = {shard_ref(report): report for report in (*self._folder.kept(plan).values(), *done.values())}
             reports |= own
             if not self._recipe.difference(plan.recipe):
                 # Of a shard that was written over by a run of which no plan is left, only the later state counts.
                 current |= {place.shard: place for place in own}
             if self._recipe.parses_alike(plan.recipe):
                 parsed |= own.keys()
-        return look_over(
+        return scan_existing(
             self._folder.output,
             list(reports.values()),
             current=reports.keys() & set(current.values()),
@@ -255,7 +255,7 @@ def check_trees(name: str, trees: str | None, *, parser: str) -> None:
         )
 
 
-def _known_files(base: Plan | None, begun: Plan | None, *, limit: int | None) -> dict[str, StandingFile]:
+def _known_files(base: Plan | None, begun: Plan | None, *, limit: int | None) -> dict[str, ExistingFile]:
     """Give the input files of which a finished generation holds every record, and no later one has touched any.
 
     Args:
@@ -265,7 +265,7 @@ def _known_files(base: Plan | None, begun: Plan | None, *, limit: int | None) ->
         return {}
     later = {source.uri: source.sha256 for source in begun.sources} if begun is not None else None
     return {
-        source.uri: StandingFile(source.sha256, source.records)
+        source.uri: ExistingFile(source.sha256, source.records)
         for source in base.sources
         if later is None or later.get(source.uri) == source.sha256
     }
@@ -285,7 +285,7 @@ def _threads(config: AnnotateConfig, latest: Plan | None) -> int:
 def _hash_files(config: AnnotateConfig, paths: Sequence[str]) -> list[str]:
     if sum(state_of(path).size for path in paths) <= config.planning.hash_with_ray_bytes:
         return hash_here(paths)
-    settle_auth_mode(os.environ.get("RAY_ADDRESS"))
+    resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
     from concord.pipeline.executors.ray_cluster import hash_files
 
     return hash_files(paths)

@@ -1,6 +1,6 @@
 """Records to pieces, pieces to shards."""
 
-from concord.pipeline.plan import ParsePlace, Piece, Shard
+from concord.pipeline.plan import Piece, Shard, ShardRef
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.records import ScannedRecord
 
@@ -25,7 +25,7 @@ class ShardCutter:
         self._count = 0
         self._duplicates: list[int] = []
         self._retries: list[tuple[int, int]] = []
-        self._parses: dict[ParsePlace, None] = {}
+        self._parses: dict[ShardRef, None] = {}
 
     def add(
         self,
@@ -33,7 +33,7 @@ class ShardCutter:
         record: ScannedRecord,
         *,
         is_duplicate: bool,
-        parse: ParsePlace | None = None,
+        parse: ShardRef | None = None,
         attempts: int = 0,
     ) -> None:
         """Add the next record of the input.

@@ -19,7 +19,7 @@ from concord.pipeline.plan import Plan
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
 from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, WholeDocument, measure_quality
 from concord.pipeline.storage.atomic_writes import store_faults, write_over
-from concord.pipeline.storage.paths import Place, staging_for
+from concord.pipeline.storage.paths import OutputPath, staging_for
 
 REPORT_NAME = "report.html"
 SHOWN_SENTENCES = 60
@@ -32,7 +32,7 @@ _TEMPLATE = "report.html.j2"
 _COLOURS = 8
 
 
-def write_report(output: Place) -> Place:
+def write_report(output: OutputPath) -> OutputPath:
     """Write ``_run/report.html`` in one step, over an earlier one, and give its place.
 
     Raises:
@@ -98,7 +98,7 @@ def _percent(share: float | None) -> str:
     return "\u2013" if share is None else f"{100 * share:.1f}\u202f%"
 
 
-def _read_json(path: Place) -> dict[str, Any]:
+def _read_json(path: OutputPath) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

@@ -18,7 +18,7 @@ from concord.pipeline.output.document_rows import TokenDocument, TokenSentence, 
 from concord.pipeline.output.manifest import Manifest, check_equation
 from concord.pipeline.output.parquet_parts import rows
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 
 BIN_WIDTH = 0.05
 """Nats a bar of the uncertainty histogram covers."""
@@ -111,7 +111,7 @@ class Quality:
     whole_documents: tuple[WholeDocument, ...]
 
 
-def measure_quality(output: Place) -> Quality:
+def measure_quality(output: OutputPath) -> Quality:
     """Read a finished run's output.
 
     Raises:
@@ -158,7 +158,7 @@ def measure_quality(output: Place) -> Quality:
     )
 
 
-def _survey_documents(parts: Sequence[Place]) -> tuple[int, dict[str, Mapping[str, Any]]]:
+def _survey_documents(parts: Sequence[OutputPath]) -> tuple[int, dict[str, Mapping[str, Any]]]:
     """Count the documents and choose those to be shown: the richest in entities that are not too long."""
     count = 0
 
@@ -179,7 +179,7 @@ def _display_rank(row: Mapping[str, Any]) -> tuple[bool, int, int]:
     return (False, -row["n_entities"], row["n_tokens"])
 
 
-def _reasons(parts: Sequence[Place]) -> tuple[Reason, ...]:
+def _reasons(parts: Sequence[OutputPath]) -> tuple[Reason, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     examples: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     columns = ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts")

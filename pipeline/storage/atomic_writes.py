@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.paths import Place, S3Path
+from concord.pipeline.storage.paths import OutputPath, S3Path
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "swap", "sweep")
@@ -34,7 +34,7 @@ _reached: Counter[str] = Counter()
 Result = TypeVar("Result")
 
 
-def reach(step: str) -> None:
+def crash_point(step: str) -> None:
     """Say that a step has just been done; tests have the process killed here.
 
     ``CONCORD_CRASH_AT=commit`` kills it with SIGKILL when it reaches ``commit`` first, ``commit:3`` when it does so for
@@ -54,7 +54,7 @@ def reach(step: str) -> None:
 
 
 @contextmanager
-def store_faults(place: Place) -> Iterator[None]:
+def store_faults(place: OutputPath) -> Iterator[None]:
     """Turn faults of the store (no space, quota, input/output) into StoreError; other OSErrors pass.
 
     Raises:
@@ -84,16 +84,16 @@ def stage(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
         with staged.open("xb") as stream:
             fill(stream)
             stream.flush()
-            reach("write")
+            crash_point("write")
             os.fsync(stream.fileno())
-        reach("fsync")
+        crash_point("fsync")
     except BaseException:
         staged.unlink(missing_ok=True)
         raise
     return staged
 
 
-def swap_in(staged: Path, final: Place) -> None:
+def swap_in(staged: Path, final: OutputPath) -> None:
     """Give a staged file or folder its final name, over whatever file or empty folder bore it; to S3 go files only."""
     if isinstance(final, S3Path):
         final.write(staged.read_bytes())
@@ -116,19 +116,19 @@ def stage_folder(final: Path) -> Iterator[Path]:
     staged.mkdir()
     try:
         yield staged
-        reach("write")
+        crash_point("write")
         for path in staged.iterdir():
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
         sync_folder(staged)
-        reach("fsync")
+        crash_point("fsync")
         swap_in(staged, final)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
 
 
-def write_over(final: Place, content: bytes, *, staging: Path) -> None:
+def write_over(final: OutputPath, content: bytes, *, staging: Path) -> None:
     """Write a small file in one step, over whatever bore its name."""
     if isinstance(final, S3Path):
         final.write(content)
@@ -140,7 +140,7 @@ def write_over(final: Place, content: bytes, *, staging: Path) -> None:
     _stage_and(place, content, staging)
 
 
-def write_lightly(final: Place, content: bytes) -> None:
+def write_lightly(final: OutputPath, content: bytes) -> None:
     """Write a small file in one step without flushing it: it outlives this process, not the machine."""
     if isinstance(final, S3Path):
         final.write(content)
@@ -153,7 +153,7 @@ def write_lightly(final: Place, content: bytes) -> None:
         staged.replace(final)
 
 
-def write_once(final: Place, content: bytes, *, staging: Path) -> bool:
+def write_once(final: OutputPath, content: bytes, *, staging: Path) -> bool:
     """Write a small file in one step if nothing bears its name.
 
     Returns:
@@ -200,7 +200,7 @@ def _link(staged: Path, final: Path) -> bool:
     return True
 
 
-def sync_folder(folder: Place) -> None:
+def sync_folder(folder: OutputPath) -> None:
     """Flush a folder's entries to disk; S3 has done so before it answers."""
     if isinstance(folder, S3Path):
         return
@@ -211,7 +211,7 @@ def sync_folder(folder: Place) -> None:
         os.close(descriptor)
 
 
-def file_sha256(path: Place) -> str:
+def file_sha256(path: OutputPath) -> str:
     """Hash a file's bytes; hex."""
     if isinstance(path, S3Path):
         return hashlib.sha256(path.read_bytes()).hexdigest()

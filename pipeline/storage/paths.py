@@ -113,10 +113,10 @@ class S3Path:
             return Bucket(self.bucket).put_new(self.key, content)
 
 
-Place = Path | S3Path
+OutputPath = Path | S3Path
 
 
-def place_at(where: str) -> Place:
+def place_at(where: str) -> OutputPath:
     """Give the place of an output."""
     if not where.startswith(SCHEME):
         return Path(where)
@@ -124,7 +124,7 @@ def place_at(where: str) -> Place:
     return S3Path(bucket, key.strip("/"))
 
 
-def files_at(folder: Place, pattern: str) -> Sequence[Place]:
+def files_at(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
     """Give the files below a folder whose paths match, sorted; none where there is no such folder."""
     if isinstance(folder, S3Path):
         return sorted(folder.glob(pattern))
@@ -138,10 +138,10 @@ class Listing:
     file would cost minutes; what is written after that is not seen.
     """
 
-    def __init__(self, output: Place) -> None:
+    def __init__(self, output: OutputPath) -> None:
         self._output = output
 
-    def size(self, path: Place) -> int:
+    def size(self, path: OutputPath) -> int:
         """Give a file's size in bytes.
 
         Raises:
@@ -150,7 +150,7 @@ class Listing:
         """
         return self._object(path).size if isinstance(path, S3Path) else path.stat().st_size
 
-    def version(self, path: Place) -> str | None:
+    def version(self, path: OutputPath) -> str | None:
         """Give what stays as long as a file's bytes do: the etag of S3, None for a file of a folder.
 
         Raises:
@@ -174,7 +174,7 @@ class Listing:
             return {found.key: found for found in Bucket(output.bucket).list(f"{output.key}/".lstrip("/"))}
 
 
-def readable(part: Place) -> Path | pa.BufferReader:
+def readable(part: OutputPath) -> Path | pa.BufferReader:
     """Give what Arrow reads a part from; one of S3 is fetched whole, as a shard's part is small.
 
     Raises:
@@ -184,7 +184,7 @@ def readable(part: Place) -> Path | pa.BufferReader:
     return pa.BufferReader(part.read_bytes()) if isinstance(part, S3Path) else part
 
 
-def staging_for(output: Place) -> Path:
+def staging_for(output: OutputPath) -> Path:
     """Give the folder for a collection's unfinished files: below it, or for S3 one of this process's own."""
     return _own_folder(os.getpid()) if isinstance(output, S3Path) else output / "_run" / "staging"
 

@@ -75,7 +75,7 @@ def open_url(url: str, *, read_bytes: int = _READ_BYTES) -> io.BufferedReader:
     return io.BufferedReader(_Ranges(url), read_bytes)
 
 
-class _Store(Protocol):
+class MemoryStore(Protocol):
     def look(self, path: str) -> FileState | None:
         """Give a file's state; None where there is no file of the name."""
 
@@ -204,7 +204,7 @@ class _Ranges(io.RawIOBase):
         return content if self._whole is None else self._whole[start:end]
 
 
-def _located(url: str) -> tuple[_Store, str]:
+def _located(url: str) -> tuple[MemoryStore, str]:
     """Give the store of a URL and the path that it takes."""
     if url.startswith(_S3_SCHEME):
         return _S3(), url.removeprefix(_S3_SCHEME)

@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def _in_bulk(
+def in_bulk(
     items: Sequence[Item],
     work: Callable[[Sequence[Item]], Sequence[Result]],
     letter: Callable[[Item, Exception], DeadLetter],
@@ -33,24 +33,24 @@ def _in_bulk(
         if len(items) == 1:
             return [letter(items[0], error)]
     middle = len(items) // 2
-    return [*_in_bulk(items[:middle], work, letter), *_in_bulk(items[middle:], work, letter)]
+    return [*in_bulk(items[:middle], work, letter), *in_bulk(items[middle:], work, letter)]
 
 
-def _letters(records: Iterable[object]) -> list[DeadLetter]:
+def dead_letters_in(records: Iterable[object]) -> list[DeadLetter]:
     return [record for record in records if isinstance(record, DeadLetter)]
 
 
 def left_out(record: Document | ParsedDocument, *, stage: str, error: str, message: str) -> DeadLetter:
     """Give the dead letter of a record that stages did not, or not to the end, see."""
     document = record.document if isinstance(record, ParsedDocument) else record
-    return _letter(document, stage=stage, error=error, message=message)
+    return make_dead_letter(document, stage=stage, error=error, message=message)
 
 
-def _told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _letter(document: Document, *, stage: str, error: str, message: str) -> DeadLetter:
+def make_dead_letter(document: Document, *, stage: str, error: str, message: str) -> DeadLetter:
     return DeadLetter(
         doc_id=document.doc_id,
         source_uri=document.source_uri,

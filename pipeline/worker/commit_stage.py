@@ -14,7 +14,7 @@ from concord.pipeline.output.schema import SCHEMAS, signed_schema
 from concord.pipeline.output.shard_stats import Step, count_margins, count_rows, count_step
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.plan import Shard
-from concord.pipeline.worker.bisect import _in_bulk, _letter, _letters, _told
+from concord.pipeline.worker.bisect import dead_letters_in, describe_error, in_bulk, make_dead_letter
 from concord.pipeline.worker.copied_rows import carry_rows
 from concord.pipeline.worker.memory import shortages
 
@@ -62,7 +62,7 @@ class CommitStage:
         """
         documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         tables, annotated, refused = self._tabulate(documents)
-        letters = with_attempts(shard, _in_input_order(shard, [*_letters(outcomes), *refused]))
+        letters = with_attempts(shard, _in_input_order(shard, [*dead_letters_in(outcomes), *refused]))
         if letters:
             tables["errors"] = error_table(letters, **self._signed)
         tables, unchanged = self._with_carried(shard, tables)
@@ -109,9 +109,9 @@ class CommitStage:
                 pieces.append(annotated_tables(group, **self._signed))
             return group
 
-        results = _in_bulk(documents, tabulate, _write_letter)
+        results = in_bulk(documents, tabulate, _write_letter)
         tables = {name: pa.concat_tables([piece[name] for piece in pieces]) for name in pieces[0]}
-        return tables, [result for result in results if isinstance(result, AnnotatedDocument)], _letters(results)
+        return tables, [result for result in results if isinstance(result, AnnotatedDocument)], dead_letters_in(results)
 
     def _commit(self, report: ShardReport, tables: dict[str, pa.Table], shard: Shard) -> ShardReport:
         folder = self._folder
@@ -142,4 +142,6 @@ def _in_input_order(shard: Shard, letters: Sequence[DeadLetter]) -> list[DeadLet
 
 
 def _write_letter(annotated: AnnotatedDocument, error: Exception) -> DeadLetter:
-    return _letter(annotated.parsed.document, stage="write", error="write_failed", message=_told(error))
+    return make_dead_letter(
+        annotated.parsed.document, stage="write", error="write_failed", message=describe_error(error)
+    )

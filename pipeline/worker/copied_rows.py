@@ -8,13 +8,13 @@ import pyarrow.compute as pc
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.parquet_parts import read_part
-from concord.pipeline.plan import Carry, Move
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.plan import RenamedDocument, RowsToCopy
+from concord.pipeline.storage.paths import OutputPath
 
 _OWNED = ("documents", "sentences", "tokens", "entities")
 
 
-def carry_rows(output: Place, report: ShardReport, carry: Carry) -> dict[str, pa.Table]:
+def carry_rows(output: OutputPath, report: ShardReport, carry: RowsToCopy) -> dict[str, pa.Table]:
     """Give the tables that a carry takes over; ``errors`` only where a dead letter is among them.
 
     Args:
@@ -54,7 +54,7 @@ def _not_retried(letters: pa.Table, retried: tuple[tuple[str, int], ...]) -> pa.
     return letters.filter(pa.array([place not in left_behind for place in places], pa.bool_()))
 
 
-def _renamed(table: pa.Table, moves: tuple[Move, ...]) -> pa.Table:
+def _renamed(table: pa.Table, moves: tuple[RenamedDocument, ...]) -> pa.Table:
     return _replaced(table, "doc_id", {move.was: move.doc_id for move in moves if move.was != move.doc_id})
 
 
@@ -69,7 +69,7 @@ def _replaced(table: pa.Table, column: str, values: Mapping[str, object]) -> pa.
     return table.set_column(index, field, pc.if_else(pc.is_valid(places), chosen, table[column]))
 
 
-def _placed(documents: pa.Table, moves: tuple[Move, ...]) -> pa.Table:
+def _placed(documents: pa.Table, moves: tuple[RenamedDocument, ...]) -> pa.Table:
     """Give documents that have moved their new file, position and meta; they bear their new names already."""
     for column in ("source_uri", "source_position", "meta"):
         documents = _replaced(documents, column, {move.doc_id: getattr(move, column) for move in moves})

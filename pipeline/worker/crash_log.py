@@ -58,7 +58,7 @@ class Suspect(Config):
     deaths: int
 
 
-class Trial(Config):
+class ShardAttempts(Config):
     """What is known of the tries of a shard that did not end."""
 
     deaths: int = 0
@@ -76,7 +76,7 @@ class Trial(Config):
         alone = [f"{suspect.deaths} at record {suspect.number} alone" for suspect in self.suspects]
         return "workers that died: " + ", ".join([f"{self.deaths} at the whole", *alone])
 
-    def charged(self, cause: Cause, at: WorkPlace) -> "Trial":
+    def charged(self, cause: Cause, at: WorkPlace) -> "ShardAttempts":
         """Give the trial after its worker's death."""
         if at.number is None or at.stage is None:
             return self.model_copy(update={"deaths": self.deaths + 1})
@@ -87,7 +87,7 @@ class Trial(Config):
         return self.model_copy(update={"suspects": suspects})
 
 
-class Trials:
+class CrashLog:
     """The trials of a plan's shards, which drivers write, and the marks of their workers, on disk."""
 
     def __init__(self, plan: Plan) -> None:
@@ -96,11 +96,11 @@ class Trials:
         self._attempts = plan.config.executor.attempts
         self._allowed = plan.config.max_dead_letters
 
-    def read(self, shard: Shard) -> Trial:
+    def read(self, shard: Shard) -> ShardAttempts:
         """Give what is known of a shard."""
-        return _read(self._path(shard), Trial) or Trial()
+        return _read(self._path(shard), ShardAttempts) or ShardAttempts()
 
-    def is_suspicious(self, trial: Trial) -> bool:
+    def is_suspicious(self, trial: ShardAttempts) -> bool:
         """Say whether the shard has had all its tries as a whole."""
         return trial.deaths >= self._attempts
 
@@ -109,7 +109,7 @@ class Trials:
         return _read(self._mark(shard), WorkPlace)
 
     @contextmanager
-    def at_work(self, shard: Shard, place: WorkPlace) -> Iterator[None]:
+    def mark_in_progress(self, shard: Shard, place: WorkPlace) -> Iterator[None]:
         """Mark what this process is at while the block runs; its death leaves the mark. Blocks may be nested."""
         path = self._mark(shard)
         before = self.place(shard)
@@ -126,7 +126,7 @@ class Trials:
         """Remove the mark of a worker that is gone."""
         self._mark(shard).unlink(missing_ok=True)
 
-    def charge(self, shard: Shard, cause: Cause, at: WorkPlace | None) -> Trial:
+    def charge(self, shard: Shard, cause: Cause, at: WorkPlace | None) -> ShardAttempts:
         """Count a worker's death against what it was at.
 
         Raises:
@@ -144,16 +144,16 @@ class Trials:
             raise ShardError(f"shard {shard.name}: its worker died {fault}; it holds {where}")
         return trial
 
-    def standing(self) -> dict[str, Trial]:
+    def standing(self) -> dict[str, ShardAttempts]:
         """Give the trials in which a worker has died, by the shard's name."""
-        found = {path.stem: _read(path, Trial) for path in places.files_at(self._folder, "*.json")}
+        found = {path.stem: _read(path, ShardAttempts) for path in places.files_at(self._folder, "*.json")}
         return {name: trial for name, trial in found.items() if trial is not None}
 
     def are_too_many(self, left_out: int, shard: Shard) -> bool:
         """Say whether so many documents of a shard can hardly be to blame themselves."""
         return left_out > max(_LEAST_LEFT_OUT, self._allowed * shard.records)
 
-    def _common_fault(self, shard: Shard, trial: Trial) -> str | None:
+    def _common_fault(self, shard: Shard, trial: ShardAttempts) -> str | None:
         """Say why the deaths are hardly the fault of single documents; None where they may be."""
         if trial.deaths >= 2 * self._attempts:
             return f"{trial.deaths} times, and not at one of its documents, but while it loaded, read or wrote"
@@ -164,19 +164,19 @@ class Trials:
             )
         return None
 
-    def _path(self, shard: Shard) -> places.Place:
+    def _path(self, shard: Shard) -> places.OutputPath:
         return self._folder / f"{shard.name}.json"
 
-    def _mark(self, shard: Shard) -> places.Place:
+    def _mark(self, shard: Shard) -> places.OutputPath:
         return self._folder / f"{shard.name}.mark"
 
 
-def _write(path: places.Place, value: Config) -> None:
+def _write(path: places.OutputPath, value: Config) -> None:
     with store_faults(path):
         write_lightly(path, orjson.dumps(value.model_dump(mode="json")))
 
 
-def _read(path: places.Place, kind: type[Kind]) -> Kind | None:
+def _read(path: places.OutputPath, kind: type[Kind]) -> Kind | None:
     """Read a file; None where there is none, or one that was cut with its machine."""
     try:
         return kind.model_validate_json(path.read_bytes())

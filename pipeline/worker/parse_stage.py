@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
-from concord.pipeline.worker.bisect import _in_bulk, _letter, _told
+from concord.pipeline.worker.bisect import describe_error, in_bulk, make_dead_letter
 from concord.pipeline.worker.memory import shortages
 
 Parse = Callable[[Sequence[Document | ParsedDocument | DeadLetter]], list[ParsedDocument | DeadLetter]]
@@ -35,7 +35,7 @@ class ParseStage:
         parsed: list[ParsedDocument | DeadLetter] = []
         for start in range(0, len(documents), self._batch_documents):
             group = documents[start : start + self._batch_documents]
-            parsed.extend(_in_bulk(group, self._parse, _parse_letter))
+            parsed.extend(in_bulk(group, self._parse, _parse_letter))
         fresh = iter(parsed)
         results = [next(fresh) if isinstance(record, Document) else record for record in records]
         return [_checked(result) for result in results]
@@ -49,11 +49,11 @@ def _checked(result: ParsedDocument | DeadLetter) -> ParsedDocument | DeadLetter
     fault = offset_fault(result) if isinstance(result, ParsedDocument) else None
     if fault is None or isinstance(result, DeadLetter):
         return result
-    return _letter(result.document, stage="parse", error="offsets", message=fault)
+    return make_dead_letter(result.document, stage="parse", error="offsets", message=fault)
 
 
 def _parse_letter(document: Document, error: Exception) -> DeadLetter:
-    return _letter(document, stage="parse", error="parse_failed", message=_told(error))
+    return make_dead_letter(document, stage="parse", error="parse_failed", message=describe_error(error))
 
 
 def offset_fault(parsed: ParsedDocument) -> str | None:

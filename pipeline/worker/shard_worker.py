@@ -25,7 +25,7 @@ from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.bisect import left_out
 from concord.pipeline.worker.commit_stage import CommitStage
-from concord.pipeline.worker.crash_log import Suspect, Trial, Trials, WorkPlace
+from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, Suspect, WorkPlace
 from concord.pipeline.worker.memory import bound_caches, free_all, return_freed
 from concord.pipeline.worker.parse_stage import DocumentParser, Parse, ParseStage
 from concord.pipeline.worker.read_stage import Read, ReadStage, with_parses
@@ -83,7 +83,7 @@ class ShardWorker:
         tag: Tag,
         commit: Commit,
         back_off: BackOff,
-        trials: Trials,
+        trials: CrashLog,
     ) -> None:
         """Take the stages.
 
@@ -134,7 +134,7 @@ class ShardWorker:
                 threshold=tag.threshold,
             ),
             back_off=back_off,
-            trials=Trials(plan),
+            trials=CrashLog(plan),
         )
 
     def run(self, shard: Shard, *, parses: Parses | None = None) -> tuple[ShardReport, Timings]:
@@ -205,7 +205,9 @@ class ShardWorker:
             with self.back_off(step) as stages:
                 yield stages
 
-    def _one_by_one(self, shard: Shard, records: Sequence[Record], trial: Trial, clock: "_Clock") -> list[Outcome]:
+    def _one_by_one(
+        self, shard: Shard, records: Sequence[Record], trial: ShardAttempts, clock: "_Clock"
+    ) -> list[Outcome]:
         """Do each document alone, but for those that workers have died of.
 
         Raises:
@@ -240,10 +242,10 @@ class ShardWorker:
     ) -> list[Outcome]:
         stage = "parse"
         try:
-            with self._trials.at_work(shard, WorkPlace(number=number, stage="parse")), clock.timing("parse"):
+            with self._trials.mark_in_progress(shard, WorkPlace(number=number, stage="parse")), clock.timing("parse"):
                 parsed = parse([record])
             stage = "tag"
-            with self._trials.at_work(shard, WorkPlace(number=number, stage="tag")), clock.timing("tag"):
+            with self._trials.mark_in_progress(shard, WorkPlace(number=number, stage="tag")), clock.timing("tag"):
                 return tag(parsed)
         except ShortageError as error:
             message = f"{error}; alone it found no memory; mend or leave out the document, or give workers more memory"

@@ -10,7 +10,7 @@ from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence,
 from concord.pipeline.output.output_folder import RunFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.plan import ParsePlace
+from concord.pipeline.plan import ShardRef
 
 _COLUMNS = {
     "documents": ("doc_id", "text_sha256", "n_sentences", "n_tokens"),
@@ -60,7 +60,7 @@ class Parses:
 class StoredParses:
     """The parses that some committed shards hold, by document."""
 
-    def __init__(self, folder: RunFolder, places: Sequence[ParsePlace]) -> None:
+    def __init__(self, folder: RunFolder, places: Sequence[ShardRef]) -> None:
         """Read the shards.
 
         Raises:
@@ -104,7 +104,7 @@ def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
     }
 
 
-def _stored_tables(folder: RunFolder, place: ParsePlace) -> dict[str, pa.Table]:
+def _stored_tables(folder: RunFolder, place: ShardRef) -> dict[str, pa.Table]:
     report = folder.built_on(place.shard, generation=place.generation)
     return {name: read_part(folder.output / report.files[name].path, columns) for name, columns in _COLUMNS.items()}
 

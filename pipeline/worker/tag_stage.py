@@ -12,7 +12,7 @@ from concord.models.labels import Span
 from concord.models.outputs import Prediction
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedSentence
-from concord.pipeline.worker.bisect import _in_bulk, _letter, _letters, _told
+from concord.pipeline.worker.bisect import dead_letters_in, describe_error, in_bulk, make_dead_letter
 from concord.pipeline.worker.memory import shortages
 
 Tag = Callable[[Sequence[ParsedDocument | DeadLetter]], list[AnnotatedDocument | DeadLetter]]
@@ -71,7 +71,7 @@ class TagStage:
             ShortageError: when memory runs out.
         """
         parsed = [record for record in records if isinstance(record, ParsedDocument)]
-        return [*_letters(records), *_in_bulk(parsed, self._tag, _tag_letter)]
+        return [*dead_letters_in(records), *in_bulk(parsed, self._tag, _tag_letter)]
 
     def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:
         annotated = [
@@ -116,7 +116,7 @@ def _words(document: AnnotatedDocument) -> int:
 
 
 def _tag_letter(parsed: ParsedDocument, error: Exception) -> DeadLetter:
-    return _letter(parsed.document, stage="tag", error="tag_failed", message=_told(error))
+    return make_dead_letter(parsed.document, stage="tag", error="tag_failed", message=describe_error(error))
 
 
 def _first_words(documents: Sequence[ParsedDocument], words: int) -> int:

@@ -36,7 +36,7 @@ ACTOR = b"ray::_ShardActor"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class ShardAttempts:
     """A moment and a victim; ``delay`` is a share of the time to the next step."""
 
     executor: Literal["local", "ray"]
@@ -87,7 +87,7 @@ class Bench:
         """How many steps a run has: plan, shards, manifest."""
         return len(self.gaps) - 1
 
-    def kill(self, trial: Trial, *, number: int, choice: random.Random) -> dict[str, object]:
+    def kill(self, trial: ShardAttempts, *, number: int, choice: random.Random) -> dict[str, object]:
         """Disturb a run, run the command again and compare."""
         output = self._folder / f"killed{number}"
         process = self._start(output, trial.executor)
@@ -146,17 +146,17 @@ def all_hashes(output: Path) -> dict[str, str]:
     }
 
 
-def draw_trials(seed: int, *, steps: int, local: int, ray: int, actors: int) -> list[Trial]:
+def draw_trials(seed: int, *, steps: int, local: int, ray: int, actors: int) -> list[ShardAttempts]:
     """Draw the moments: a driver's from its plan to its end, an actor's while shards are left to do."""
     draw = random.Random(seed)
     locally: list[Literal["local", "ray"]] = ["local"] * local
     on_ray: list[Literal["local", "ray"]] = ["ray"] * ray
     drivers = [
-        Trial(executor=executor, victim="driver", step=draw.randint(1, steps), delay=draw.random())
+        ShardAttempts(executor=executor, victim="driver", step=draw.randint(1, steps), delay=draw.random())
         for executor in (*locally, *on_ray)
     ]
     return drivers + [
-        Trial(executor="ray", victim="actor", step=draw.randint(2, steps - 2), delay=draw.random())
+        ShardAttempts(executor="ray", victim="actor", step=draw.randint(2, steps - 2), delay=draw.random())
         for _ in range(actors)
     ]
 

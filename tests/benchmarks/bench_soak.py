@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from concord_testing.heads import ray_head
+from concord_testing.soak import ATTEMPTS, Round, Schedule, Workshop, draw, soak
 from corpora import read_texts, write_chunks
 from environment import environment
-from heads import ray_head
-from soak import ATTEMPTS, Round, Schedule, Workshop, draw, soak
 
 from concord.models.checkpoint import load_tagger
 from concord.pipeline.config import ParserConfig

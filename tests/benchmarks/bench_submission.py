@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from concord_runs import command_line
+from concord_testing.heads import ray_head
 from environment import environment
-from heads import ray_head
 
 from concord.pipeline.output.output_folder import verify
 from concord.workflows.cluster.package import pack

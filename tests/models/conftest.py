@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from encoders import write_encoder
+from concord_testing.encoders import write_encoder
+from concord_testing.trees import with_tree
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
-from trees import with_tree
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary

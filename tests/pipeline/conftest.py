@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import written
+from concord_testing import written
 
 FinishRun = Callable[..., Path]
 

@@ -4,12 +4,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import fakes
 import orjson
 import pyarrow.parquet as pq
 import pytest
-import runs
 import yaml
+from concord_testing import fakes, runs
 
 from concord.pipeline.annotate import Progress, dry_run
 from concord.pipeline.config import AnnotateConfig
@@ -135,10 +134,10 @@ def test_a_broken_manifest_is_made_anew(source: Path, tmp_path: Path) -> None:
 def test_a_stray_in_a_finished_run_is_removed(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     runs.run_job(config)
-    stray = tmp_path / "out" / "documents" / "part-00000-g0-00000000.parquet"
-    stray.touch()
+    orphan = tmp_path / "out" / "documents" / "part-00000-g0-00000000.parquet"
+    orphan.touch()
     runs.run_job(config, build=fakes.build_no_worker)
-    assert not stray.exists()
+    assert not orphan.exists()
 
 
 @pytest.mark.parametrize("change", [{"planning": {"shard_bytes": 900}}, {"executor": {"threads": 2}}])

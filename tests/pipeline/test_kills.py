@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-import runs
+from concord_testing import runs
 
 from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig

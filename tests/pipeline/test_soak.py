@@ -5,9 +5,9 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
-import fakes
 import pytest
-from soak import Archive, Edit, Fault, Night, Round, Schedule, Workshop, draw, soak
+from concord_testing import fakes
+from concord_testing.soak import Archive, Edit, Fault, Night, Round, Schedule, Workshop, draw, soak
 
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from concord_testing.checkout import CHECKOUT
 
 from concord.models.checkpoint import save_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
-from concord.workflows.registry import mlflow_client as tracking
+from concord.workflows.registry import mlflow_client
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = CHECKOUT / "examples"
 
 TRAIN_YAML = f"""\
 tagger: bilstm_crf
@@ -70,7 +71,7 @@ def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        tracking.open_run(experiment="template", name="template", parameters={}, tags={}).close("FINISHED")
+        mlflow_client.open_run(experiment="template", name="template", parameters={}, tags={}).close("FINISHED")
     return path
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from concord_testing.checkout import CHECKOUT
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PyFuncModel
 
@@ -26,11 +27,10 @@ from concord.pipeline.errors import ModelError
 from concord.workflows import serving
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.cli.main import main
-from concord.workflows.registry import model_versions as registry
+from concord.workflows.registry import model_versions
 from concord.workflows.registry.mlflow_client import open_run
 from concord.workflows.serving import ENTITY_FIELDS, write_model
 
-CHECKOUT = Path(__file__).parents[2]
 NEWS = CHECKOUT / "examples" / "news" / "news.jsonl"
 STARTS_WITHIN = 180.0
 
@@ -193,7 +193,7 @@ def address(tiny_bundle: Path, store_template: Path, tmp_path_factory: pytest.Te
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
         run = open_run(experiment="served", name="run", parameters={}, tags={})
-        registry.register(tiny_bundle, name="tiny", run_id=run.run_id, alias="champion")
+        model_versions.register(tiny_bundle, name="tiny", run_id=run.run_id, alias="champion")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

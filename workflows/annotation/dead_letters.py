@@ -10,9 +10,9 @@ from concord.pipeline.annotate import retry as try_again
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.dead_letters import Choice, read_letters
+from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
 from concord.pipeline.output.output_folder import RunFolder
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 from concord.workflows.annotation.annotate import describe
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.console import Answer, counted, near, near_source, table
@@ -22,7 +22,7 @@ SHOWN_LETTERS = 50
 MESSAGE_WIDTH = 100
 
 
-def list_letters(output: Place, choice: Choice) -> Answer:
+def list_letters(output: OutputPath, choice: DeadLetterFilter) -> Answer:
     """List the dead letters that stand; works beside a running run.
 
     Raises:
@@ -32,7 +32,7 @@ def list_letters(output: Place, choice: Choice) -> Answer:
     folder = RunFolder(output.absolute())
     plan = folder.plan()
     reports = folder.kept(plan) | folder.done(plan)
-    standing = read_letters(folder.output, (reports[shard] for shard in sorted(reports)))
+    standing = read_dead_letters(folder.output, (reports[shard] for shard in sorted(reports)))
     letters = [letter for letter in standing if choice.takes(letter)]
     counts = Counter((letter.stage, letter.error) for letter in letters)
     return Answer(
@@ -47,7 +47,7 @@ def list_letters(output: Place, choice: Choice) -> Answer:
     )
 
 
-def retry(output: Place, choice: Choice, *, overrides: Sequence[str]) -> Answer:
+def retry(output: OutputPath, choice: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
     """Try dead letters again with the run's own configuration, and touch nothing else.
 
     Args:
@@ -72,7 +72,7 @@ def retry(output: Place, choice: Choice, *, overrides: Sequence[str]) -> Answer:
     return describe(report, config=config, tagger=tagger)
 
 
-def _describe(letters: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: Place) -> str:
+def _describe(letters: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: OutputPath) -> str:
     rows = [
         (
             f"{near_source(letter.source_uri)}:{letter.position}",

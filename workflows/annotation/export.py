@@ -13,13 +13,13 @@ from concord.pipeline.exports.export import ExportForm, ExportReport, export
 from concord.pipeline.exports.label_studio import labeling_config
 from concord.pipeline.exports.review_queue import Choice, QueueForm, Quotas, ReviewReport
 from concord.pipeline.exports.review_queue import review as draw_queue
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 from concord.workflows.console import Answer, counted, near, table
 
 LEFT_OUT = 3
 
 
-def run(output: Place, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
+def run(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
     """Export a collection; documents whose texts are gone end with exit code 3.
 
     Raises:
@@ -74,7 +74,7 @@ def _lines(report: ExportReport, destination: Path) -> Iterator[str]:
 _SHOWN_CHOICES = 10
 
 
-def review(output: Place, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
+def review(output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
     """Write a queue; documents whose texts are gone end with exit code 3.
 
     Args:

@@ -13,13 +13,13 @@ from concord.pipeline.output.output_folder import verify as find_faults
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.report.html import write_report
-from concord.pipeline.storage.paths import Place
-from concord.pipeline.worker.crash_log import Trials
+from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation.summary import component, equation
 from concord.workflows.console import Answer, counted, indented, table
 
 
-def status(output: Place) -> Answer:
+def status(output: OutputPath) -> Answer:
     """Say how much of a run is committed; works beside a running one.
 
     Raises:
@@ -31,7 +31,7 @@ def status(output: Place) -> Answer:
     done = folder.kept(plan) | folder.done(plan)
     outcome = total(done.values(), generation=plan.generation)
     finished = folder.is_finished(plan)
-    stepped, trials = backed_off(done.values()), Trials(plan).standing()
+    stepped, trials = backed_off(done.values()), CrashLog(plan).standing()
     values: dict[str, Any] = {
         "output": str(folder.output),
         "finished": finished,
@@ -64,7 +64,7 @@ def status(output: Place) -> Answer:
     return Answer(values=values, text=table(rows))
 
 
-def report(output: Place) -> Answer:
+def report(output: OutputPath) -> Answer:
     """Write the report over an earlier one and give its place.
 
     Raises:
@@ -104,7 +104,7 @@ def _describe_schema(values: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", "? may be null"])
 
 
-def verify(output: Place, *, deep: bool) -> Answer:
+def verify(output: OutputPath, *, deep: bool) -> Answer:
     """Compare a finished run with its manifest; findings end with exit code 1.
 
     Raises:

@@ -13,7 +13,7 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.paths import Place, readable
+from concord.pipeline.storage.paths import OutputPath, readable
 from concord.workflows.console import counted, indented, near, near_source, table
 
 STAGES = ("read", "parse", "tag", "write")
@@ -99,7 +99,7 @@ def _backed_off(manifest: Manifest) -> str:
     return f"{told}\n" + indented("\n".join(lines))
 
 
-def _rows(parts: Sequence[Place]) -> Iterator[dict[str, Any]]:
+def _rows(parts: Sequence[OutputPath]) -> Iterator[dict[str, Any]]:
     for part in parts:
         yield from pq.read_table(readable(part)).to_pylist()
 

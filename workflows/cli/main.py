@@ -12,7 +12,7 @@ from concord.workflows.console import Answer, explained_errors, give, set_enviro
 
 if TYPE_CHECKING:
     from concord.pipeline.config import AnnotateConfig
-    from concord.pipeline.storage.paths import Place
+    from concord.pipeline.storage.paths import OutputPath
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -543,9 +543,9 @@ def submit(
         from concord.workflows.cluster import kubernetes as printer
 
         return printer.run(config, printed, name=job.stem, place=printer.read_kubernetes(kubernetes))
-    from concord.pipeline.executors.ray_auth import settle_auth_mode
+    from concord.pipeline.executors.ray_auth import resolve_auth_mode
 
-    settle_auth_mode(address)
+    resolve_auth_mode(address)
     from concord.workflows.cluster import submit as workflow
 
     return workflow.run(config, workflow.SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))
@@ -554,9 +554,9 @@ def submit(
 def _stop(job: Path | None, submission_id: str | None, *, address: str) -> Answer:
     if job is not None or submission_id is None:
         raise click.UsageError("Expected one of JOB.yaml and --stop ID.")
-    from concord.pipeline.executors.ray_auth import settle_auth_mode
+    from concord.pipeline.executors.ray_auth import resolve_auth_mode
 
-    settle_auth_mode(address)
+    resolve_auth_mode(address)
     from concord.workflows.cluster import submit as workflow
 
     return workflow.stop(submission_id, address=address)
@@ -630,7 +630,7 @@ def sync(folders: tuple[Path, ...]) -> Answer:
 
 @verb(example="concord status out/news")
 @click.argument("output", type=COLLECTION)
-def status(output: "Place") -> Answer:
+def status(output: "OutputPath") -> Answer:
     """Say how far a run is."""
     from concord.workflows.annotation import inspect
 
@@ -640,7 +640,7 @@ def status(output: "Place") -> Answer:
 @verb(example="concord verify out/news")
 @click.argument("output", type=COLLECTION)
 @click.option("--shallow", is_flag=True, help="Look at names and sizes only, not into the files.")
-def verify(output: "Place", *, shallow: bool) -> Answer:
+def verify(output: "OutputPath", *, shallow: bool) -> Answer:
     """Check a finished run's files.
 
     They are compared with the run's manifest; exit code 1 when something is not as it should be.
@@ -657,7 +657,7 @@ def verify(output: "Place", *, shallow: bool) -> Answer:
 @click.option(
     "--top", "listed", type=click.IntRange(min=0), default=20, show_default=True, help="How many changes to list."
 )
-def diff(first: "Place", second: "Place", *, output: Path | None, listed: int) -> Answer:
+def diff(first: "OutputPath", second: "OutputPath", *, output: Path | None, listed: int) -> Answer:
     """Say what changed between two annotations.
 
     A and B are the outputs of finished runs. Documents are matched by id, those that are left by their text. Where the
@@ -692,15 +692,15 @@ id_option = click.option("--id", "ids", multiple=True, help="Only of this docume
 @stage_option
 @error_option
 @id_option
-def list_errors(output: "Place", **choice: tuple[str, ...]) -> Answer:
+def list_errors(output: "OutputPath", **choice: tuple[str, ...]) -> Answer:
     """List the dead letters: place, stage, reason, tries and message.
 
     Options may be given often. With --json all letters come, with their whole messages.
     """
-    from concord.pipeline.output.dead_letters import Choice
+    from concord.pipeline.output.dead_letters import DeadLetterFilter
     from concord.workflows.annotation import dead_letters as workflow
 
-    return workflow.list_letters(output, Choice(**choice))
+    return workflow.list_letters(output, DeadLetterFilter(**choice))
 
 
 @verb(example="concord errors retry out/news --error parse_failed", group=errors)
@@ -709,7 +709,7 @@ def list_errors(output: "Place", **choice: tuple[str, ...]) -> Answer:
 @error_option
 @id_option
 @set_option
-def retry(output: "Place", *, overrides: tuple[str, ...], **choice: tuple[str, ...]) -> Answer:
+def retry(output: "OutputPath", *, overrides: tuple[str, ...], **choice: tuple[str, ...]) -> Answer:
     """Try dead letters again, and nothing else.
 
     The run's own configuration is used; --set changes what decides no label, such as executor.kind. Parts without a
@@ -718,15 +718,15 @@ def retry(output: "Place", *, overrides: tuple[str, ...], **choice: tuple[str, .
 
     A letter that fails again stands with one more try.
     """
-    from concord.pipeline.output.dead_letters import Choice
+    from concord.pipeline.output.dead_letters import DeadLetterFilter
     from concord.workflows.annotation import dead_letters as workflow
 
-    return workflow.retry(output, Choice(**choice), overrides=overrides)
+    return workflow.retry(output, DeadLetterFilter(**choice), overrides=overrides)
 
 
 @verb(example="concord report out/news")
 @click.argument("output", type=COLLECTION)
-def report(output: "Place") -> Answer:
+def report(output: "OutputPath") -> Answer:
     """Make a finished run's report anew."""
     from concord.workflows.annotation import inspect
 
@@ -742,7 +742,7 @@ def report(output: "Place") -> Answer:
 @click.option("--ids", type=EXISTING_FILE, help="Only these documents: one id a line, or an earlier export.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first so many documents.")
 def export(
-    output: "Place",
+    output: "OutputPath",
     *,
     to: Literal["conllu", "jsonl", "brat", "label-studio", "docbin"],
     destination: Path,
@@ -776,7 +776,7 @@ def export(
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides between equals.")
 @click.option("--done", multiple=True, type=EXISTING_FILE, help="Without these documents: an earlier queue, or ids.")
 def review(
-    output: "Place",
+    output: "OutputPath",
     *,
     destination: Path,
     size: int,

@@ -25,7 +25,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from concord.models.config import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ConcordError, StoreError
-from concord.pipeline.executors.ray_auth import settle_auth_mode
+from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.workflows.annotation.summary import equation
 from concord.workflows.cluster.package import JOB_NAME, STOP_SECONDS, pack, tracking_environment
 from concord.workflows.console import Answer, note
@@ -135,7 +135,7 @@ def _archive(package: bytes) -> Iterator[Path]:
 @contextmanager
 def _connected(address: str) -> Iterator[JobSubmissionClient]:
     # The command line has done so before Ray was imported; the job must be told as well.
-    settle_auth_mode(address)
+    resolve_auth_mode(address)
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
     # Ray would take these before the address it is given.
     aside = {name: os.environ.pop(name) for name in _ADDRESS_VARIABLES if name in os.environ}

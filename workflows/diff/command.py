@@ -6,7 +6,7 @@ from textwrap import shorten
 from typing import Any
 
 from concord.pipeline.storage.atomic_writes import store_faults, write_over
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 from concord.workflows.annotation.summary import component
 from concord.workflows.console import Answer, indented, printable, table
 from concord.workflows.diff.diff import (
@@ -31,7 +31,7 @@ SHOWN_NAME = 40
 SHOWN_MESSAGE = 120
 
 
-def run(first: Place, second: Place, *, listed: int, output: Path | None = None) -> Answer:
+def run(first: OutputPath, second: OutputPath, *, listed: int, output: Path | None = None) -> Answer:
     """Compare two annotated collections, and write the page if it has a place. Changes are no failure: exit code 0.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 from concord.models.labels import OUTSIDE
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.storage.paths import Place
+from concord.pipeline.storage.paths import OutputPath
 from concord.workflows.console import counted
 from concord.workflows.diff.document_pairs import DocumentPairs, LetterChanges, ids, pair_documents, pair_letters
 from concord.workflows.diff.row_differences import (
@@ -55,7 +55,7 @@ class Diff:
         )
 
 
-def compare_collections(first: Place, second: Place, *, listed: int) -> Diff:
+def compare_collections(first: OutputPath, second: OutputPath, *, listed: int) -> Diff:
     """Compare two annotated collections; errors are those of ``run``, without the page's."""
     one, other = open_collection(first), open_collection(second)
     if one.manifest.schema_version != other.manifest.schema_version:

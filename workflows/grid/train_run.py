@@ -22,8 +22,7 @@ from concord.models.words.encoder import EncoderConfig, FrozenEncoder, load_enco
 from concord.workflows.console import note
 from concord.workflows.grid.config import COMMAND, GridConfig, Run
 from concord.workflows.jobs import ParseConfig, TrainJob, read_train_job
-from concord.workflows.training import evaluate, train
-from concord.workflows.training import parse_corpus as parse
+from concord.workflows.training import evaluate, parse_corpus, train
 from concord.workflows.training.corpora import read_corpora
 
 TRAIN_FOLDER = Path("conf/train")
@@ -64,7 +63,7 @@ def corpus_folder(key: str, grid: GridConfig, data: Path, work: Path) -> Path:
             target = made / corpus.folder / f"{split}.conllu.zst"
             target.parent.mkdir(parents=True, exist_ok=True)
             with locked(target.parent / f".{split}.lock", wait=True):
-                parse.run(ParseConfig(input=str(source), output=str(target)))
+                parse_corpus.run(ParseConfig(input=str(source), output=str(target)))
     return made
 
 

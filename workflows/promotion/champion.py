@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from concord.pipeline.errors import ConcordError
-from concord.pipeline.storage.atomic_writes import reach
+from concord.pipeline.storage.atomic_writes import crash_point
 from concord.workflows.console import note
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.promotion.ledger import (
@@ -79,7 +79,7 @@ def settled_state(name: str) -> State:
     if state.intent is None:
         return state
     with _locked(model) as lock:
-        _settle(model, lock)
+        _resolve(model, lock)
     return model.state()
 
 
@@ -97,7 +97,7 @@ def move_champion(name: str, *, expected: int | None, entry: Entry) -> Entry:
     """
     model = _Model(name)
     with _locked(model) as lock:
-        _settle(model, lock)
+        _resolve(model, lock)
         state = model.state()
         if state.champion != expected:
             raise RaceLostError(
@@ -108,7 +108,7 @@ def move_champion(name: str, *, expected: int | None, entry: Entry) -> Entry:
         line = write_line(replace(entry, number=state.next_number, previous=last))
         lock.check()
         model.set_tag(INTENT_TAG, line)
-        reach("intent")
+        crash_point("intent")
         _finish(model, line, lock)
         return read_line(line)
 
@@ -206,7 +206,7 @@ class _Lock:
 @contextmanager
 def _locked(model: _Model) -> Iterator[_Lock]:
     lock = _take_lock(model)
-    reach("locked")
+    crash_point("locked")
     try:
         yield lock
     finally:
@@ -247,7 +247,7 @@ def _is_stale(tags: dict[str, str]) -> bool:
         return True  # nobody who holds it wrote this
 
 
-def _settle(model: _Model, lock: _Lock) -> None:
+def _resolve(model: _Model, lock: _Lock) -> None:
     """Finish a move that was begun, or undo it where that cannot be done any more."""
     state = model.state()
     if state.intent is None:
@@ -275,20 +275,20 @@ def _finish(model: _Model, line: str, lock: _Lock) -> None:
     if entry.came_from is not None:
         lock.check()
         model.set_alias(PREVIOUS, entry.came_from)
-        reach("previous")
+        crash_point("previous")
     lock.check()
     model.set_alias(CHAMPION, entry.went_to)
-    reach("champion")
+    crash_point("champion")
     lock.check()
     model.set_tag(tag_of(entry.number), line)
-    reach("ledger")
+    crash_point("ledger")
     _drop_intent(model, lock)
 
 
 def _drop_intent(model: _Model, lock: _Lock) -> None:
     lock.check()
     model.drop_tag(INTENT_TAG)
-    reach("settled")
+    crash_point("settled")
 
 
 def _version(number: int | None) -> str:

@@ -126,7 +126,7 @@ def _sync(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     """Send the record of a folder unless it was sent or is being written; one that is broken stops no other."""
     try:
         record = read_record(folder)
-        if record.is_at_work:
+        if record.is_in_progress:
             found["at_work"].append({"folder": str(folder)})
         elif not record.sent:
             version = send(folder)

@@ -70,7 +70,7 @@ class RunRecord(Config):
     """Whether a store has taken all of it."""
 
     @property
-    def is_at_work(self) -> bool:
+    def is_in_progress(self) -> bool:
         """Whether the run goes on, as far as one can tell from this host."""
         return self.status is None and not has_ended(self.process)
 

@@ -12,7 +12,7 @@ from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.console import note
-from concord.workflows.registry import model_versions as registry
+from concord.workflows.registry import model_versions
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "pretrained"
 DEFAULT = "entities_en"
@@ -40,9 +40,9 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
         ModelError: when there is no such tagger, or what it needs is not installed.
         TrackingError: when the registry cannot be reached.
     """
-    if registry.is_reference(model):
-        found = registry.resolve(model)
-        folder = registry.fetch(found)
+    if model_versions.is_reference(model):
+        found = model_versions.resolve(model)
+        folder = model_versions.fetch(found)
         return _resolved(folder, name=found.name, version=str(found.version))
     folder = Path(model).expanduser()
     if (folder / CONFIG_NAME).is_file():

@@ -31,7 +31,7 @@ from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.console import Answer, note, table
-from concord.workflows.training import plots as drawings
+from concord.workflows.training import plots
 from concord.workflows.training.corpora import Documents, gold_labels, without_labels
 from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS, load, read_gold_for
 
@@ -285,11 +285,11 @@ class _Figure:
 
 # Those that are timed come first: the others have an encoder keep its features.
 FIGURES = (
-    _Figure(name="samples", reason_against=_without_samples, measure=_measure_samples, draw=drawings.draw_samples),
-    _Figure(name="length", reason_against=_always, measure=_measure_length, draw=drawings.draw_length),
-    _Figure(name="threshold", reason_against=_without_stages, measure=_measure_threshold, draw=drawings.draw_threshold),
-    _Figure(name="memory", reason_against=_without_memory, measure=_measure_memory, draw=drawings.draw_memory),
-    _Figure(name="uncertainty", reason_against=_always, measure=_measure_uncertainty, draw=drawings.draw_uncertainty),
+    _Figure(name="samples", reason_against=_without_samples, measure=_measure_samples, draw=plots.draw_samples),
+    _Figure(name="length", reason_against=_always, measure=_measure_length, draw=plots.draw_length),
+    _Figure(name="threshold", reason_against=_without_stages, measure=_measure_threshold, draw=plots.draw_threshold),
+    _Figure(name="memory", reason_against=_without_memory, measure=_measure_memory, draw=plots.draw_memory),
+    _Figure(name="uncertainty", reason_against=_always, measure=_measure_uncertainty, draw=plots.draw_uncertainty),
 )
 
 
@@ -326,7 +326,7 @@ def _draw_maps(material: _Material, number: int, maps: Mapping[str, AttentionMap
         path = material.job.output / f"attention-{number}-{'-'.join(name.split())}.{material.job.picture}"
         heads = len(found.weights)
         name_and_place = f"attention: {name}; sentence {number:,}"
-        drawings.draw_attention(
+        plots.draw_attention(
             weights,
             path,
             rows=rows,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
-from concord.models.decoders.crf import log_space as crf_log
+from concord.models.decoders.crf import log_space
 from concord.models.decoders.crf.factors import Factors, Messages, Packing
 from concord.models.decoders.crf.scan import scan_messages
 from concord.models.decoders.crf.tree_reduction import tree_messages
@@ -35,7 +35,7 @@ def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Te
     """
     factors = Factors.of(emissions, transitions, start, end, Packing.of(mask))
     if factors is None:
-        return crf_log.log_partition(emissions, transitions, start, end, mask)
+        return log_space.log_partition(emissions, transitions, start, end, mask)
     return _messages(factors).log_partition.to(emissions.dtype)
 
 
@@ -52,7 +52,7 @@ def log_likelihood(
     with torch.no_grad():
         factors = Factors.of(*scores, packing)
     if factors is None:
-        return _sequence_scores(*scores, mask, labels) - crf_log.log_partition(*scores, mask)
+        return _sequence_scores(*scores, mask, labels) - log_space.log_partition(*scores, mask)
     found: Tensor = _LogLikelihood.apply(*scores, mask, labels, factors)  # type: ignore[no-untyped-call]
     return found
 
@@ -66,7 +66,7 @@ def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     packing = Packing.of(mask)
     factors = Factors.of(emissions, transitions, start, end, packing)
     if factors is None:
-        return crf_log.marginals(emissions, transitions, start, end, mask)
+        return log_space.marginals(emissions, transitions, start, end, mask)
     found = _messages(factors)
     joint = found.before * found.after
     return packing.pad(joint / joint.sum(dim=1, keepdim=True)).to(emissions.dtype)
@@ -94,8 +94,8 @@ def posterior(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     factors = Factors.of(emissions, transitions, start, end, packing)
     if factors is None:
         return Posterior(
-            marginals=crf_log.marginals(emissions.double(), transitions, start, end, mask),
-            onwards=crf_log.log_suffixes(emissions, transitions, end, mask),
+            marginals=log_space.marginals(emissions.double(), transitions, start, end, mask),
+            onwards=log_space.log_suffixes(emissions, transitions, end, mask),
         )
     found = _messages(factors)
     joint = found.before * found.after

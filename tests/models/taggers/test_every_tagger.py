@@ -1,0 +1,300 @@
+"""What every tagger promises, whichever it is; a new one is tested here without a line of test code.
+
+The taggers are built from the ``small`` profile of their file in conf/train, over a tiny vocabulary.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from concord_testing.checkout import CHECKOUT
+from concord_testing.trees import with_tree
+
+from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.data.batch import UNKNOWN, Batch
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.labels import decode_spans, split_label
+from concord.models.outputs import Prediction
+from concord.models.registry import available, build_tagger
+from concord.models.tagger import Tagger
+from concord.models.words.embedding import WordRepresentation
+
+CONF = CHECKOUT / "conf" / "train"
+COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined", "span")
+Documents = list[list[Sentence]]
+Build = Callable[..., Tagger]
+# Every word to stage two, where there is one: each promise is to hold for all that a tagger computes.
+REFINE_ALL = -1.0
+
+
+@pytest.fixture(params=available())
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def small(name: str, vocabulary: Vocabulary) -> Build:
+    """Build the tagger from its small profile."""
+
+    def make(*, vocabulary: Vocabulary = vocabulary, **changes: Any) -> Tagger:
+        profile = yaml.safe_load((CONF / f"{name}.yaml").read_text())["profiles"]["small"]
+        torch.manual_seed(1)
+        return build_tagger(name, profile["model"] | changes, vocabulary).eval()
+
+    return make
+
+
+@pytest.fixture
+def tagger(small: Build) -> Tagger:
+    return small()
+
+
+def encode(tagger: Tagger, documents: Documents) -> Batch:
+    owners = [number for number, document in enumerate(documents) for _ in document]
+    return tagger.encode([sentence for document in documents for sentence in document], documents=owners)
+
+
+def parsed(*words: str) -> Sentence:
+    return with_tree(Sentence(words=words))
+
+
+def assert_whole(prediction: Prediction, sentence: Sentence, tagger: Tagger) -> None:
+    """Check everything that one prediction promises by itself."""
+    words = len(sentence.words)
+    columns = (
+        prediction.labels, prediction.draft_labels, prediction.probabilities, prediction.margins,
+        prediction.uncertainty, prediction.refined,
+    )  # fmt: skip
+    assert all(len(column) == words for column in columns)
+    assert decode_spans(prediction.labels, "BIO") == prediction.spans
+    for label in (*prediction.labels, *prediction.draft_labels):
+        prefix, kind = split_label(label)
+        assert prefix in "OBI"
+        assert kind in ("", *tagger.entity_types)
+    assert len(prediction.confidences) == len(prediction.spans)
+    shares = (*prediction.probabilities, *prediction.margins, *prediction.confidences)
+    assert all(0 <= value <= 1 + 1e-6 for value in shares)
+    most = math.log(len(tagger.vocabulary.labels)) + 1e-5
+    assert all(-1e-6 <= value <= most for value in prediction.uncertainty)
+
+
+def test_name_is_that_of_the_module_and_types_are_those_of_the_vocabulary(name: str, tagger: Tagger) -> None:
+    assert tagger.name == name
+    assert type(tagger).__module__ == f"concord.models.taggers.{name}"
+    assert tagger.entity_types == ("LOC", "ORG", "PER")
+
+
+def test_every_word_gets_one_label(tagger: Tagger, random_documents: Callable[..., Documents]) -> None:
+    documents = random_documents(1, documents=4)
+    predictions = tagger.predict_documents(documents, threshold=REFINE_ALL)
+    assert [len(document) for document in predictions] == [len(document) for document in documents]
+    for document, found in zip(documents, predictions, strict=True):
+        for sentence, prediction in zip(document, found, strict=True):
+            assert_whole(prediction, sentence, tagger)
+
+
+def test_empty_and_one_word_sentences_and_empty_documents(tagger: Tagger) -> None:
+    documents = [[], [parsed()], [parsed("Paris"), parsed(), parsed("?")]]
+    predictions = tagger.predict_documents(documents, threshold=REFINE_ALL)
+    assert [[len(entry.labels) for entry in document] for document in predictions] == [[], [0], [1, 0, 1]]
+    assert predictions[1][0].spans == ()
+    for document, found in zip(documents, predictions, strict=True):
+        for sentence, prediction in zip(document, found, strict=True):
+            assert_whole(prediction, sentence, tagger)
+    assert tagger.predict_documents([]) == []
+
+
+def test_odd_words_are_labelled(tagger: Tagger) -> None:
+    words = ("\u200d", "\U0001f469\u200d\U0001f680", "\ud800", "e\u0301", " ", "x" * 5000, "\u0661\u0662", "\x00")
+    ((prediction,),) = tagger.predict_documents([[parsed(*words)]])
+    assert_whole(prediction, parsed(*words), tagger)
+
+
+def test_answer_is_the_same_alone_and_in_a_batch(tagger: Tagger, random_documents: Callable[..., Documents]) -> None:
+    documents = random_documents(2, documents=5)
+    together = tagger.predict_documents(documents, threshold=REFINE_ALL)
+    for document, expected in zip(documents, together, strict=True):
+        (alone,) = tagger.predict_documents([document], threshold=REFINE_ALL)
+        for left, right in zip(alone, expected, strict=True):
+            assert left.probabilities == pytest.approx(right.probabilities, abs=1e-5)
+            assert left.uncertainty == pytest.approx(right.uncertainty, abs=1e-5)
+            near = any(margin < 1e-5 for margin in (*left.margins, *right.margins))
+            assert near or left.labels == right.labels
+            assert near or left.confidences == pytest.approx(right.confidences, abs=1e-5)
+
+
+def test_a_tagger_without_document_memory_takes_sentences_apart(
+    tagger: Tagger, random_documents: Callable[..., Documents]
+) -> None:
+    if tagger.learns_from_documents:
+        pytest.skip("it reads the whole document")
+    documents = random_documents(2, documents=2)
+    whole = tagger.tabulate(documents, threshold=REFINE_ALL)
+    apart = tagger.tabulate([[sentence] for document in documents for sentence in document], threshold=REFINE_ALL)
+    assert torch.allclose(whole.probability, apart.probability, atol=1e-5)
+
+
+def test_saved_equals_loaded(tagger: Tagger, tmp_path: Path, random_documents: Callable[..., Documents]) -> None:
+    documents = random_documents(3, documents=3)
+    save_tagger(tagger, tmp_path)
+    loaded = load_tagger(tmp_path)
+    assert loaded.name == tagger.name
+    assert loaded.config == tagger.config
+    assert loaded.vocabulary == tagger.vocabulary
+    assert loaded.threshold == tagger.threshold
+    first, second = (which.tabulate(documents, threshold=REFINE_ALL) for which in (tagger, loaded))
+    assert all(torch.equal(getattr(first, column), getattr(second, column)) for column in COLUMNS)
+
+
+def test_every_parameter_gets_a_gradient_and_belongs_to_one_group(tagger: Tagger, documents: Documents) -> None:
+    tagger.train().loss(encode(tagger, documents)).backward()
+    without = [
+        name for name, weight in tagger.named_parameters() if weight.grad is None or not bool((weight.grad != 0).any())
+    ]
+    assert without == []
+    grouped = [id(weight) for group in tagger.parameter_groups().values() for weight in group]
+    assert sorted(grouped) == sorted(id(weight) for weight in tagger.parameters())
+
+
+def test_the_unknown_word_is_trained(tagger: Tagger, documents: Documents) -> None:
+    tables = [
+        module.words.weight
+        for module in tagger.modules()
+        if isinstance(module, WordRepresentation) and module.words is not None and module.words.weight.requires_grad
+    ]
+    if not tables:
+        pytest.skip("it has no word table that learns")
+    before = [table[UNKNOWN].detach().clone() for table in tables]
+    batch, optimizer = encode(tagger, documents), torch.optim.SGD(tagger.train().parameters(), lr=0.1)
+    assert not (batch.words == UNKNOWN).any()
+    for _ in range(5):
+        optimizer.zero_grad()
+        tagger.loss(batch).backward()
+        optimizer.step()
+    assert not any(torch.equal(table[UNKNOWN], start) for table, start in zip(tables, before, strict=True))
+
+
+def test_loss_falls_on_one_batch(tagger: Tagger, documents: Documents) -> None:
+    batch, optimizer = encode(tagger, documents), torch.optim.Adam(tagger.train().parameters(), lr=0.01)
+    losses = []
+    for _ in range(15):
+        optimizer.zero_grad()
+        loss = tagger.loss(batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+def test_loss_asks_for_gold_labels(tagger: Tagger) -> None:
+    with pytest.raises(ValueError, match="expected gold labels"):
+        tagger.loss(tagger.encode([parsed("a", "b")]))
+
+
+def test_prediction_works_under_inference_mode_and_leaves_no_trace(tagger: Tagger, documents: Documents) -> None:
+    random_state = torch.get_rng_state()
+    before = {name: value.clone() for name, value in tagger.state_dict().items()}
+    with torch.inference_mode():
+        inside = tagger.tabulate(documents, threshold=REFINE_ALL)
+    outside = tagger.tabulate(documents, threshold=REFINE_ALL)
+    assert all(torch.equal(getattr(inside, column), getattr(outside, column)) for column in COLUMNS)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert not any(module.training for module in tagger.modules())
+    assert all(weight.requires_grad and weight.grad is None for weight in tagger.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in tagger.state_dict().items())
+    tagger.train().loss(encode(tagger, documents)).backward()
+
+
+def test_training_mode_is_refused(tagger: Tagger, documents: Documents) -> None:
+    with pytest.raises(ValueError, match="expected a tagger in evaluation mode"):
+        tagger.train().predict_documents(documents)
+    assert tagger.training
+
+
+def test_attention_maps_are_weights_over_named_columns(
+    tagger: Tagger, random_documents: Callable[..., Documents]
+) -> None:
+    (document,) = random_documents(5, documents=1)
+    document = [parsed(), *document, parsed("Paris")]
+    maps = tagger.attention_maps(document)
+    assert len(maps) == len(document)
+    names = {tuple(found) for found in maps[1:]}
+    assert len(names) == 1
+    assert maps[0] == {}
+    for sentence, found in zip(document, maps, strict=True):
+        for attention in found.values():
+            assert attention.weights.shape[1:] == (len(sentence.words), len(attention.columns))
+            sums = attention.weights.sum(dim=-1)
+            assert bool(((sums - 1).abs().minimum(sums.abs()) < 1e-5).all())
+            assert bool((attention.weights >= 0).all())
+    assert tagger.attention_maps([]) == []
+    with pytest.raises(ValueError, match="expected a tagger in evaluation mode"):
+        tagger.train().attention_maps(document)
+
+
+@pytest.mark.parametrize("kinds", [(), ("PER",)])
+@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...], scheme: Any) -> None:
+    labels = ("B-PER", "I-PER", "O") if kinds else ("O", "O", "O")
+    sentence = with_tree(Sentence(words=("Ada", "King", "slept"), labels=labels))
+    vocabulary = Vocabulary.from_sentences([sentence], scheme=scheme)
+    tagger = small(vocabulary=vocabulary, scheme=scheme)
+    assert tagger.entity_types == kinds
+    ((prediction,),) = tagger.predict_documents([[sentence]], threshold=REFINE_ALL)
+    assert_whole(prediction, sentence, tagger)
+    if not kinds:
+        assert prediction.labels == ("O", "O", "O")
+        assert prediction.probabilities == pytest.approx((1.0, 1.0, 1.0))
+        assert prediction.margins == (1.0, 1.0, 1.0)
+    loss = tagger.train().loss(encode(tagger, [[sentence]]))
+    loss.backward()
+    assert math.isfinite(float(loss.detach()))
+
+
+def test_token_labels_come_out_as_they_are(small: Build) -> None:
+    # A prefix means nothing here: "I-" may follow anything and "B-" names no entity.
+    sentence = with_tree(Sentence(words=("Ada", "King", "slept", "."), labels=("I-NNP", "B-", "VBD", "O")))
+    vocabulary = Vocabulary.from_sentences([sentence], scheme="TOKENS")
+    tagger = small(vocabulary=vocabulary, scheme="TOKENS")
+    assert tagger.entity_types == ()
+    table = tagger.tabulate([[sentence]], threshold=REFINE_ALL)
+    ((prediction,),) = table.predictions(vocabulary)
+    assert prediction.labels == tuple(vocabulary.labels[number] for number in table.label.tolist())
+    assert prediction.draft_labels == tuple(vocabulary.labels[number] for number in table.draft.tolist())
+    assert prediction.spans == ()
+    loss = tagger.train().loss(encode(tagger, [[sentence]]))
+    loss.backward()
+    assert math.isfinite(float(loss.detach()))
+
+
+def test_a_thousand_token_labels_are_few_enough(small: Build, random_documents: Callable[..., Documents]) -> None:
+    labels = tuple(f"N{number}" for number in range(1000))
+    everything = with_tree(Sentence(words=("a",) * 1000, labels=labels))
+    tagger = small(vocabulary=Vocabulary.from_sentences([everything], scheme="TOKENS"), scheme="TOKENS")
+    sentence = with_tree(Sentence(words=("a", "b", "c"), labels=labels[:3]))
+    tagger.train().loss(encode(tagger, [[sentence]])).backward()
+    documents = [[with_tree(Sentence(words=("a",)))] * 60, *random_documents(1, documents=1)]
+    for document, predictions in zip(documents, tagger.eval().predict_documents(documents), strict=True):
+        for found, prediction in zip(document, predictions, strict=True):
+            assert len(prediction.labels) == len(found.words)
+            assert set(prediction.labels) <= set(labels)
+
+
+def test_bf16_gives_whole_predictions_close_to_those_of_fp32(
+    tagger: Tagger, random_documents: Callable[..., Documents]
+) -> None:
+    documents = random_documents(4, documents=2)
+    exact = tagger.tabulate(documents, threshold=REFINE_ALL)
+    rough = tagger.tabulate(documents, threshold=REFINE_ALL, precision="bf16")
+    assert rough.probability.dtype == rough.uncertainty.dtype == torch.float32
+    assert torch.allclose(exact.uncertainty, rough.uncertainty, atol=0.05)
+    assert torch.allclose(exact.probability, rough.probability, atol=0.05)
+    for document, found in zip(documents, rough.predictions(tagger.vocabulary), strict=True):
+        for sentence, prediction in zip(document, found, strict=True):
+            assert_whole(prediction, sentence, tagger)

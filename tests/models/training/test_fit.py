@@ -1,0 +1,249 @@
+"""Training: resumed equals undisturbed, the best epoch is kept, thresholds and learning rates by plain means."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from concord_testing.trees import with_tree
+
+from concord.models.checkpoint import load_tagger
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.evaluation.metrics import span_scores, token_scores
+from concord.models.evaluation.threshold_sweep import (
+    REFINE_ALL,
+    ThresholdScore,
+    best_threshold,
+    label_sequences,
+    sweep_threshold,
+    threshold_grid,
+)
+from concord.models.registry import build_tagger
+from concord.models.tagger import Tagger
+from concord.models.training.fit import EpochResult, FitConfig, fit
+from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate
+from concord.models.two_stage.tagger import TwoStageTagger
+
+REPRESENTATION = {"word_dimension": 8, "characters": {"embedding_dimension": 4, "filters": 4}, "dropout": 0.2}
+MODELS: dict[str, dict[str, object]] = {
+    "bilstm_crf": {"representation": REPRESENTATION, "lstm": {"hidden": 6}},
+    "doc_uanet": {
+        "draft_representation": REPRESENTATION,
+        "refine_representation": REPRESENTATION,
+        "lstm": {"hidden": 6},
+        "samples": 2,
+        "label_dimension": 6,
+        "two_stream": {"heads": 2, "head_dimension": 4, "layers": 2},
+    },
+}
+PLACES = ("Lisbon", "Leeds", "Aqaba", "Kent")
+PEOPLE = ("Maria", "Bob", "Ada", "Carl")
+
+
+def corpus(documents: int) -> list[list[Sentence]]:
+    made = []
+    for number in range(documents):
+        person, place = PEOPLE[number % 4], PLACES[(number * 3 + number // 4) % 4]
+        made.append(
+            [
+                Sentence(words=(person, "lives", "in", place, "."), labels=("B-PER", "O", "O", "B-LOC", "O")),
+                Sentence(words=("We", "met", person), labels=("O", "O", "B-PER")),
+            ]
+        )
+    return made
+
+
+def new_tagger(name: str) -> Tagger:
+    torch.manual_seed(3)
+    sentences = [sentence for document in corpus(12) for sentence in document]
+    return build_tagger(name, MODELS[name], Vocabulary.from_sentences(sentences))
+
+
+def fit_config(tagger: Tagger, **changes: object) -> FitConfig:
+    values = {
+        "epochs": 4,
+        "batch_sentences": 6,
+        "optimizers": {group: {"kind": "adam", "learning_rate": 0.01} for group in tagger.parameter_groups()},
+    }
+    return FitConfig.from_mapping(values | changes)
+
+
+class Killed(Exception):
+    """Stands for a kill between two epochs."""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_resumed_training_ends_with_the_weights_of_an_undisturbed_one(name: str, device: str, tmp_path: Path) -> None:
+    def stop(result: EpochResult) -> None:
+        if result.epoch == 2:
+            raise Killed
+
+    whole, broken, resumed = (new_tagger(name).move_to(device) for _ in range(3))
+    config = fit_config(whole)
+    expected = fit(whole, corpus(12), corpus(4), config, tmp_path / "whole")
+    with pytest.raises(Killed):
+        fit(broken, corpus(12), corpus(4), config, tmp_path / "broken", on_epoch=stop)
+    found = fit(resumed, corpus(12), corpus(4), config, tmp_path / "broken")
+    assert len(found.epochs) == 4
+    assert [epoch.loss for epoch in found.epochs] == [epoch.loss for epoch in expected.epochs]
+    assert [epoch.dev_f1 for epoch in found.epochs] == [epoch.dev_f1 for epoch in expected.epochs]
+    for key, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[key]), key
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_the_bundle_is_the_best_epochs_tagger(name: str, tmp_path: Path) -> None:
+    tagger = new_tagger(name)
+    result = fit(tagger, corpus(12), corpus(4), fit_config(tagger), tmp_path)
+    assert result.best.dev_f1 == max(epoch.dev_f1 for epoch in result.epochs)
+    best = load_tagger(result.bundle)
+    assert best.threshold == result.best.threshold
+    dev = corpus(4)
+    labels = [prediction.labels for document in best.predict_documents(dev) for prediction in document]
+    gold = [sentence.labels or () for document in dev for sentence in document]
+    assert span_scores(gold, labels).overall.f1 == pytest.approx(result.best.dev_f1)
+
+
+def test_another_trainings_state_is_refused(tmp_path: Path) -> None:
+    tagger = new_tagger("bilstm_crf")
+    fit(tagger, corpus(12), corpus(4), fit_config(tagger, epochs=1), tmp_path)
+    with pytest.raises(ConfigError, match="state of a training with this configuration"):
+        fit(tagger, corpus(12), corpus(4), fit_config(tagger, epochs=2), tmp_path)
+
+
+def test_training_ends_when_patience_does(tmp_path: Path) -> None:
+    tagger = new_tagger("bilstm_crf")
+    optimizers = {"tagger": {"kind": "sgd", "learning_rate": 1e-12}}
+    config = fit_config(tagger, epochs=9, patience=2, optimizers=optimizers)
+    assert len(fit(tagger, corpus(12), corpus(4), config, tmp_path).epochs) == 3
+
+
+def test_a_sentence_longer_than_the_window_trains_in_pieces(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    long = Sentence(words=("Maria",) * 40, labels=("B-PER", *["I-PER"] * 39))
+    config = MODELS["bilstm_crf"] | {"window_words": 16, "window_overlap": 4}
+    tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences([long]))
+    result = fit(tagger, [[long]], corpus(1), fit_config(tagger, epochs=1), tmp_path)
+    assert math.isfinite(result.best.loss)
+
+
+def test_the_pieces_of_a_long_training_sentence_have_trees_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    words = tuple(f"w{number}" for number in range(40))
+    long = with_tree(Sentence(words=words, labels=("O", "B-PER", *["I-PER"] * 30, *["O"] * 8)))
+    config = {"representation": REPRESENTATION, "window_words": 16, "window_overlap": 4}
+    tagger = build_tagger("dependency_aware", config, Vocabulary.from_sentences([long]))
+    result = fit(tagger, [[long]], [[long]], fit_config(tagger, epochs=1), tmp_path)
+    assert math.isfinite(result.best.loss)
+
+
+def test_optimizers_must_be_those_of_the_taggers_groups() -> None:
+    tagger = new_tagger("doc_uanet")
+    with pytest.raises(ConfigError, match=r"expected the groups \['stage_one', 'stage_two'\], got \['tagger'\]"):
+        build_optimizers(tagger.parameter_groups(), {"tagger": OptimizerConfig()})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "epoch", "step", "expected"),
+    [
+        ("constant", 7, 70, 0.1),
+        ("inverse", 0, 0, 0.1),
+        ("inverse", 4, 40, 0.1 / 1.2),
+        ("linear", 0, 0, 0.01),
+        ("linear", 0, 9, 0.1),
+        ("linear", 5, 55, 0.05),
+        ("linear", 9, 99, 0.1 / 90),
+    ],
+)
+def test_learning_rates_follow_their_schedule(schedule: str, epoch: int, step: int, expected: float) -> None:
+    config = OptimizerConfig.from_mapping({"learning_rate": 0.1, "schedule": schedule, "decay": 0.05, "warmup": 0.1})
+    assert learning_rate(config, epoch=epoch, step=step, steps=100) == pytest.approx(expected)
+
+
+def test_cosine_restarts_equal_those_of_the_library_and_end_with_a_cycle() -> None:
+    config = OptimizerConfig(learning_rate=5e-3, schedule="cosine_restarts", first_cycle=10, cycle_growth=2)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=5e-3)
+    library = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=10, T_mult=2)
+    found, expected = [], []
+    for epoch in range(151):
+        found.append(learning_rate(config, epoch=epoch, step=16 * epoch, steps=16 * 151))
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        library.step()
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert [epoch for epoch, rate in enumerate(found) if rate == 5e-3] == [0, 10, 30, 70, 150]
+
+
+def test_the_grid_reaches_from_all_refined_to_none() -> None:
+    grid = threshold_grid(7)
+    assert grid[0] == REFINE_ALL
+    assert grid[1:3] == (0.0, 0.05)
+    assert grid[-1] > math.log(7)
+    assert list(grid) == sorted(grid)
+
+
+def test_the_sweep_gives_what_each_threshold_gives_by_itself(tmp_path: Path) -> None:
+    tagger = new_tagger("doc_uanet")
+    dev = corpus(8)
+    fit(tagger, corpus(12), dev, fit_config(tagger, epochs=2), tmp_path)
+    gold = [sentence.labels or () for document in dev for sentence in document]
+    curve = sweep_threshold(tagger.eval().tabulate(dev, threshold=REFINE_ALL), dev, tagger.vocabulary)
+    for entry in curve[:: len(curve) // 6]:
+        table = tagger.tabulate(dev, threshold=entry.threshold)
+        assert span_scores(gold, sequences(table.label, dev, tagger)).overall.f1 == pytest.approx(entry.score)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_tagger_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Path) -> None:
+    train, dev = (
+        [
+            [Sentence(words=each.words, labels=tuple(map(str.lower, each.words))) for each in document]
+            for document in some
+        ]
+        for some in (corpus(12), corpus(8))
+    )
+    torch.manual_seed(3)
+    vocabulary = Vocabulary.from_sentences([each for document in train for each in document], scheme="TOKENS")
+    tagger = build_tagger(name, MODELS[name] | {"scheme": "TOKENS"}, vocabulary)
+    result = fit(tagger, train, dev, fit_config(tagger), tmp_path)
+    best = load_tagger(result.bundle)
+    assert best.vocabulary == vocabulary
+    assert result.best.dev_score == result.best.dev_accuracy == max(epoch.dev_accuracy or 0 for epoch in result.epochs)
+    assert result.best.dev_f1 is None
+    gold = [each.labels or () for document in dev for each in document]
+    predictions = [prediction for document in best.predict_documents(dev) for prediction in document]
+    found = token_scores(gold, [prediction.labels for prediction in predictions]).accuracy
+    assert found == pytest.approx(result.best.dev_accuracy)
+    drafted = token_scores(gold, [prediction.draft_labels for prediction in predictions]).accuracy
+    assert drafted == pytest.approx(result.best.draft_accuracy)
+    if isinstance(best, TwoStageTagger):
+        curve = sweep_threshold(best.tabulate(dev, threshold=REFINE_ALL), dev, vocabulary)
+        assert best_threshold(curve).score == pytest.approx(found, abs=1e-4)
+        assert best_threshold(curve).threshold == best.threshold
+
+
+@pytest.mark.parametrize(("scheme", "expected"), [("TOKENS", "I-X"), ("BIO", "B-X")])
+def test_a_cut_begins_an_entity_anew_and_leaves_token_labels_alone(scheme: Any, expected: str, tmp_path: Path) -> None:
+    long = Sentence(words=("Maria",) * 20, labels=("B-X", *["I-X"] * 19))
+    config = MODELS["bilstm_crf"] | {"window_words": 16, "window_overlap": 4, "scheme": scheme}
+    tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences([long], scheme=scheme))
+    batches = []
+    tagger.loss = lambda batch, loss=tagger.loss: batches.append(batch) or loss(batch)  # type: ignore[method-assign]
+    fit(tagger, [[long]], [[long]], fit_config(tagger, epochs=1), tmp_path)
+    pieces = [sentence for batch in batches for sentence in batch.sentences if len(sentence.words) == 4]
+    assert [piece.labels for piece in pieces] == [(expected, "I-X", "I-X", "I-X")]
+
+
+def sequences(labels: torch.Tensor, dev: Sequence[Sequence[Sentence]], tagger: Tagger) -> list[tuple[str, ...]]:
+    assert isinstance(tagger, TwoStageTagger)
+    return label_sequences(labels, dev, tagger.vocabulary)
+
+
+def test_of_equal_thresholds_the_one_that_refines_least_is_best() -> None:
+    curve = [ThresholdScore(threshold=value, score=score) for value, score in ((-1.0, 5.0), (0.2, 9.0), (0.4, 9.0))]
+    assert best_threshold(curve).threshold == 0.4

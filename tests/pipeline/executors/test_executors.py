@@ -1,0 +1,257 @@
+"""Every executor: same shards, same bytes. Ray's ways of failing."""
+
+import os
+import signal
+import sys
+import time
+from multiprocessing import Process
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from concord_testing import fakes, runs
+
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import StoppedError
+from concord.pipeline.executors.base import BuildWorker, stop_request
+from concord.pipeline.executors.ray_auth import auth_mode
+from concord.pipeline.executors.ray_cluster import connected, places
+from concord.pipeline.output.output_folder import RunFolder, verify
+
+SUPPORT = Path(fakes.__file__).parents[1]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of twelve documents."""
+    return runs.write_collection(tmp_path / "in.jsonl")
+
+
+def ray_job(source: Path, output: Path, **changes: Any) -> AnnotateConfig:
+    """Give a job for Ray with one thread a worker, as runs.job has it."""
+    return runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2} | changes)
+
+
+def start(config: AnnotateConfig, address: str, build: BuildWorker = fakes.build_fake_worker) -> Process:
+    """Start a driver that joins the cluster."""
+    environment = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT)}
+    return runs.in_child(lambda: runs.run_job(config, build=build), **environment)
+
+
+def finish(process: Process) -> int:
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def wait_for_commits(output: Path, commits: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(list(output.glob("_run/commits/*/*.json"))) < commits:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.ray
+def test_ray_gives_the_bytes_of_the_local_executor(source: Path, tmp_path: Path, ray_address: str) -> None:
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert finish(start(ray_job(source, tmp_path / "ray"), ray_address)) == 0
+    assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")
+
+
+@pytest.mark.ray
+def test_a_run_begun_here_is_finished_by_ray(source: Path, tmp_path: Path, ray_address: str) -> None:
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    process = runs.in_child(lambda: runs.run_job(runs.job(source, tmp_path / "out")), crash_at="commit:2")
+    assert finish(process) == -signal.SIGKILL
+    assert finish(start(ray_job(source, tmp_path / "out", actors=1), ray_address)) == 0
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "local")
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("word", ["KILLER", "STOPPER"])
+def test_a_shard_whose_worker_is_killed_or_hangs_once_is_done_again(
+    source: Path, tmp_path: Path, ray_address: str, word: str
+) -> None:
+    runs.write_collection(source, extra=(f"a {word}",))
+    mark = tmp_path / "harmed"
+    runs.steer(source, once=str(mark))
+    assert finish(start(ray_job(source, tmp_path / "ray", shard_seconds=4.0), ray_address)) == 0
+    assert mark.exists()
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")
+    assert verify(tmp_path / "ray") == []
+
+
+@pytest.mark.ray
+def test_a_shard_that_kills_its_workers_at_no_document_fails_when_the_others_are_done(
+    source: Path, tmp_path: Path, ray_address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = ray_job(source, tmp_path / "out", attempts=1)
+    assert finish(start(config, ray_address, fakes.build_worker_that_dies_reading)) == 1
+    assert "its worker died 2 times, and not at one of its documents" in capfd.readouterr().err
+    folder = RunFolder(tmp_path / "out")
+    assert len(folder.done(folder.plan())) == len(folder.plan().shards) - 1
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_documents_that_kill_or_hold_up_their_workers_are_left_out_and_the_rest_is_done(
+    source: Path, tmp_path: Path, ray_address: str
+) -> None:
+    runs.write_collection(source, extra=("a KILLER", "Anna saw it.", "a SLOWPOKE", "a TAGKILLER", "Bob saw it."))
+    assert finish(start(ray_job(source, tmp_path / "out", attempts=1, shard_seconds=4.0), ray_address)) == 0
+    rows = pq.read_table(tmp_path / "out" / "errors").to_pylist()
+    assert [(row["doc_id"], row["stage"], row["error"]) for row in rows] == [
+        ("d12", "parse", "worker_died"),
+        ("d14", "parse", "time_limit"),
+        ("d15", "tag", "worker_died"),
+    ]
+    assert verify(tmp_path / "out") == []
+    assert not list(tmp_path.glob("out/_run/trials/*/*"))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("build", "exit_code", "told"),
+    [
+        (fakes.build_no_worker, 2, "ModelError: a worker cannot be built: OSError: no weights for fake_tagger"),
+        (fakes.build_worker_that_loses, 1, "ReconciliationError: shard 0000"),
+        (fakes.build_worker_without_room, 75, "StoreError: shard 0000"),
+    ],
+)
+def test_what_a_worker_raises_ends_the_run(
+    source: Path,
+    tmp_path: Path,
+    ray_address: str,
+    capfd: pytest.CaptureFixture[str],
+    build: BuildWorker,
+    exit_code: int,
+    told: str,
+) -> None:
+    assert finish(start(ray_job(source, tmp_path / "out"), ray_address, build)) == exit_code
+    assert told in capfd.readouterr().err
+    assert not list((tmp_path / "out").glob("*/*.parquet"))
+
+
+@pytest.mark.ray
+def test_more_workers_than_the_cluster_has_room_for_are_refused(
+    source: Path, tmp_path: Path, ray_address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert finish(start(ray_job(source, tmp_path / "a", actors=3), ray_address)) == 2
+    assert "3 workers of 1 CPUs and 0 GPUs do not fit the Ray cluster (2 CPUs and 0 GPUs)" in capfd.readouterr().err
+    assert finish(start(ray_job(source, tmp_path / "b", gpus=1), ray_address)) == 2
+    assert finish(start(ray_job(source, tmp_path / "c", threads=3, actors=1), ray_address)) == 2
+
+
+@pytest.mark.ray
+def test_a_driver_killed_or_stopped_goes_on_where_it_was(source: Path, tmp_path: Path, ray_address: str) -> None:
+    runs.write_collection(source, documents=40)
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    config = ray_job(source, tmp_path / "out", actors=1)
+    runs.steer(source, seconds=0.2)
+    for number, exit_code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143)):
+        done = len(list((tmp_path / "out").glob("_run/commits/*/*.json")))
+        process = start(config, ray_address)
+        wait_for_commits(tmp_path / "out", done + 1)
+        assert process.pid is not None
+        os.kill(process.pid, number)
+        assert finish(process) == exit_code
+        assert not list(tmp_path.glob("out/_run/trials/*/*"))
+    assert finish(start(config, ray_address)) == 0
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "local")
+    assert verify(tmp_path / "out") == []
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ray_is_started_and_ended_where_no_cluster_is_named(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    folder = Path("/tmp") / f"r{os.getpid()}"
+    folder.mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    config = ray_job(source, tmp_path / "ray")
+    # One input of one byte or more is large enough here for Ray to hash it.
+    config = config.model_copy(update={"planning": config.planning.model_copy(update={"hash_with_ray_bytes": 1})})
+    process = runs.in_child(lambda: runs.run_job(config))
+    assert finish(process) == 0
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")
+    assert not list(folder.iterdir())
+    folder.rmdir()
+
+
+def test_a_cluster_that_is_not_there_is_named_at_once(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert finish(start(ray_job(source, tmp_path / "out"), "127.0.0.1:1")) == 1
+    error = capfd.readouterr().err
+    assert "cannot join the cluster at RAY_ADDRESS=127.0.0.1:1" in error
+    assert "--executor local" in error
+
+
+@pytest.mark.parametrize(
+    ("address", "token", "mode"),
+    [(None, False, "disabled"), (None, True, "disabled"), ("h:1", False, "disabled"), ("h:1", True, "token")],
+)
+def test_authentication_goes_by_address_and_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None, token: bool, mode: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    if token:
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("x")
+    assert auth_mode(address) == mode
+
+
+@pytest.mark.parametrize(
+    ("node", "cpus", "gpus", "room"),
+    [
+        ({"CPU": 4.0}, 1, 0, 4),
+        ({"CPU": 4.0}, 3, 0, 1),
+        ({"CPU": 2.0}, 3, 0, 0),
+        ({"CPU": 4.0, "GPU": 1.0}, 0, 0.5, 2),
+        ({"CPU": 4.0}, 0, 1, 0),
+        ({}, 1, 0, 0),
+    ],
+)
+def test_a_node_has_places_for_so_many_workers(node: dict[str, float], cpus: int, gpus: float, room: int) -> None:
+    assert places(node, cpus=cpus, gpus=gpus) == room
+
+
+def test_a_signal_is_noted_and_the_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_request() as stop:
+        stop.raise_if_received()
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StoppedError) as caught:
+            stop.raise_if_received()
+    assert caught.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_meets_the_handler_of_ray_ends_as_one_that_meets_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**_options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.init", start)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(StoppedError) as stopped, connected(cpus=1):
+        pass
+    assert stopped.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    with stop_request():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

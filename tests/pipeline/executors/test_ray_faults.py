@@ -1,0 +1,190 @@
+"""Faults of a Ray cluster that come from outside: of workers, nodes and the head, and two drivers at once."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import Pipe, Process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from concord_testing import fakes, runs
+from concord_testing.heads import Head, ray_head
+from concord_testing.processes import command_of, descendants, ray_workers
+
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.executors import ray_scheduler
+from concord.pipeline.output.output_folder import RunFolder, verify
+
+SUPPORT = Path(fakes.__file__).parents[1]
+# Ray ends a driver whose cluster is gone after a minute; a test need not wait so long.
+GONE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of forty documents."""
+    return runs.write_collection(tmp_path / "in.jsonl", documents=40)
+
+
+@pytest.fixture
+def expected(source: Path, tmp_path: Path) -> dict[str, bytes]:
+    """Give the bytes of an undisturbed run; from then on documents take their time."""
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    runs.steer(source, seconds=0.1)
+    return runs.committed_bytes(tmp_path / "local")
+
+
+def start(
+    source: Path, output: Path, address: str, *, environment: Mapping[str, str] = MappingProxyType({}), **executor: int
+) -> Process:
+    """Start a driver that joins a cluster."""
+    config = runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2, **executor})
+    variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT), **environment}
+    return runs.in_child(lambda: runs.run_job(config), **variables)
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def commits(output: Path) -> int:
+    return len(list(output.glob("_run/commits/*/*.json")))
+
+
+def end_of(process: Process) -> int | None:
+    process.join(timeout=240)
+    return process.exitcode
+
+
+def check_whole(output: Path, expected: dict[str, bytes]) -> None:
+    assert runs.committed_bytes(output) == expected
+    assert verify(output) == []
+
+
+def test_a_worker_that_is_ended_from_outside_is_replaced(
+    source: Path, tmp_path: Path, expected: dict[str, bytes], ray_cluster: Head
+) -> None:
+    output = tmp_path / "out"
+    process = start(source, output, ray_cluster.address)
+    wait_until(lambda: commits(output))
+    victim = ray_workers(ray_cluster.pid)[0]
+    os.kill(victim, signal.SIGTERM)
+    assert end_of(process) == 0
+    assert victim not in ray_workers(ray_cluster.pid)
+    check_whole(output, expected)
+
+
+def test_two_drivers_at_once_share_a_cluster(
+    source: Path, tmp_path: Path, expected: dict[str, bytes], ray_address: str
+) -> None:
+    output = tmp_path / "out"
+    both = [start(source, output, ray_address, actors=1) for _ in range(2)]
+    assert [end_of(process) for process in both] == [0, 0]
+    check_whole(output, expected)
+
+
+def test_a_run_whose_head_is_gone_ends_and_goes_on_later(
+    source: Path, tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    output = tmp_path / "out"
+    with ray_head(environment=GONE) as lost:
+        process = start(source, output, lost.address, environment=GONE)
+        wait_until(lambda: commits(output))
+        store = next(pid for pid in descendants(lost.pid) if b"gcs_server" in command_of(pid))
+        os.kill(store, signal.SIGKILL)
+        assert end_of(process) not in (0, None)
+    assert not list(output.glob("_run/trials/*/*")), "no shard is charged with the end of its cluster"
+    folder = RunFolder(output)
+    assert 0 < len(folder.done(folder.plan())) < len(folder.plan().shards)
+    assert run_here(source, output).done_before > 0
+    check_whole(output, expected)
+
+
+def test_the_work_of_a_lost_node_moves_to_another(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+    output = tmp_path / "out"
+    with cluster_of_two_nodes() as pipe:
+        process = start(source, output, pipe.recv())
+        wait_until(lambda: commits(output) > 1)
+        pipe.send("lose a node")
+        assert pipe.recv() == 1
+        assert end_of(process) == 0
+    check_whole(output, expected)
+
+
+@pytest.mark.parametrize(
+    ("lost", "left", "executor"),
+    [
+        ({"num_cpus": 1}, {"num_cpus": 1}, {}),
+        ({"num_cpus": 1}, {"num_cpus": 0, "num_gpus": 1}, {"actors": 1, "gpus": 1, "parse_actors": 1}),
+    ],
+    ids=["one of two workers", "the only one that parses"],
+)
+def test_a_run_outlasts_a_node_that_never_comes_back(
+    lost: dict[str, int],
+    left: dict[str, int],
+    executor: dict[str, int],
+    source: Path,
+    tmp_path: Path,
+    expected: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_scheduler, "_HOLD_SECONDS", 1.0)
+    monkeypatch.setattr(ray_scheduler, "_PATIENCE_SECONDS", 2.0)
+    runs.steer(source, seconds=0.3)
+    output = tmp_path / "out"
+    with cluster_of_two_nodes(lost, left) as pipe:
+        process = start(source, output, pipe.recv(), **executor)
+        wait_until(lambda: commits(output) > 1)
+        pipe.send("lose a node")
+        assert pipe.recv() == 1
+        assert end_of(process) == 0
+    check_whole(output, expected)
+
+
+@contextmanager
+def cluster_of_two_nodes(*nodes: dict[str, int]) -> Iterator[Connection]:
+    """Run a head and two nodes, of a CPU each unless told, in a process of their own; give the line to it.
+
+    It says the address; told to, it kills the first node and says how many are left.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+    here, there = Pipe()
+    environment = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}
+    process = runs.in_child(lambda: keep_cluster(there, nodes or ({"num_cpus": 1},) * 2), **environment)
+    try:
+        yield here
+    finally:
+        here.send("end")
+        process.join()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep_cluster(pipe: Connection, resources: Sequence[dict[str, int]]) -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        nodes = [cluster.add_node(**held) for held in resources]
+        pipe.send(cluster.address)
+        if pipe.recv() != "end":
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            pipe.send(len(cluster.worker_nodes))
+            pipe.recv()
+    finally:
+        cluster.shutdown()
+
+
+def run_here(source: Path, output: Path) -> RunReport:
+    runs.steer(source)
+    return runs.run_job(runs.job(source, output))

@@ -1,0 +1,251 @@
+"""Workers that parse for others that hold a GPU, workers that are replaced, and what Prometheus is told of them.
+
+The GPU is declared to Ray and not there: this tests who does what, with how much of it in flight, on the CPU.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from multiprocessing import Process
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from concord_testing import fakes, runs
+from concord_testing.heads import Head, ray_head
+
+from concord.models.config import ConfigError
+from concord.pipeline.config import AnnotateConfig, ExecutorConfig
+from concord.pipeline.executors.prometheus import RunMetrics
+from concord.pipeline.executors.ray_cluster import RayExecutor
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.output_folder import verify
+from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.worker.shard_worker import Timings
+
+SUPPORT = Path(fakes.__file__).parents[1]
+# Ray tells its exporter every ten seconds if nobody asks for more.
+OFTEN = {"RAY_metrics_report_interval_ms": "500"}
+ROLES = {"actors": 2, "gpus": 0.5, "parse_actors": 2}
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    """Start a cluster that has, as it thinks, a GPU."""
+    with ray_head(options=("--num-cpus=2", "--num-gpus=1"), environment=OFTEN) as started:
+        yield started
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of twelve documents."""
+    return runs.write_collection(tmp_path / "in.jsonl")
+
+
+def ray_job(source: Path, output: Path, **executor: Any) -> AnnotateConfig:
+    return runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 1} | executor)
+
+
+def start(config: AnnotateConfig, head: Head, **builders: Any) -> Process:
+    """Start a driver that joins the cluster and leaves its report beside the output."""
+
+    def work() -> None:
+        report = runs.run_job(config, **builders)
+        Path(config.output).with_suffix(".json").write_text(json.dumps(asdict(report), default=str))
+
+    variables = {"RAY_ADDRESS": head.address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT), **OFTEN}
+    return runs.in_child(work, **variables)
+
+
+def finish(process: Process) -> int:
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def report_of(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(output.with_suffix(".json").read_text())
+    return found
+
+
+def counters(head: Head, collection: Path) -> dict[str, float]:
+    """Read what Prometheus would read of a collection: name -> number, summed over all other tags."""
+    with urlopen(head.metrics, timeout=10) as answer:
+        text = answer.read().decode()
+    found: dict[str, float] = {}
+    for name, tags, number in re.findall(r"^ray_concord_(\w+)\{([^}]*)\} (\S+)$", text, re.MULTILINE):
+        if f'collection="{collection}"' in tags:
+            found[name] = found.get(name, 0.0) + float(number)
+    return found
+
+
+@pytest.mark.ray
+def test_two_roles_give_the_bytes_of_one(source: Path, tmp_path: Path, head: Head) -> None:
+    runs.write_collection(source, extra=("a PARSERFAULT", "", "Ann \t met Bob"))
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert finish(start(ray_job(source, tmp_path / "roles", **ROLES), head)) == 0
+    assert runs.committed_bytes(tmp_path / "roles") == runs.committed_bytes(tmp_path / "local")
+    assert finish(start(ray_job(source, tmp_path / "one", gpus=1, parse_actors=0), head)) == 0
+    assert runs.committed_bytes(tmp_path / "one") == runs.committed_bytes(tmp_path / "local")
+    assert report_of(tmp_path / "roles")["seconds"]["parse"] > 0
+
+
+@pytest.mark.ray
+def test_workers_with_a_gpu_get_their_documents_parsed(source: Path, tmp_path: Path, head: Head) -> None:
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    config = ray_job(source, tmp_path / "roles", **ROLES)
+    assert finish(start(config, head, build=fakes.build_worker_that_only_tags)) == 0
+    assert runs.committed_bytes(tmp_path / "roles") == runs.committed_bytes(tmp_path / "local")
+
+
+@pytest.mark.ray
+def test_a_shard_whose_parse_dies_is_done_by_who_tags(source: Path, tmp_path: Path, head: Head) -> None:
+    runs.write_collection(source, extra=("a KILLER",))
+    runs.steer(source, once=str(tmp_path / "killed"))
+    assert finish(start(ray_job(source, tmp_path / "roles", **ROLES), head)) == 0
+    assert (tmp_path / "killed").exists()
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert runs.committed_bytes(tmp_path / "roles") == runs.committed_bytes(tmp_path / "local")
+
+
+@pytest.mark.ray
+def test_what_the_parse_has_no_memory_for_is_done_by_who_tags(source: Path, tmp_path: Path, head: Head) -> None:
+    runs.write_collection(source, extra=("a GREEDY",))
+    assert finish(start(ray_job(source, tmp_path / "roles", **ROLES), head)) == 0
+    report = report_of(tmp_path / "roles")
+    assert (report["annotated"], report["dead_letters"], report["replaced"]) == (12, 1, {})
+    assert verify(tmp_path / "roles") == []
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("executor", "told"),
+    [
+        ({"gpus": 1, "actors": 2}, "2 workers of 0 CPUs and 1 GPUs do not fit the Ray cluster (2 CPUs and 1 GPUs)"),
+        (
+            {"gpus": 1, "parse_actors": 3},
+            "3 workers of 1 CPUs and 0 GPUs do not fit the Ray cluster (2 CPUs and 1 GPUs); "
+            "lower executor.parse_actors",
+        ),
+    ],
+)
+def test_workers_of_either_kind_that_find_no_room_are_refused(
+    source: Path,
+    tmp_path: Path,
+    head: Head,
+    capfd: pytest.CaptureFixture[str],
+    executor: dict[str, Any],
+    told: str,
+) -> None:
+    assert finish(start(ray_job(source, tmp_path / "out", **executor), head)) == 2
+    assert told in capfd.readouterr().err
+
+
+@pytest.mark.ray
+def test_a_worker_that_holds_too_much_memory_is_replaced(source: Path, tmp_path: Path, head: Head) -> None:
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert finish(start(ray_job(source, tmp_path / "out", worker_memory_bytes=1), head)) == 0
+    report = report_of(tmp_path / "out")
+    # After the last shard nobody needs a new one.
+    assert report["replaced"] == {"memory": report["shards"] - 1}
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "local")
+
+
+@pytest.mark.ray
+def test_a_worker_that_dies_counts_and_one_within_its_bound_stays(source: Path, tmp_path: Path, head: Head) -> None:
+    runs.write_collection(source, extra=("a KILLER",))
+    runs.steer(source, once=str(tmp_path / "killed"))
+    assert finish(start(ray_job(source, tmp_path / "out", worker_memory_bytes=1 << 40), head)) == 0
+    assert report_of(tmp_path / "out")["replaced"] == {"worker_died": 1}
+
+
+@pytest.mark.ray
+def test_prometheus_reads_what_a_run_has_done(source: Path, tmp_path: Path, head: Head) -> None:
+    runs.steer(source, seconds=0.5)
+    output = tmp_path / "out"
+    process = start(ray_job(source, output), head)
+    seen: dict[str, float] = {}
+    while process.is_alive():
+        seen |= counters(head, output)
+        time.sleep(0.2)
+    assert finish(process) == 0
+    report = report_of(output)
+    assert 0 < seen["documents_total"] <= report["annotated"]
+    assert 0 < seen["words_total"] <= report["words"]
+    assert 0 < seen["stage_seconds_total"] <= sum(report["seconds"].values())
+    assert 0 < seen["shards_total"] <= report["shards"]
+    assert 0 < seen["shard_seconds_count"] <= report["shards"]
+    assert seen["shards_left"] < report["shards"]
+
+
+class Meter:
+    """Keeps what it is told, by its name and tags."""
+
+    told: dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+    def __init__(self, name: str, *, description: str, tag_keys: tuple[str, ...], boundaries: Any = None) -> None:
+        assert description
+        self._name = name
+        self._keys = set(tag_keys)
+        self._default: dict[str, str] = {}
+
+    def set_default_tags(self, tags: dict[str, str]) -> None:
+        self._default = tags
+
+    def inc(self, number: float, tags: dict[str, str]) -> None:
+        assert number > 0
+        key = self._key(tags)
+        Meter.told[key] = Meter.told.get(key, 0.0) + number
+
+    def set(self, number: float) -> None:
+        Meter.told[self._key({})] = number
+
+    def observe(self, number: float) -> None:
+        self.inc(number, {})
+
+    def _key(self, tags: dict[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+        tags = self._default | tags
+        assert set(tags) == self._keys
+        return self._name, tuple(sorted(tags.items()))
+
+
+def test_meters_have_names_and_tags() -> None:
+    Meter.told = {}
+    meters = RunMetrics(counter=Meter, gauge=Meter, histogram=Meter, collection="/out")
+    meters.left(2)
+    report = ShardReport(shard=0, generation=0, read=3, annotated=2, unchanged=0, dead_letters=1)
+    meters.done(report, Timings(read=0.5, parse=2.0, tag=1.0, words=7))
+    meters.replaced("memory")
+    collection = ("collection", "/out")
+    assert Meter.told == {
+        ("concord_shards_left", (collection,)): 2,
+        ("concord_shards_total", (collection,)): 1,
+        ("concord_documents_total", (collection,)): 2,
+        ("concord_dead_letters_total", (collection,)): 1,
+        ("concord_words_total", (collection,)): 7,
+        ("concord_stage_seconds_total", (collection, ("stage", "read"))): 0.5,
+        ("concord_stage_seconds_total", (collection, ("stage", "parse"))): 2.0,
+        ("concord_stage_seconds_total", (collection, ("stage", "tag"))): 1.0,
+        ("concord_shard_seconds", (collection,)): 3.5,
+        ("concord_workers_replaced_total", (("cause", "memory"), collection)): 1,
+    }
+
+
+def test_two_parse_for_each_that_tags_unless_told() -> None:
+    assert ExecutorConfig(kind="ray", actors=3).parsers == 0
+    assert ExecutorConfig(kind="ray", actors=3, gpus=0.5).parsers == 6
+    assert ExecutorConfig(kind="ray", actors=3, gpus=0.5, parse_actors=0).parsers == 0
+    with pytest.raises(ConfigError, match=r"expected null where executor\.gpus is 0"):
+        ExecutorConfig.from_mapping({"kind": "ray", "parse_actors": 2})
+
+
+def test_a_parser_on_a_gpu_is_refused_where_others_parse(source: Path, tmp_path: Path) -> None:
+    config = runs.job(source, tmp_path / "out", parser={"device": "cuda"}, executor={"kind": "ray", "gpus": 1})
+    identity = ComponentIdentity(name="any", version=None, digest="0" * 64)
+    plan = make_plan(config, parser=identity, tagger=identity, tagger_folder="/bundle", threads=1)
+    with pytest.raises(ConfigError, match=r"set executor.parse_actors=0 to parse where the tagger works"):
+        RayExecutor(config.executor).run(plan, plan.shards, lambda *_: None)

@@ -1,0 +1,215 @@
+"""Records to tables, and the check of offsets."""
+
+import hashlib
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from concord_testing import fakes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concord.models.labels import Span
+from concord.models.outputs import Prediction
+from concord.pipeline.documents import (
+    AnnotatedDocument,
+    DeadLetter,
+    Document,
+    ParsedDocument,
+    ParsedSentence,
+    ParsedWord,
+)
+from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
+from concord.pipeline.output.tables import annotated_tables, error_table
+from concord.pipeline.worker.parse_stage import offset_fault
+
+
+def document(text: str, doc_id: str = "d") -> Document:
+    return Document(doc_id=doc_id, text=text, source_uri="/in.jsonl", source_position=7, meta='{"k":1}')
+
+
+def word(start: int, text: str, *, end: int | None = None, form: str | None = None, head: int = 0) -> ParsedWord:
+    return ParsedWord(
+        start_char=start,
+        end_char=start + len(text) if end is None else end,
+        text=text,
+        word=form or text,
+        lemma=None,
+        upos="X",
+        xpos=None,
+        feats=None,
+        head=head,
+        deprel="root" if head == 0 else "dep",
+    )
+
+
+def parsed(text: str, *sentences: tuple[ParsedWord, ...]) -> ParsedDocument:
+    return ParsedDocument(document=document(text), sentences=tuple(ParsedSentence(words=words) for words in sentences))
+
+
+def prediction(*labels: str, spans: tuple[Span, ...] = (), confidence: float = 0.5) -> Prediction:
+    return Prediction(
+        labels=labels,
+        draft_labels=("O",) * len(labels),
+        probabilities=(0.75,) * len(labels),
+        margins=(0.5,) * len(labels),
+        uncertainty=tuple(number / 4 for number in range(len(labels))),
+        refined=tuple(number == 1 for number in range(len(labels))),
+        spans=spans,
+        confidences=(confidence,) * len(spans),
+    )
+
+
+def tables_of(*documents: AnnotatedDocument) -> dict[str, pa.Table]:
+    return annotated_tables(documents, parser="p@1", tagger="t@2", calibration="tokens: isotonic")
+
+
+def test_every_field_has_a_description() -> None:
+    for schema in SCHEMAS.values():
+        for field in schema:
+            assert field.metadata[b"description"]
+
+
+def test_tables_have_the_schemas_and_are_signed() -> None:
+    tables = tables_of(AnnotatedDocument(parsed=parsed("Hi", (word(0, "Hi"),)), predictions=(prediction("O"),)))
+    assert list(tables) == ["documents", "sentences", "tokens", "entities"]
+    for name, table in tables.items():
+        assert table.schema.equals(SCHEMAS[name])
+        assert schema_version(table.schema) == SCHEMA_VERSION
+        assert table.schema.metadata[b"concord.parser"] == b"p@1"
+        assert table.schema.metadata[b"concord.tagger"] == b"t@2"
+        assert table.schema.metadata[b"concord.calibration"] == b"tokens: isotonic"
+
+
+def test_rows_say_what_the_records_say() -> None:
+    text = "Ann Lee met.  Bob\U0001f600"
+    annotated = AnnotatedDocument(
+        parsed=parsed(
+            text,
+            (word(0, "Ann", head=2), word(4, "Lee"), word(8, "met.", head=2)),
+            (word(14, "Bob\U0001f600"),),
+        ),
+        predictions=(
+            prediction("B-PER", "I-PER", "O", spans=(Span(0, 2, "PER"),), confidence=0.375),
+            prediction("O"),
+        ),
+    )
+    tables = tables_of(annotated)
+    assert tables["documents"].to_pylist() == [
+        {
+            "doc_id": "d",
+            "source_uri": "/in.jsonl",
+            "source_position": 7,
+            "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "n_chars": 18,
+            "n_sentences": 2,
+            "n_tokens": 4,
+            "n_entities": 1,
+            "parser": "p@1",
+            "tagger": "t@2",
+            "status": "annotated",
+            "meta": '{"k":1}',
+        }
+    ]
+    assert tables["sentences"].select(["sent_id", "start_char", "end_char", "n_tokens"]).to_pylist() == [
+        {"sent_id": 0, "start_char": 0, "end_char": 12, "n_tokens": 3},
+        {"sent_id": 1, "start_char": 14, "end_char": 18, "n_tokens": 1},
+    ]
+    assert tables["tokens"]["token_id"].to_pylist() == [1, 2, 3, 1]
+    assert tables["tokens"]["sent_id"].to_pylist() == [0, 0, 0, 1]
+    assert tables["tokens"]["head"].to_pylist() == [2, 0, 2, 0]
+    assert tables["tokens"]["ner"].to_pylist() == ["B-PER", "I-PER", "O", "O"]
+    assert tables["tokens"]["refined"].to_pylist() == [False, True, False, False]
+    assert tables["entities"].to_pylist() == [
+        {
+            "doc_id": "d",
+            "entity_id": 0,
+            "sent_id": 0,
+            "start_char": 0,
+            "end_char": 7,
+            "start_token": 1,
+            "end_token": 2,
+            "text": "Ann Lee",
+            "label": "PER",
+            "confidence": 0.375,
+            "uncertainty": 0.25,
+            "refined": True,
+        }
+    ]
+
+
+def test_an_entity_across_a_seam_belongs_to_the_piece_where_it_begins() -> None:
+    annotated = AnnotatedDocument(
+        parsed=parsed("in New York now", (word(0, "in"), word(3, "New")), (word(7, "York"), word(12, "now"))),
+        predictions=(prediction("O", "B-LOC", spans=(Span(1, 3, "LOC"),)), prediction("I-LOC", "O")),
+    )
+    (entity,) = tables_of(annotated)["entities"].to_pylist()
+    assert (entity["sent_id"], entity["start_token"], entity["end_token"]) == (0, 2, 3)
+    assert (entity["start_char"], entity["end_char"], entity["text"]) == (3, 11, "New York")
+
+
+def test_an_empty_document_is_one_row_and_nothing_else() -> None:
+    tables = tables_of(AnnotatedDocument(parsed=parsed(" \n"), predictions=()))
+    assert [tables[name].num_rows for name in ("documents", "sentences", "tokens", "entities")] == [1, 0, 0, 0]
+
+
+def test_no_documents_give_empty_tables() -> None:
+    assert all(table.num_rows == 0 for table in tables_of().values())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(word(0, "Hi"), lemma="\ud800"),
+        replace(word(0, "Hi"), deprel=None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_value_that_the_schema_cannot_hold_is_refused(broken: ParsedWord) -> None:
+    with pytest.raises(ValueError):
+        tables_of(AnnotatedDocument(parsed=parsed("Hi", (broken,)), predictions=(prediction("O"),)))
+
+
+def test_a_prediction_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected 1, got 2"):
+        tables_of(AnnotatedDocument(parsed=parsed("Hi", (word(0, "Hi"),)), predictions=(prediction("O", "O"),)))
+
+
+def test_errors_hold_what_utf8_cannot() -> None:
+    letter = DeadLetter(doc_id=None, source_uri="/in\udcff", position=3, stage="read", error="e", message="\ud800")
+    (row,) = error_table([letter], parser="p", tagger="t", calibration="none").to_pylist()
+    assert row["source_uri"] == "/in\\udcff"
+    assert row["message"] == "\\ud800"
+    assert row["doc_id"] is None
+
+
+@given(st.text(alphabet="ab \n\t\u00a0\u2028e\u0301\U0001f600.", max_size=60))
+def test_offsets_of_words_between_white_space_are_true(text: str) -> None:
+    assert offset_fault(fakes.parsed_document(document(text))) is None
+
+
+SHARED = (word(0, "don't", form="do"), word(0, "don't", form="not"))
+
+
+@pytest.mark.parametrize(
+    ("case", "fault"),
+    [
+        (parsed("a b", (word(0, "a"), word(2, "b"))), None),
+        (parsed("don't go", (*SHARED, word(6, "go"))), None),
+        (parsed("cannot", (word(0, "can"), word(3, "not"))), None),
+        (parsed("", ()), "expected a word or more"),
+        (parsed("a b", (word(0, "a"),)), "' b' is in no word"),
+        (parsed("x a b", (word(2, "a"), word(4, "b"))), "'x ' is in no word"),
+        (parsed("a . b", (word(0, "a"), word(4, "b"))), "is in no word"),
+        (parsed("a b", (word(2, "b"), word(0, "a"))), "is in no word"),
+        (parsed("ab", (word(0, "ab"), word(1, "b"))), "expected offsets within 2..2"),
+        (parsed("ab", (word(0, "ab"), word(0, "a"))), "expected offsets within 2..2"),
+        (parsed("ab", (word(0, "ab", end=3),)), "expected offsets within 0..2"),
+        (parsed("ab", (word(0, "", end=0), word(0, "ab"))), "expected offsets within"),
+        (parsed("ab", (word(0, "aB"),)), "expected 'ab', got 'aB'"),
+        (parsed("don't", (SHARED[0], replace(SHARED[1], text="not"))), 'expected "don\'t"'),
+        (parsed("a \u200b", (word(0, "a"),)), "is in no word"),
+    ],
+)
+def test_a_fault_of_offsets_is_named(case: ParsedDocument, fault: str | None) -> None:
+    found = offset_fault(case)
+    assert (found is None) if fault is None else (found is not None and fault in found)

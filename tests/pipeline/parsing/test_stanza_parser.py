@@ -1,0 +1,435 @@
+"""The parser with its embedded package: places, trees, odd text, and the shortcuts against plain Stanza."""
+
+import itertools
+import logging
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
+from concord.pipeline.errors import ModelError
+from concord.pipeline.parsing import stanza_fast, stanza_packages
+from concord.pipeline.parsing import stanza_parser as parsing
+from concord.pipeline.parsing.spanning_tree import best_tree
+from concord.pipeline.parsing.stanza_parser import StanzaParser, build_parser, parser_identity
+
+EMBEDDED = Path(parsing.__file__).parents[2] / "models" / "pretrained" / "parser_en"
+
+PROSE = [
+    "Maria Gonzalez flew to Geneva on Tuesday. She met Bob, who couldn't stay.\n\nGeneva was cold.",
+    "The ferry to Harwich leaves at 7:45 p.m.; bring $1,250.50 and call (713) 555-0142 before 28/10/2004.\n"
+    "Address: 12 Quay Street\nFax: none",
+    "See https://example.org/a/b?c=d or write to jan.kowalski@mail.example.com. They're gonna love it!!! Really?!",
+    "If the harbour, which had been closed since the storm that broke the northern pier, were to open again before "
+    "the summer, the fishermen whose boats lie in the canal would, so the mayor of the town said, be the first to "
+    "leave, and the owners of the three hotels that overlook the bay, the last to complain.",
+    "I. Introduction\n\nBy Anna B. Smith, Ph.D.\n\n\n1. Scope\n2. Terms\n\n* * *\n\n_Emphasis_ and -- dashes",
+    "What a day\n\nWe walked. We sat. We ate. Nobody spoke, not even Karl, whose cousin's wedding it was.",
+]
+ODD = {
+    "empty": "",
+    "blank": " \n\t \r\n\u2003\u2028",
+    "leading_white_space": "\n\n  \n Hello   there.\n \n\n World  wide   web .  \n",
+    "byte_order_mark": "\ufeffHello there. \ufeff It works.",
+    "zero_width_joiners": "A family \U0001f468\u200d\U0001f469\u200d\U0001f467 went home. He\u200dllo wor\u200cld.",
+    "only_zero_width": "\u200b\u200d",
+    "soft_hyphens": "An ex\u00adample of soft\u00adhyphens.",
+    "emoji": "I \u2764\ufe0f NY \U0001f600\U0001f600! Great.",
+    "crlf": "First line.\r\nSecond line.\r\n\r\nThird paragraph.\r\n",
+    "decomposed": "Cafe\u0301 in Sa\u0303o Paulo is nai\u0308ve. \u0301",
+    "nul_and_controls": "A\x00B and \x00 C. \x07\x1b[0m x.",
+    "line_separators": "One line.\u2028Two lines.\u2029Three.\x85Four.\x0bFive.\x1cSix.",
+    "no_break_spaces": "He paid 10\u00a0000\u00a0USD in\u202fall.",
+    "windows_1252_controls": "It was\x97he said\x97fine. Don\x92t. \x93Yes\x94 \x81",
+    "lone_surrogate": "A \ud800 lone one.",
+    "right_to_left": "\u202eHello\u202c world \u05d0\u05d1.",
+    "private_use": "\ue000 \U000f0000 \uffff",
+    "other_scripts": "\u4e2d\u6587\u6ca1\u6709\u7a7a\u683c\u3002 \u0939\u093f\u0928\u094d\u0926\u0940",
+    "underscores": "_ _ is _ .",
+    "long_token": "Sum: " + "0123456789abcdef" * 190 + " end.",
+}
+
+
+def documents_of(texts: Sequence[str]) -> list[Document]:
+    return [
+        Document(doc_id=f"d{number}", text=text, source_uri="/data/invented.jsonl", source_position=number)
+        for number, text in enumerate(texts)
+    ]
+
+
+def parse_text(parser: StanzaParser, text: str) -> ParsedDocument:
+    [outcome] = parser.parse(documents_of([text]))
+    assert isinstance(outcome, ParsedDocument)
+    return outcome
+
+
+def check_tokens(document: ParsedDocument) -> None:
+    """Check promise 5: in order, disjoint, covering; each text a slice, each form the slice but for white space."""
+    text = document.document.text
+    covered = set()
+    place = 0
+    for word in (word for sentence in document.sentences for word in sentence.words):
+        assert place <= word.start_char < word.end_char <= len(text)
+        assert word.text == text[word.start_char : word.end_char]
+        assert "".join(word.word.split()) == "".join(parsing.parser_view(word.text).split())
+        covered.update(range(word.start_char, word.end_char))
+        place = word.end_char
+    assert [i for i, character in enumerate(text) if not character.isspace() and i not in covered] == []
+
+
+def check_tree(sentence: ParsedSentence) -> None:
+    heads = [word.head for word in sentence.words]
+    assert sum(head == 0 for head in heads) == 1
+    assert all(0 <= head <= len(heads) for head in heads)
+    assert all((word.deprel == "root") == (word.head == 0) for word in sentence.words)
+    for start in range(1, len(heads) + 1):
+        place, steps = start, 0
+        while place:
+            place, steps = heads[place - 1], steps + 1
+            assert steps <= len(heads)
+
+
+@pytest.fixture(scope="module")
+def parser() -> StanzaParser:
+    return StanzaParser(ParserConfig())
+
+
+@pytest.fixture(scope="module")
+def plain() -> StanzaParser:
+    return StanzaParser(ParserConfig(), shortcuts="off")
+
+
+def test_parser_gives_words_tags_and_a_tree(parser: StanzaParser):
+    [sentence] = parse_text(parser, "Anna visited the old house.").sentences
+    assert [(w.start_char, w.end_char, w.text, w.word) for w in sentence.words] == [
+        (0, 4, "Anna", "Anna"),
+        (5, 12, "visited", "visited"),
+        (13, 16, "the", "the"),
+        (17, 20, "old", "old"),
+        (21, 26, "house", "house"),
+        (26, 27, ".", "."),
+    ]
+    assert [w.upos for w in sentence.words] == ["PROPN", "VERB", "DET", "ADJ", "NOUN", "PUNCT"]
+    assert [w.lemma for w in sentence.words] == ["Anna", "visit", "the", "old", "house", "."]
+    assert [w.head for w in sentence.words] == [2, 0, 5, 5, 2, 2]
+    assert [w.deprel for w in sentence.words] == ["nsubj", "root", "det", "amod", "obj", "punct"]
+    assert sentence.words[1].xpos == "VBD"
+    assert "Tense=Past" in (sentence.words[1].feats or "")
+    assert sentence.words[5].feats is None
+    assert not sentence.continues
+
+
+def test_parser_splits_multi_word_tokens_at_their_slices(parser: StanzaParser):
+    document = parse_text(parser, "They don't see John's dog.")
+    words = [(w.start_char, w.end_char, w.text) for w in document.sentences[0].words]
+    assert words[1:3] == [(5, 7, "do"), (7, 10, "n't")]
+    assert words[4:6] == [(15, 19, "John"), (19, 21, "'s")]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_tokens_cover_odd_text(parser: StanzaParser, name: str):
+    document = parse_text(parser, ODD[name])
+    check_tokens(document)
+    for sentence in document.sentences:
+        check_tree(sentence)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(max_size=60))
+def test_tokens_cover_any_text(parser: StanzaParser, text: str):
+    check_tokens(parse_text(parser, text))
+
+
+@pytest.mark.parametrize("name", ["empty", "blank"])
+def test_document_without_visible_text_has_no_sentences(parser: StanzaParser, name: str):
+    assert parse_text(parser, ODD[name]).sentences == ()
+
+
+def test_no_documents_give_no_outcomes(parser: StanzaParser):
+    assert parser.parse([]) == []
+
+
+def test_windows_1252_controls_are_read_as_the_punctuation_they_were(parser: StanzaParser):
+    words = [w for s in parse_text(parser, "It was late \x97 too late.").sentences for w in s.words]
+    [dash] = [word for word in words if word.text == "\x97"]
+    assert (dash.start_char, dash.word, dash.upos) == (12, "\u2014", "PUNCT")
+
+
+def test_long_token_keeps_its_whole_form_and_lemma(parser: StanzaParser):
+    blob = "0123456789abcdef" * 190
+    words = [w for s in parse_text(parser, ODD["long_token"]).sentences for w in s.words]
+    [word] = [word for word in words if len(word.text) > 1000]
+    assert word.text == word.word == word.lemma == blob
+
+
+@pytest.mark.slow
+def test_answer_does_not_depend_on_the_other_documents(parser: StanzaParser):
+    documents = documents_of([*PROSE, *ODD.values(), *(prose.upper() for prose in PROSE)])
+    together = parser.parse(documents)
+    assert [outcome.document for outcome in together if isinstance(outcome, ParsedDocument)] == documents
+    assert [parser.parse([document])[0] for document in documents] == together
+    order = list(range(len(documents)))
+    random.Random(4).shuffle(order)
+    shuffled = parser.parse([documents[index] for index in order])
+    assert shuffled == [together[index] for index in order]
+
+
+@pytest.mark.slow
+def test_shortcuts_change_nothing(parser: StanzaParser, plain: StanzaParser):
+    documents = documents_of([*PROSE, *ODD.values(), "\n\n".join(PROSE) * 3, *(prose.lower() for prose in PROSE)])
+    outcomes = parser.parse(documents)
+    assert outcomes == plain.parse(documents)
+    for outcome in outcomes:
+        assert isinstance(outcome, ParsedDocument)
+        for sentence in outcome.sentences:
+            check_tree(sentence)
+
+
+def test_another_stanza_is_used_without_shortcuts(
+    parser: StanzaParser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    for module in (stanza_fast, stanza_packages):
+        monkeypatch.setattr(module, "version", lambda name: "1.99.0")
+    with caplog.at_level(logging.WARNING, logger="concord.pipeline.parsing.stanza_parser"):
+        other = StanzaParser(ParserConfig())
+    [record] = [record for record in caplog.records if record.name == "concord.pipeline.parsing.stanza_parser"]
+    assert "1.99.0" in record.getMessage()
+    documents = documents_of(PROSE[:2])
+    assert other.parse(documents) == parser.parse(documents)
+    assert other.identity.version == "1.99.0"
+    assert other.signature != parser.signature
+
+
+def test_long_sentence_is_parsed_in_pieces(parser: StanzaParser):
+    text = "They saw " + ", ".join(f"harbour {number} of Geneva" for number in range(300)) + "."
+    document = parse_text(parser, text)
+    check_tokens(document)
+    sizes = [len(sentence.words) for sentence in document.sentences]
+    assert max(sizes) <= 200
+    assert sum(sizes) > 1200
+    # Wherever the tokenizer saw an end of a sentence: what it left longer than the cap goes on.
+    assert any(sentence.continues for sentence in document.sentences)
+    assert not document.sentences[0].continues
+    for before, sentence in itertools.pairwise(document.sentences):
+        check_tree(sentence)
+        if sentence.continues:
+            assert before.words[-1].text == ","
+
+
+@pytest.mark.slow
+def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser):
+    document = parse_text(parser, " ".join(["river", "walks", "over", "Paris", "and"] * 1000))
+    check_tokens(document)
+    assert sum(len(sentence.words) for sentence in document.sentences) == 5000
+    assert max(len(sentence.words) for sentence in document.sentences) <= 200
+    assert any(sentence.continues for sentence in document.sentences)
+
+
+def test_sentence_cap_is_the_configuration_s(plain: StanzaParser):
+    small = StanzaParser(ParserConfig(sentence_cap=10))
+    document = parse_text(small, PROSE[3])
+    check_tokens(document)
+    assert max(len(sentence.words) for sentence in document.sentences) <= 10
+    [whole] = parse_text(plain, PROSE[3]).sentences
+    joined = [word.word for sentence in document.sentences for word in sentence.words]
+    assert joined == [word.word for word in whole.words]
+
+
+def test_words_get_the_trees_that_they_get_in_raw_text(parser: StanzaParser):
+    sentences = [sentence for text in PROSE for sentence in parse_text(parser, text).sentences]
+    found = parser.parse_words([[word.word for word in sentence.words] for sentence in sentences])
+    for sentence, words in zip(sentences, found, strict=True):
+        assert [
+            (word.upos, word.xpos, word.feats, word.lemma, word.head, word.deprel) for word in sentence.words
+        ] == list(words)
+    assert parser.parse_words([]) == []
+
+
+def test_a_long_sentence_of_words_is_parsed_in_the_pieces_of_raw_text():
+    small = StanzaParser(ParserConfig(sentence_cap=10))
+    pieces = parse_text(small, PROSE[3]).sentences
+    assert len(pieces) > 4
+    (found,) = small.parse_words([[word.word for piece in pieces for word in piece.words]])
+    expected, before = [], 0
+    for piece in pieces:
+        expected += [word.head + before if word.head else 0 for word in piece.words]
+        before += len(piece.words)
+    assert [word.head for word in found] == expected
+    assert expected.count(0) == len(pieces)
+
+
+@pytest.mark.slow
+def test_long_paragraph_is_tokenized_in_windows_without_a_seam(parser: StanzaParser):
+    sentence = "Anna Smith lives in Paris with two cats, and she couldn't be happier. "
+    document = parse_text(parser, sentence * 400)
+    check_tokens(document)
+    words = {tuple(word.word for word in found.words) for found in document.sentences}
+    assert len(document.sentences) == 400
+    assert len(words) == 1
+
+
+def test_long_stretch_without_white_space_is_one_token(parser: StanzaParser):
+    [sentence] = parse_text(parser, "x" * 25_000).sentences
+    assert [(word.start_char, word.end_char) for word in sentence.words] == [(0, 25_000)]
+
+
+def test_uncovered_text_is_a_dead_letter_that_names_the_place(plain: StanzaParser, monkeypatch: pytest.MonkeyPatch):
+    # Without our view of the text, Stanza takes U+0097 for white space and loses it.
+    monkeypatch.setattr(parsing, "parser_view", lambda text: text)
+    good, bad = plain.parse(documents_of(["All is well.", "It was\x97he said\x97fine."]))
+    assert isinstance(good, ParsedDocument)
+    assert isinstance(bad, DeadLetter)
+    assert (bad.doc_id, bad.position, bad.stage, bad.error) == ("d1", 1, "parse", "offsets")
+    assert bad.message.startswith("/data/invented.jsonl at 1: ")
+    assert "U+0097 at 6" in bad.message
+
+
+def test_one_thread_computes_and_the_tagger_keeps_its_own(parser: StanzaParser, monkeypatch: pytest.MonkeyPatch):
+    before, seen = torch.get_num_threads(), []
+    monkeypatch.setattr(parsing, "offset_fault", lambda *_: seen.append(torch.get_num_threads()))
+    torch.set_num_threads(2)
+    try:
+        parser.parse(documents_of(["All is well."]))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_identity_is_the_same_without_loading(parser: StanzaParser):
+    identity = parser_identity(ParserConfig())
+    assert identity == parser.identity
+    assert identity.name == "stanza/parser_en"
+    assert identity.digest == parser.signature
+    assert len(identity.digest) == 64
+
+
+def test_identity_covers_what_decides_the_words():
+    digest = parser_identity(ParserConfig()).digest
+    assert parser_identity(ParserConfig(sentence_cap=100)).digest != digest
+    assert parser_identity(ParserConfig(batch_documents=7)).digest == digest
+
+
+def test_identity_covers_the_bytes_of_the_weights(tmp_path: Path):
+    folder = tmp_path / "packages"
+    shutil.copytree(EMBEDDED, folder)
+    config = ParserConfig(package="compact", directory=str(folder))
+    digest = parser_identity(config).digest
+    with (folder / "en/lemma/compact.pt").open("ab") as stream:
+        stream.write(b"\0")
+    assert parser_identity(config).digest != digest
+
+
+def test_installed_package_is_used(parser: StanzaParser, tmp_path: Path):
+    folder = tmp_path / "packages"
+    shutil.copytree(EMBEDDED, folder)
+    installed = StanzaParser(ParserConfig(package="compact", language="english", directory=str(folder)))
+    documents = documents_of(PROSE[:2])
+    assert installed.parse(documents) == parser.parse(documents)
+    assert installed.signature != parser.signature
+
+
+@pytest.mark.parametrize(("package", "language"), [("default", "en"), ("compact", "en"), ("default", "fi")])
+def test_package_that_is_not_installed_is_explained(tmp_path: Path, package: str, language: str):
+    config = ParserConfig(package=package, language=language, directory=str(tmp_path))
+    with pytest.raises(ModelError) as caught:
+        parser_identity(config)
+    assert f"stanza.download('{language}', package='{package}'" in str(caught.value)
+    assert str(tmp_path / "resources.json") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "language", "missing"),
+    [("gum", "en", "package 'gum' with a tokenize model"), ("default", "fi", "'fi' in ")],
+)
+def test_package_that_is_not_listed_is_explained(package: str, language: str, missing: str):
+    with pytest.raises(ModelError, match=missing):
+        parser_identity(ParserConfig(package=package, language=language, directory=str(EMBEDDED)))
+
+
+def test_missing_weights_are_named(tmp_path: Path):
+    folder = tmp_path / "packages"
+    shutil.copytree(EMBEDDED, folder)
+    (folder / "en/pos/compact.pt").unlink()
+    with pytest.raises(ModelError, match=r"there is no .*pos/compact\.pt"):
+        build_parser(ParserConfig(package="compact", directory=str(folder)))
+
+
+@pytest.mark.parametrize("name", ["tokenize", "mwt", "pos", "lemma", "depparse"])
+def test_broken_weights_are_a_model_error(tmp_path: Path, name: str):
+    folder = tmp_path / "packages"
+    shutil.copytree(EMBEDDED, folder)
+    path = folder / "en" / name / "compact.pt"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="cannot load"):
+        build_parser(ParserConfig(package="compact", directory=str(folder)))
+
+
+def test_embedded_package_is_refused_for_another_language():
+    with pytest.raises(ModelError, match="is for language 'en', not 'de'"):
+        parser_identity(ParserConfig(language="de"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_missing_device_is_a_model_error():
+    with pytest.raises(ModelError, match="expected a CUDA device, found none"):
+        build_parser(ParserConfig(device="cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_cuda_gives_the_words_of_the_cpu(parser: StanzaParser):
+    documents = documents_of([*PROSE, *ODD.values()])
+    on_gpu = StanzaParser(ParserConfig(device="cuda")).parse(documents)
+    assert on_gpu == parser.parse(documents)
+
+
+def enumerated_best(scores: np.ndarray) -> float:
+    """Give the highest score of a tree with one root by trying all heads."""
+    size = len(scores)
+    best = -np.inf
+    for heads in itertools.product(range(size), repeat=size - 1):
+        if heads.count(0) != 1 or any(head == word for word, head in enumerate(heads, start=1)):
+            continue
+        reached = {0}
+        while new := {w for w, h in enumerate(heads, start=1) if h in reached and w not in reached}:
+            reached |= new
+        if len(reached) == size:
+            best = max(best, sum(scores[word, head] for word, head in enumerate(heads, start=1)))
+    return best
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 5), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 3.0, 30.0]))
+def test_best_tree_is_the_best_of_all(size: int, seed: int, root_bonus: float):
+    scores = np.random.default_rng(seed).normal(size=(size, size)).astype(np.float32) * 3
+    scores[:, 0] += root_bonus
+    heads = best_tree(scores)
+    assert heads[0] == 0
+    assert np.count_nonzero(heads[1:] == 0) == 1
+    found = sum(scores[word, heads[word]] for word in range(1, size))
+    assert found == pytest.approx(enumerated_best(scores), abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_best_tree_is_stanza_s(seed: int):
+    from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
+
+    raw = torch.tensor(np.random.default_rng(seed).normal(size=(30, 30)), dtype=torch.float32) * 4
+    raw.fill_diagonal_(-torch.inf)
+    # Stanza searches log-probabilities; per word they differ from the scores by a constant.
+    assert best_tree(raw.numpy()).tolist() == chuliu_edmonds_one_root(raw.log_softmax(1).numpy()).tolist()
+
+
+def test_best_tree_refuses_scores_that_are_not_finite():
+    scores = np.zeros((4, 4), dtype=np.float32)
+    scores[2, 1] = np.nan
+    with pytest.raises(ValueError, match="finite arc scores for a sentence of 3 words"):
+        best_tree(scores)

@@ -1,0 +1,186 @@
+"""Collections below a URL of S3: the promises of a folder hold, without links and renames."""
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from concord_testing import fakes, runs, stores
+
+from concord.pipeline.errors import InputError, StoreError
+from concord.pipeline.output.manifest import PartFile, ShardReport
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.report.html import write_report
+from concord.pipeline.storage import s3
+from concord.pipeline.storage.paths import place_at
+
+pytestmark = pytest.mark.slow
+
+
+def committed(url: str) -> dict[str, bytes]:
+    """Give what runs.committed_bytes gives of a folder."""
+    found = stores.contents(url)
+    kept = {name for name in found if name.endswith(".parquet") or name.startswith("_run/commits/")}
+    return {name: found[name] for name in sorted(kept | {"_run/manifest.json"})}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of twelve documents and one that becomes a dead letter."""
+    return runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
+
+
+@pytest.fixture
+def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
+    """Give the bytes of a local run."""
+    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
+    return dict(sorted(runs.committed_bytes(tmp_path / "undisturbed").items()))
+
+
+def test_a_collection_in_s3_has_the_bytes_of_a_folder(source: Path, s3_url: str, undisturbed: dict[str, bytes]) -> None:
+    output = f"{s3_url}/my/out"
+    report = runs.run_job(runs.job(source, output, report=True))
+    assert committed(output) == undisturbed
+    assert verify(place_at(output)) == []
+    assert str(report.output) == output
+    assert str(report.report) == f"{output}/_run/report.html"
+    stores.remove(f"{output}/_run/report.html")
+    assert write_report(place_at(output)) == report.report
+    assert stores.get(f"{output}/_run/report.html").startswith(b"<!doctype html>")
+    assert not any("staging" in name for name in stores.contents(output))
+
+
+def test_a_finished_run_is_left_as_it_is(source: Path, s3_url: str) -> None:
+    stores.put(f"{s3_url}/in.jsonl", source.read_bytes())
+    config = runs.job(f"{s3_url}/in.jsonl", f"{s3_url}/out", report=True)
+    runs.run_job(config)
+    before = stores.states(f"{s3_url}/out")
+    assert runs.run_job(config, build=fakes.build_no_worker).done_before > 1
+    assert stores.states(f"{s3_url}/out") == before
+
+
+@pytest.mark.parametrize("step", ["plan", "rename:1", "rename:4", "rename:9", "commit:1", "commit:2", "swap"])
+def test_a_kill_between_two_writes_changes_no_byte(
+    source: Path, s3_url: str, undisturbed: dict[str, bytes], step: str
+) -> None:
+    output = f"{s3_url}/out"
+    config = runs.job(source, output)
+    process = runs.in_child(lambda: runs.run_job(config), crash_at=step)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    runs.run_job(config)
+    assert committed(output) == undisturbed
+    assert verify(place_at(output)) == []
+
+
+def test_two_drivers_at_once_commit_each_shard_once(source: Path, s3_url: str, undisturbed: dict[str, bytes]) -> None:
+    config = runs.job(source, f"{s3_url}/out")
+    drivers = [runs.in_child(lambda: runs.run_job(config)) for _ in range(2)]
+    for driver in drivers:
+        driver.join()
+    assert [driver.exitcode for driver in drivers] == [0, 0]
+    assert committed(f"{s3_url}/out") == undisturbed
+    assert verify(place_at(f"{s3_url}/out")) == []
+
+
+def test_of_many_writers_of_a_record_one_wins(s3_url: str) -> None:
+    place = place_at(f"{s3_url}/record.json")
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda number: (place.write_once(b"%d" % number), number), range(32)))
+    winners = [number for wrote, number in won if wrote]
+    assert [b"%d" % number for number in winners] == [place.read_bytes()]
+
+
+def test_the_loser_of_a_shard_removes_its_parts(s3_url: str) -> None:
+    folder = RunFolder(f"{s3_url}/out")
+    first, second = (report(name) for name in ("part-00000-g0-11111111", "part-00000-g0-22222222"))
+    for part in (first, second):
+        stores.put(f"{s3_url}/out/{part.files['documents'].path}", b"rows")
+    assert folder.commit(first) == first
+    assert folder.commit(second) == first
+    assert [name for name in stores.contents(f"{s3_url}/out") if "part" in name] == [first.files["documents"].path]
+
+
+def report(name: str) -> ShardReport:
+    part = PartFile(path=f"documents/{name}.parquet", rows=1, size=4, sha256="0" * 64)
+    return ShardReport(
+        shard=0, generation=0, read=1, annotated=1, unchanged=0, dead_letters=0, files={"documents": part}, stats={}
+    )
+
+
+def test_a_record_whose_answer_went_missing_counts_all_the_same(s3_url: str) -> None:
+    folder = RunFolder(f"{s3_url}/out")
+    own = report("part-00000-g0-11111111")
+    stores.put(f"{s3_url}/out/{own.files['documents'].path}", b"rows")
+    assert folder.commit(own) == folder.commit(own) == own
+    assert folder.committed(0, generation=0) == own
+
+
+def test_a_second_generation_touches_only_what_has_changed(tmp_path: Path, s3_url: str) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=12)
+    stores.put(f"{s3_url}/in/in.jsonl", source.read_bytes())
+    config = runs.job(f"{s3_url}/in", f"{s3_url}/out")
+    runs.run_job(config)
+    before = stores.states(f"{s3_url}/out")
+    lines = source.read_bytes().splitlines(keepends=True)
+    lines[0] = lines[0].replace(b"Anna", b"Hanna").replace(b"cat", b"dog")
+    stores.put(f"{s3_url}/in/in.jsonl", b"".join(lines) + b'{"id": "new", "text": "Bob walked on."}\n')
+
+    again = runs.run_job(config)
+    assert (again.changes.changed, again.changes.new, again.annotated) == (1, 1, 2)
+    after = stores.states(f"{s3_url}/out")
+    parts = {name for name in before if name.endswith(".parquet")}
+    kept = {name for name in parts if after.get(name) == before[name]}
+    assert len(kept) >= len(parts) - 4 > 0
+    assert verify(place_at(f"{s3_url}/out")) == []
+
+
+def test_verify_finds_what_is_not_as_it_was_written(source: Path, s3_url: str) -> None:
+    output = f"{s3_url}/out"
+    runs.run_job(runs.job(source, output))
+    part = min(name for name in stores.contents(output) if name.startswith("tokens/"))
+    whole = stores.get(f"{output}/{part}")
+
+    flipped = bytearray(whole)
+    flipped[len(flipped) // 2] ^= 1
+    stores.put(f"{output}/{part}", bytes(flipped))
+    assert verify(place_at(output), deep=False) == []
+    assert [(found.place, "SHA-256 differs" in found.problem) for found in verify(place_at(output))] == [(part, True)]
+    stores.put(f"{output}/{part}", whole[:-1])
+    assert [found.place for found in verify(place_at(output), deep=False)] == [part]
+    stores.remove(f"{output}/{part}")
+    stores.put(f"{output}/tokens/part-00099-g0-00000000.parquet", b"stray")
+    problems = {found.place: found.problem for found in verify(place_at(output), deep=False)}
+    assert problems[part] == "missing"
+    assert "stray" in problems["tokens/part-00099-g0-00000000.parquet"]
+
+    runs.run_job(runs.job(source, output))
+    assert stores.get(f"{output}/{part}") == whole
+    assert verify(place_at(output)) == []
+
+
+def test_an_output_inside_its_input_is_not_read(source: Path, s3_url: str) -> None:
+    stores.put(f"{s3_url}/in.jsonl", source.read_bytes())
+    config = runs.job(s3_url, f"{s3_url}/out")
+    assert runs.run_job(config).read == runs.run_job(config).read == 13
+    with pytest.raises(InputError, match="expected an input outside of the output"):
+        runs.run_job(runs.job(f"{s3_url}/out/documents", f"{s3_url}/out", accept_input=True))
+
+
+def test_a_store_that_does_not_answer_can_be_tried_again(
+    source: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = runs.job(source, f"{s3_url}/out")
+    runs.run_job(config)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(s3, "client", s3.client.__wrapped__)
+    for look in (lambda: runs.run_job(config), lambda: verify(place_at(f"{s3_url}/out"))):
+        with pytest.raises(StoreError, match="run the same command again") as caught:
+            look()
+        assert caught.value.exit_code == 75
+
+
+@pytest.mark.parametrize("output", ["memory://out", "https://host/out", "gs://bucket/out"])
+def test_outputs_go_to_folders_and_to_s3_only(source: Path, output: str) -> None:
+    with pytest.raises(InputError, match="a folder or a URL of S3"):
+        runs.run_job(runs.job(source, output))

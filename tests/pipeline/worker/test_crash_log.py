@@ -1,0 +1,275 @@
+"""Documents that kill their worker, hang or find no memory: they are left out, and the rest is done."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from concord_testing import fakes, runs
+
+from concord.models.config import ConfigError
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import ShardError, ShortageError
+from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.shard_stats import Step, backed_off
+from concord.pipeline.output.tables import annotated_tables
+from concord.pipeline.plan import Plan
+from concord.pipeline.worker.crash_log import Cause, CrashLog, ShardAttempts, WorkPlace
+from concord.pipeline.worker.memory import shortages
+from concord.pipeline.worker.shard_worker import ShardWorker
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of twelve documents."""
+    return runs.write_collection(tmp_path / "in.jsonl")
+
+
+def letters(output: Path) -> list[tuple[str, str, str]]:
+    """Give id, stage and error of every dead letter."""
+    manifest = RunFolder(output).manifest()
+    assert manifest is not None
+    rows = [row for part in manifest.files("errors") for row in pq.read_table(output / part.path).to_pylist()]
+    return [(row["doc_id"], row["stage"], row["error"]) for row in rows]
+
+
+def reports(output: Path) -> dict[int, ShardReport]:
+    folder = RunFolder(output)
+    return folder.done(folder.plan())
+
+
+def run_until_done(config: AnnotateConfig) -> int:
+    """Run a job in processes of their own until one survives it; give how many were killed."""
+    for deaths in range(10):
+        process = runs.in_child(lambda: runs.run_job(config))
+        process.join()
+        if process.exitcode == 0:
+            return deaths
+        assert process.exitcode == -signal.SIGKILL
+    raise AssertionError("killed every time")
+
+
+@pytest.mark.parametrize(("word", "stage"), [("KILLER", "parse"), ("TAGKILLER", "tag")])
+def test_a_document_that_kills_its_process_is_left_out_of_the_shard(
+    source: Path, tmp_path: Path, word: str, stage: str
+) -> None:
+    runs.write_collection(source, extra=(f"a {word}", "Anna ends it."))
+    harmless = tmp_path / "harmless"
+    harmless.touch()
+    runs.steer(source, once=str(harmless))
+    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
+    runs.steer(source)
+
+    output = tmp_path / "out"
+    assert run_until_done(runs.job(source, output)) == 3 + 2
+
+    assert letters(output) == [("d12", stage, "worker_died")]
+    assert verify(output) == []
+    assert not list(output.glob("_run/trials/*/*"))
+    done, undisturbed = reports(output), reports(tmp_path / "undisturbed")
+    (name,) = backed_off(done.values())
+    assert done[int(name)].annotated == undisturbed[int(name)].annotated - 1
+    assert {index: report for index, report in done.items() if index != int(name)} == {
+        index: report for index, report in undisturbed.items() if index != int(name)
+    }
+
+
+def test_the_outcome_does_not_depend_on_how_often_the_run_was_killed(source: Path, tmp_path: Path) -> None:
+    runs.write_collection(source, extra=("a KILLER", "a TAGKILLER", "Anna ends it."))
+    assert run_until_done(runs.job(source, tmp_path / "few", executor={"threads": 1, "attempts": 1})) == 1 + 2 * 2
+    config = runs.job(source, tmp_path / "many")
+    for step in ("commit:1", "fsync:2", "write:3"):
+        runs.in_child(lambda: runs.run_job(config), crash_at=step).join()
+    run_until_done(config)
+    assert letters(tmp_path / "many") == [("d12", "parse", "worker_died"), ("d13", "tag", "worker_died")]
+    assert runs.committed_bytes(tmp_path / "many") == runs.committed_bytes(tmp_path / "few")
+
+
+def test_a_process_killed_from_outside_is_redone_as_planned(source: Path, tmp_path: Path) -> None:
+    runs.write_collection(source, extra=("a KILLER",))
+    runs.steer(source, once=str(tmp_path / "killed"))
+    assert run_until_done(runs.job(source, tmp_path / "out")) == 1
+    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "undisturbed")
+    assert verify(tmp_path / "out") == []
+
+
+def planned(source: Path, tmp_path: Path, **changes: Any) -> Plan:
+    """Give the plan of a finished run of one shard."""
+    config = runs.job(source, tmp_path / "planned", planning={"shard_bytes": 10**6}, **changes)
+    runs.run_job(config)
+    return RunFolder(Path(config.output)).plan()
+
+
+def charge_alone(trials: CrashLog, plan: Plan, number: int, cause: Cause = "worker_died") -> ShardAttempts:
+    """Have a worker die while a record of the only shard was alone at work."""
+    (shard,) = plan.shards
+
+    def die() -> None:
+        with trials.mark_in_progress(shard, WorkPlace(number=number, stage="tag")):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    runs.in_child(die).join()
+    return trials.charge(shard, cause, trials.place(shard))
+
+
+def test_a_document_is_left_out_after_its_second_death_alone(source: Path, tmp_path: Path) -> None:
+    plan = planned(source, tmp_path)
+    trials = CrashLog(plan)
+    assert charge_alone(trials, plan, 3).quarantined == {}
+    assert charge_alone(trials, plan, 4).quarantined == {}
+    trial = charge_alone(trials, plan, 3, "time_limit")
+    assert [(suspect.number, suspect.stage, suspect.cause) for suspect in trial.quarantined.values()] == [
+        (3, "tag", "time_limit")
+    ]
+    assert trials.read(plan.shards[0]) == trial
+    assert CrashLog(plan).standing() == {"00000": trial}
+
+
+def test_deaths_that_are_no_documents_fault_fail_the_shard(source: Path, tmp_path: Path) -> None:
+    plan = planned(source, tmp_path)
+    (shard,) = plan.shards
+    trials = CrashLog(plan)
+    for _ in range(2 * 3 - 1):
+        trials.charge(shard, "worker_died", None)
+    with pytest.raises(ShardError, match="its worker died 6 times, and not at one of its documents"):
+        trials.charge(shard, "worker_died", None)
+    assert trials.read(shard) == ShardAttempts()
+
+
+def test_a_machine_that_kills_at_every_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
+    plan = planned(source, tmp_path)
+    trials = CrashLog(plan)
+    for number in (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5):
+        charge_alone(trials, plan, number)
+    with pytest.raises(ShardError, match="died at 6 documents"):
+        charge_alone(trials, plan, 5)
+    assert trials.standing() == {}
+
+
+def test_a_machine_without_memory_for_any_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
+    runs.steer(source, documents=0)
+    config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
+    with pytest.raises(ShortageError, match="no memory for 6 documents, each alone"):
+        runs.run_job(config)
+    source.with_name("fakes.json").unlink()
+    assert runs.run_job(config).dead_letters == 0
+
+
+def test_a_lack_of_memory_while_rows_are_made_is_no_documents_fault(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(documents: list[Any], **signed: str) -> Any:
+        if documents:
+            raise MemoryError
+        return annotated_tables(documents, **signed)
+
+    config = runs.job(source, tmp_path / "out")
+    monkeypatch.setattr("concord.pipeline.worker.commit_stage.annotated_tables", without_memory)
+    with pytest.raises(ShortageError):
+        runs.run_job(config)
+    monkeypatch.undo()
+    assert runs.run_job(config).dead_letters == 0
+
+
+def test_a_trial_that_was_cut_is_none(source: Path, tmp_path: Path) -> None:
+    plan = planned(source, tmp_path)
+    trials = CrashLog(plan)
+    trials.charge(plan.shards[0], "worker_died", None)
+    (path,) = (tmp_path / "planned").glob("_run/trials/0/*.json")
+    path.write_bytes(path.read_bytes()[:5])
+    assert trials.read(plan.shards[0]) == ShardAttempts()
+
+
+@pytest.mark.parametrize(
+    ("steering", "step"),
+    [
+        ({"documents": 4}, "half"),
+        ({"documents": 2}, "quarter"),
+        ({"batch_words": 512}, "eighth"),
+        ({"documents": 1}, "eighth"),
+    ],
+)
+def test_a_shard_without_memory_is_done_in_smaller_batches(
+    source: Path, tmp_path: Path, steering: dict[str, int], step: str
+) -> None:
+    changes: dict[str, Any] = {"planning": {"shard_bytes": 10**6}, "parser": {"batch_documents": 8}}
+    runs.run_job(runs.job(source, tmp_path / "undisturbed", **changes))
+    runs.steer(source, **steering)
+    runs.run_job(runs.job(source, tmp_path / "out", **changes))
+
+    (report,), (undisturbed,) = reports(tmp_path / "out").values(), reports(tmp_path / "undisturbed").values()
+    assert dict(report.stats) == {**undisturbed.stats, f"backed_off.{step}": 1}
+    assert report.files == undisturbed.files
+    assert report.dead_letters == 0
+    assert verify(tmp_path / "out") == []
+
+
+def test_a_document_too_large_for_memory_is_left_out_at_last(source: Path, tmp_path: Path) -> None:
+    runs.write_collection(source, extra=("a GREEDY", "Anna ends it."))
+    report = runs.run_job(runs.job(source, tmp_path / "out"))
+    assert (report.annotated, report.dead_letters) == (13, 1)
+    assert letters(tmp_path / "out") == [("d12", "parse", "out_of_memory")]
+    (step,) = backed_off(reports(tmp_path / "out").values()).values()
+    assert step is Step.ALONE
+
+
+def test_the_last_step_is_done_on_the_cpu(source: Path, tmp_path: Path) -> None:
+    lent = []
+
+    def build(plan: Plan) -> ShardWorker:
+        parser, tagger = fakes.FakeParser(), fakes.FakeTagger()
+
+        @contextmanager
+        def on_cpu() -> Iterator[Any]:
+            lent.append("there")
+            yield parser, tagger
+            lent.append("back")
+
+        # What stands for the GPU has no memory for any batch.
+        full = fakes.FakeParser(fakes.Steering(documents=0))
+        return ShardWorker.assemble(plan, parser=full, tagger=tagger, on_cpu=on_cpu)
+
+    config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
+    assert runs.run_job(config, build=build).annotated == 12
+    assert lent == ["there", "back"]
+
+
+def allocate_too_much() -> None:
+    torch.empty(10**15)
+
+
+def raise_cuda() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def raise_as_stanza_does() -> None:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB ... use depparse_batch_size")
+
+
+def raise_plain() -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("fault", [allocate_too_much, raise_cuda, raise_as_stanza_does, raise_plain])
+def test_every_lack_of_memory_is_known(fault: Any) -> None:
+    with pytest.raises(ShortageError), shortages():
+        fault()
+
+
+def test_other_faults_are_no_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), shortages():
+        raise RuntimeError("shapes do not fit")
+
+
+def test_a_time_limit_needs_somebody_who_keeps_it(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"executor\.shard_seconds.*nobody to end a process that is stuck"):
+        runs.job(source, tmp_path / "out", executor={"kind": "local", "shard_seconds": 5})

@@ -1,0 +1,159 @@
+"""The worker with the real parser and a real, if tiny and random, tagger of two stages."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from concord_testing.encoders import write_encoder
+from concord_testing.runs import committed_bytes, job
+
+from concord.models.checkpoint import save_tagger, tagger_digest
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.registry import build_tagger
+from concord.pipeline.annotate import annotate
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
+from concord.pipeline.errors import ModelError
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.output_folder import verify
+from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.worker.shard_worker import ShardWorker, Timings, build_parse_worker, build_worker
+from concord.pipeline.worker.stored_parses import Parses
+
+pytestmark = pytest.mark.slow
+
+REPRESENTATION = {"word_dimension": 8, "characters": None}
+TEXTS = (
+    "Maria Gonzalez flew to Geneva. She met Bob there.\r\n\r\nGeneva was cold; they couldn't stay.",
+    "",
+    " \n\t ",
+    "The list: " + ", ".join(f"item{number} of Geneva" for number in range(90)) + ".",
+    "Caf\u00e9 cafe\u0301 \U0001f600 \u200d in Geneva.\u2028Bob's e\u0301t\u00e9\u2026",
+    "a" * 3000,
+)
+
+
+SENTENCE = Sentence(
+    words=("Maria", "Gonzalez", "met", "Bob", "in", "Geneva"), labels=("B-PER", "I-PER", "O", "B-PER", "O", "B-LOC")
+)
+
+
+def save_tiny(folder: Path, **changes: Any) -> ResolvedTagger:
+    """Save a Doc-UANet of random weights, unsure of most words, with windows shorter than the longest sentence."""
+    config = {
+        "draft_representation": REPRESENTATION,
+        "refine_representation": REPRESENTATION,
+        "lstm": {"hidden": 8},
+        "samples": 2,
+        "label_dimension": 6,
+        "two_stream": {"heads": 2, "head_dimension": 8, "layers": 1},
+        "window_words": 64,
+        "window_overlap": 16,
+    }
+    torch.manual_seed(1)
+    built = build_tagger("doc_uanet", config | changes, Vocabulary.from_sentences([SENTENCE]))
+    save_tagger(built.eval(), folder)
+    return ResolvedTagger(name="tiny", version=None, digest=tagger_digest(folder), folder=folder)
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> ResolvedTagger:
+    return save_tiny(tmp_path_factory.mktemp("taggers") / "tiny")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Give a file of documents that are hard to cut into words."""
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"id": f"d{number}", "text": text}) + "\n" for number, text in enumerate(TEXTS)))
+    return path
+
+
+def test_every_document_is_annotated_with_true_offsets(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
+    output = tmp_path / "out"
+    report = annotate(job(source, output), tagger=tagger)
+    assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
+    assert verify(output) == []
+    sentences = pq.read_table(output / "sentences")
+    assert pc.max(sentences["n_tokens"]).as_py() <= 200
+    assert pc.sum(sentences["continues"].cast("int32")).as_py() >= 1
+    tokens = pq.read_table(output / "tokens").to_pylist()
+    assert any(token["refined"] for token in tokens)
+    for number, text in enumerate(TEXTS):
+        spans = [token for token in tokens if token["doc_id"] == f"d{number}"]
+        assert all(text[token["start_char"] : token["end_char"]] == token["text"] for token in spans)
+        covered = {place for token in spans for place in range(token["start_char"], token["end_char"])}
+        assert all(character.isspace() for place, character in enumerate(text) if place not in covered)
+
+
+def test_a_second_run_and_a_moved_tagger_give_the_same_bytes(
+    source: Path, tmp_path: Path, tagger: ResolvedTagger
+) -> None:
+    annotate(job(source, tmp_path / "a"), tagger=tagger)
+    moved = tmp_path / "moved"
+    shutil.copytree(tagger.folder, moved)
+    annotate(
+        job(source, tmp_path / "b"),
+        tagger=ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved),
+    )
+    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
+
+
+def test_parses_that_are_handed_over_give_the_same_bytes(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
+    def build(plan: Plan) -> ShardWorker:
+        worker, parser = build_worker(plan), build_parse_worker(plan)
+        run, parse = worker.run, worker.parse
+
+        def run_with_parses(shard: Shard) -> tuple[ShardReport, Timings]:
+            return run(shard, parses=Parses(parser.run(shard)[0]))
+
+        def parse_nothing(records: Sequence[Document | ParsedDocument | DeadLetter]) -> Any:
+            assert not any(isinstance(record, Document) for record in records)
+            return parse(records)
+
+        worker.run, worker.parse = run_with_parses, parse_nothing
+        return worker
+
+    annotate(job(source, tmp_path / "a"), tagger=tagger)
+    annotate(job(source, tmp_path / "b"), tagger=tagger, build=build)
+    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
+
+
+@pytest.mark.encoder
+def test_a_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, tmp_path: Path) -> None:
+    pretrained = tmp_path / "pretrained"
+    pretrained.mkdir()
+    write_encoder(pretrained, ["maria", "met", "bob", "in", "geneva", "was", "cold", "item", "##s", "."])
+    values = {"source": str(pretrained), "sha256": None, "tuned": True}
+    tagger = save_tiny(tmp_path / "tagger", encoder=values)
+    shutil.rmtree(pretrained)
+    report = annotate(job(source, tmp_path / "a"), tagger=tagger)
+    assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
+    moved = ResolvedTagger(
+        name="tiny", version=None, digest=tagger.digest, folder=tagger.folder.rename(tmp_path / "moved")
+    )
+    annotate(job(source, tmp_path / "b"), tagger=moved)
+    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
+
+
+@pytest.mark.parametrize("harm", ["weights.safetensors", "tagger.json"])
+def test_a_tagger_that_is_not_the_plans_is_refused(
+    source: Path, tmp_path: Path, tagger: ResolvedTagger, harm: str
+) -> None:
+    folder = tmp_path / "tagger"
+    shutil.copytree(tagger.folder, folder)
+    with (folder / harm).open("ab") as stream:
+        stream.write(b"\n")
+    changed = ResolvedTagger(name="tiny", version=None, digest=tagger.digest, folder=folder)
+    with pytest.raises(ModelError, match="not the tagger that the plan names"):
+        annotate(job(source, tmp_path / "out"), tagger=changed)
+    shutil.rmtree(folder)
+    with pytest.raises(ModelError, match=r"tagger\.json"):
+        annotate(job(source, tmp_path / "out"), tagger=changed)

@@ -1,0 +1,307 @@
+"""The stages of a shard and the worker around them."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from concord_testing import fakes, runs
+
+from concord.models.data.sentence import Sentence
+from concord.models.labels import Span
+from concord.models.outputs import Prediction
+from concord.pipeline.config import TaggerRunConfig
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
+from concord.pipeline.errors import ModelError, ReconciliationError, StoreError
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.shard_stats import count_margins, count_rows
+from concord.pipeline.output.tables import annotated_tables, error_table
+from concord.pipeline.plan import Plan
+from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.worker.parse_stage import ParseStage
+from concord.pipeline.worker.shard_worker import build_worker
+from concord.pipeline.worker.tag_stage import TagStage
+
+LETTER = DeadLetter(doc_id=None, source_uri="/in", position=0, stage="read", error="e", message="m")
+
+
+def documents(*texts: str) -> list[Document]:
+    return [
+        Document(doc_id=f"d{number}", text=text, source_uri="/in", source_position=number)
+        for number, text in enumerate(texts)
+    ]
+
+
+def parsed(*texts: str) -> list[ParsedDocument]:
+    return [fakes.parsed_document(document) for document in documents(*texts)]
+
+
+class CountingParser(fakes.FakeParser):
+    """Notes what each call gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[list[str]] = []
+
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        self.calls.append([document.doc_id for document in documents])
+        return super().parse(documents)
+
+
+def test_parsing_goes_in_groups() -> None:
+    parser = CountingParser()
+    results = ParseStage(parser, batch_documents=2)(documents("a", "b", "c"))
+    assert parser.calls == [["d0", "d1"], ["d2"]]
+    assert [result.document.doc_id for result in results if isinstance(result, ParsedDocument)] == ["d0", "d1", "d2"]
+
+
+def test_only_the_document_that_raises_becomes_a_dead_letter() -> None:
+    texts = ["a"] * 9
+    texts[5] = "b PARSERFAULT"
+    results = ParseStage(fakes.FakeParser(), batch_documents=100)(documents(*texts))
+    letters = [result for result in results if isinstance(result, DeadLetter)]
+    assert len(results) == 9
+    (letter,) = letters
+    assert (letter.doc_id, letter.source_uri, letter.position) == ("d5", "/in", 5)
+    assert (letter.stage, letter.error) == ("parse", "parse_failed")
+    assert letter.message == "document 'd5': RuntimeError: the parser cannot do this"
+
+
+def test_wrong_offsets_make_a_dead_letter() -> None:
+    good, bad = ParseStage(fakes.FakeParser(), batch_documents=9)(documents("a b", "a LOSTTEXT"))
+    assert isinstance(good, ParsedDocument)
+    assert isinstance(bad, DeadLetter)
+    assert (bad.stage, bad.error) == ("parse", "offsets")
+
+
+def test_dead_letters_pass_through() -> None:
+    assert LETTER in ParseStage(fakes.FakeParser(), batch_documents=9)([*documents("a"), LETTER])
+    assert LETTER in TagStage(fakes.FakeTagger(), TaggerRunConfig())([*parsed("a"), LETTER])
+    assert ParseStage(fakes.FakeParser(), batch_documents=9)([LETTER]) == [LETTER]
+    assert TagStage(fakes.FakeTagger(), TaggerRunConfig())([LETTER]) == [LETTER]
+
+
+class BrokenStore(fakes.FakeParser):
+    """Raises what is no document's fault."""
+
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        raise StoreError("no space")
+
+
+def test_a_fault_of_the_store_ends_the_shard() -> None:
+    with pytest.raises(StoreError):
+        ParseStage(BrokenStore(), batch_documents=9)(documents("a", "b"))
+
+
+def test_the_tagger_is_called_once_a_shard() -> None:
+    tagger = fakes.FakeTagger()
+    TagStage(tagger, TaggerRunConfig())(parsed("a b. c", "", "d"))
+    (call,) = tagger.calls
+    assert [[sentence.words for sentence in document] for document in call] == [[("a", "b."), ("c",)], [], [("d",)]]
+
+
+def test_pieces_are_put_together_for_the_tagger_and_cut_again() -> None:
+    text = "a b c d e f g New York City now ends."
+    (document,) = parsed(text)
+    assert [(len(sentence.words), sentence.continues) for sentence in document.sentences] == [(8, False), (4, True)]
+    tagger = fakes.FakeTagger()
+    (result,) = TagStage(tagger, TaggerRunConfig())([document])
+    ((sentence,),) = tagger.calls[0]
+    assert sentence.words == tuple(text.split())
+    assert sentence.heads == (0, 1, 2, 3, 4, 5, 6, 7, 0, 9, 10, 11)
+    assert isinstance(result, AnnotatedDocument)
+    first, second = result.predictions
+    assert first.labels == ("O",) * 7 + ("B-PER",)
+    assert second.labels == ("I-PER", "I-PER", "O", "O")
+    assert (first.spans, second.spans) == ((Span(7, 10, "PER"),), ())
+    for field in ("draft_labels", "probabilities", "margins", "uncertainty", "refined"):
+        assert [len(getattr(first, field)), len(getattr(second, field))] == [8, 4]
+
+
+def test_only_the_document_that_the_tagger_refuses_becomes_a_dead_letter() -> None:
+    results = TagStage(fakes.FakeTagger(), TaggerRunConfig())(parsed("a", "b TAGGERFAULT", "c", "d", "e"))
+    assert [type(result).__name__ for result in results].count("AnnotatedDocument") == 4
+    (letter,) = [result for result in results if isinstance(result, DeadLetter)]
+    assert (letter.doc_id, letter.stage, letter.error) == ("d1", "tag", "tag_failed")
+
+
+class ChangedTagger(fakes.FakeTagger):
+    """Changes predictions of sentences that begin with ``bad``."""
+
+    def __init__(self, change: Callable[[Prediction], Prediction]) -> None:
+        super().__init__()
+        self._change = change
+
+    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+        answers = super().predict_documents(documents, **settings)
+        return [
+            [
+                self._change(answer) if sentence.words[0] == "bad" else answer
+                for sentence, answer in zip(document, answers_of, strict=True)
+            ]
+            for document, answers_of in zip(documents, answers, strict=True)
+        ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda answer: replace(answer, labels=answer.labels[1:]),
+        lambda answer: replace(answer, uncertainty=(float("nan"),) * 2),
+        lambda answer: replace(answer, probabilities=(float("inf"),) * 2),
+    ],
+)
+def test_a_prediction_that_does_not_fit_is_no_annotation(change: Callable[[Prediction], Prediction]) -> None:
+    results = TagStage(ChangedTagger(change), TaggerRunConfig())(parsed("a b", "bad b"))
+    assert [type(result).__name__ for result in results] == ["AnnotatedDocument", "DeadLetter"]
+
+
+@pytest.mark.parametrize(("configured", "own", "used"), [(None, 0.35, 0.35), (0.1, 0.35, 0.1), (0.1, None, None)])
+def test_the_threshold_is_the_runs_own_unless_the_tagger_has_one_stage(
+    configured: float | None, own: float | None, used: float | None
+) -> None:
+    tagger = fakes.FakeTagger()
+    tagger.threshold = own  # type: ignore[assignment]
+    assert TagStage(tagger, TaggerRunConfig(threshold=configured)).threshold == used
+
+
+def test_outcomes_are_counted() -> None:
+    (annotated,) = TagStage(fakes.FakeTagger(), TaggerRunConfig())(parsed("Anna saw it. quickly"))
+    assert isinstance(annotated, AnnotatedDocument)
+    tables = annotated_tables([annotated], parser="p", tagger="t")
+    tables["errors"] = error_table([LETTER, LETTER], parser="p", tagger="t", calibration="none")
+    counts = count_rows(tables, threshold=0.35)
+    assert counts == {
+        "documents": 1,
+        "sentences": 2,
+        "tokens": 4,
+        "entities": 1,
+        "entities.PER": 1,
+        "uncertain_tokens": 2,
+        "refined_tokens": 2,
+        "refined_sentences": 2,
+        "changed_tokens": 1,
+        "uncertainty.06": 2,
+        "uncertainty.08": 1,
+        "uncertainty.13": 1,
+        "dead_letters.read.e": 2,
+    }
+
+
+def test_near_ties_are_small_margins_and_uncertainties_at_the_threshold() -> None:
+    (annotated,) = TagStage(fakes.FakeTagger(), TaggerRunConfig())(parsed("a bb ccc dddd"))
+    assert isinstance(annotated, AnnotatedDocument)
+    (prediction,) = annotated.predictions
+    near = replace(prediction, margins=(0.5, 9e-6, 0.5, 2e-5), uncertainty=(0.35, 0.1, 0.350009, 0.36))
+    documents = [replace(annotated, predictions=(near,))]
+    assert count_margins(documents, threshold=0.35) == {"near_ties": 3}
+    assert count_margins(documents, threshold=None) == {"near_ties": 1}
+
+
+class ShakyTagger(fakes.FakeTagger):
+    """Loses every entity when it computes in bf16."""
+
+    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+        answers = super().predict_documents(documents, **settings)
+        if settings["precision"] == "fp32":
+            return answers
+        return [
+            [replace(answer, labels=("O",) * len(answer.labels), spans=(), confidences=()) for answer in document]
+            for document in answers
+        ]
+
+
+def test_a_bf16_run_counts_the_labels_that_differ_from_fp32s() -> None:
+    results = TagStage(ShakyTagger(), TaggerRunConfig(precision="bf16"))(parsed("Anna saw it.", "no name"))
+    documents = [result for result in results if isinstance(result, AnnotatedDocument)]
+    counts = count_margins(documents, threshold=0.35)
+    assert (counts["bf16.compared_tokens"], counts["bf16.changed_tokens"]) == (5, 1)
+
+
+def test_a_bf16_run_compares_only_the_first_words_of_a_shard() -> None:
+    tagger = ShakyTagger()
+    TagStage(tagger, TaggerRunConfig(precision="bf16"))(parsed("word " * 2500, "more words", "and more"))
+    assert [len(call) for call in tagger.calls] == [3, 1]
+
+
+def plan_for(tmp_path: Path, *extra: str) -> Plan:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=3, extra=extra)
+    config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
+    tagger = ComponentIdentity(name="fake_tagger", digest="2" * 64)
+    return make_plan(config, parser=fakes.PARSER, tagger=tagger, tagger_folder="/nowhere", threads=1)
+
+
+def test_a_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, "SURROGATE", "x TAGGERFAULT", "", "PARSERFAULT", "LOSTTEXT")
+    report, timings = fakes.build_fake_worker(plan).run(plan.shards[0])
+    assert (report.read, report.annotated, report.unchanged, report.dead_letters) == (8, 4, 0, 4)
+    assert report.stats["documents"] == 4
+    # The word of the document that no table can hold was tagged too.
+    assert timings.words == report.stats["tokens"] + 1
+    errors = pq.read_table(tmp_path / "out" / report.files["errors"].path).to_pylist()
+    assert [(row["doc_id"], row["stage"], row["error"]) for row in errors] == [
+        ("d3", "write", "write_failed"),
+        ("d4", "tag", "tag_failed"),
+        ("d6", "parse", "parse_failed"),
+        ("d7", "parse", "offsets"),
+    ]
+    documents = pq.read_table(tmp_path / "out" / report.files["documents"].path)
+    assert documents["doc_id"].to_pylist() == ["d0", "d1", "d2", "d5"]
+    assert documents["n_tokens"].to_pylist()[-1] == 0
+
+
+def test_a_shard_of_dead_letters_only_is_committed(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    worker = fakes.build_fake_worker(plan)
+    worker.tag = lambda items: [replace(LETTER, position=number) for number, _ in enumerate(items)]
+    report, _ = worker.run(plan.shards[0])
+    assert (report.annotated, report.dead_letters) == (0, 3)
+    assert [report.files[name].rows for name in ("documents", "sentences", "tokens", "entities")] == [0, 0, 0, 0]
+
+
+def test_a_stage_that_drops_a_document_stops_the_shard_before_anything_is_written(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    with pytest.raises(ReconciliationError, match="3 records were planned, but 2 annotated"):
+        fakes.build_worker_that_loses(plan).run(plan.shards[0])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_that_is_committed_is_not_done_again(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    worker = fakes.build_fake_worker(plan)
+    first, _ = worker.run(plan.shards[0])
+    worker.read = lambda piece: pytest.fail("read again")
+    second, timings = worker.run(plan.shards[0])
+    assert second == first
+    assert timings.words == 0
+
+
+def test_a_driver_whose_staged_file_was_swept_takes_the_winners_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_for(tmp_path)
+    folder = RunFolder(tmp_path / "out")
+    folder.freeze(plan)
+    worker, other = fakes.build_fake_worker(plan), fakes.build_fake_worker(plan)
+    sync = os.fsync
+
+    def overtaken(descriptor: int) -> None:
+        # While our first part is being flushed, another driver does the shard and finishes the run.
+        monkeypatch.setattr(os, "fsync", sync)
+        other.run(plan.shards[0])
+        folder.finish(plan)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", overtaken)
+    report, _ = worker.run(plan.shards[0])
+    assert report == folder.committed(0, generation=0)
+    assert verify(folder.output) == []
+
+
+def test_a_worker_needs_the_tagger_of_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        build_worker(plan_for(tmp_path))

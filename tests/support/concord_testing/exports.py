@@ -1,0 +1,140 @@
+"""A collection of documents that are hard to hand on, annotated with fakes."""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
+from concord.pipeline.plan import Plan
+from concord.pipeline.worker.shard_worker import ShardWorker
+from concord_testing import fakes
+from concord_testing.runs import job, run_job
+
+TEXTS = {
+    "plain": "Anna Smith went home. Bob stayed.",
+    "news/a b%.txt": "one Anna. two",
+    "line\nid\t": "the Bob.",
+    "": "no name but Carla.",
+    ".hidden": "x",
+    "é" * 150: "Zoë ran.",
+    "empty": "",
+    "blank": " \n\t ",
+    "emoji": "\U0001f600 Anna met \U0001f469\u200d\U0001f467 Bob\U0001f44d\U0001f3fd Jones. "
+    "E\u0301mile cafe\u0301 \U0001f600.",
+    "crlf": "one\r\nAnna\r\nSmith left.\r\n\r\nBob\rLee  \n Roe",
+    "separators": "\n a\u2028Anna \t\n Smith\u00a0b \ufeffBob\u0085 10\t000 New\r\n York.",
+    "mark": "\ufeff Anna _ # 1-2 = | \\.",
+    "seam": "a b c d e f Anna Maria Smith Jones k l m n o p Bob. q",
+    "mwt": "Il va au Louvre du Roi.",
+    "faulty": "PARSERFAULT Anna.",
+}
+EXPORTED = [doc_id for doc_id in TEXTS if doc_id != "faulty"]
+MULTI_WORD = {"au": ("a", "le"), "du": ("de", "le")}
+
+_TOKEN = re.compile(r"10\s+000|New\s+York|\S+")
+
+
+class Contracting(fakes.FakeParser):
+    """Parses as the fake does; some tokens hold white space, others stand for two words that share their place."""
+
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+        if any("PARSERFAULT" in document.text for document in documents):
+            raise RuntimeError("the parser cannot do this")
+        return [_parsed(document) for document in documents]
+
+
+def build_contracting_worker(plan: Plan) -> ShardWorker:
+    """Build a worker around that parser."""
+    return ShardWorker.assemble(plan, parser=Contracting(), tagger=fakes.FakeTagger())
+
+
+def annotate_texts(source: Path, output: Path, **changes: Any) -> RunReport:
+    """Annotate a collection with it."""
+    config = job(source, output, max_dead_letters=0.5, **changes)
+    return run_job(config, build=build_contracting_worker)
+
+
+def write_texts(path: Path, texts: dict[str, str]) -> Path:
+    """Write a collection: a Parquet or JSONL file, or a folder of text files."""
+    records = [{"id": doc_id, "text": text, "number": number} for number, (doc_id, text) in enumerate(texts.items())]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=3)
+    elif not path.suffix:
+        path.mkdir(exist_ok=True)
+        for doc_id, text in texts.items():
+            (path / doc_id).write_bytes(text.encode())
+    else:
+        with pa.output_stream(path) as stream:
+            stream.write("".join(json.dumps(record) + "\n" for record in records).encode())
+    return path
+
+
+class Row(NamedTuple):
+    """A row of the tables of tokens or entities, as far as every form shows it."""
+
+    start: int
+    end: int
+    label: str
+
+
+def entities(output: Path, doc_id: str) -> list[Row]:
+    """Give a document's entities as its table has them."""
+    rows = table(output, "entities", doc_id)
+    return [Row(row["start_char"], row["end_char"], row["label"]) for row in rows]
+
+
+def table(output: Path, name: str, doc_id: str) -> list[dict[str, Any]]:
+    """Give a document's rows of a table, of a collection that does not change any more."""
+    return [row for row in _all_rows(output / name) if row["doc_id"] == doc_id]
+
+
+def sentences(output: Path, doc_id: str) -> list[list[dict[str, Any]]]:
+    """Give a document's rows of the table of tokens, by sentence."""
+    rows = table(output, "tokens", doc_id)
+    return [list(group) for _, group in groupby(rows, key=lambda row: row["sent_id"])]
+
+
+@cache
+def _all_rows(table: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(table).to_pylist()
+    return rows
+
+
+def _parsed(document: Document) -> ParsedDocument:
+    found: list[ParsedSentence] = []
+    words: list[ParsedWord] = []
+    continues = False
+    for match in _TOKEN.finditer(document.text):
+        shown = " ".join(match.group().split())
+        for form in MULTI_WORD.get(shown, (shown,)):
+            words.append(_word(match, form, len(words)))
+        ends = shown.endswith(".")
+        if ends or len(words) >= fakes.LONGEST_PIECE:
+            found.append(ParsedSentence(words=tuple(words), continues=continues))
+            words, continues = [], not ends
+    if words:
+        found.append(ParsedSentence(words=tuple(words), continues=continues))
+    return ParsedDocument(document=document, sentences=tuple(found))
+
+
+def _word(match: re.Match[str], form: str, number: int) -> ParsedWord:
+    return ParsedWord(
+        start_char=match.start(),
+        end_char=match.end(),
+        text=match.group(),
+        word=form,
+        lemma=form.lower(),
+        upos="NOUN",
+        xpos="NN",
+        feats="Number=Sing",
+        head=number,
+        deprel="root" if number == 0 else "dep",
+    )

@@ -1,0 +1,93 @@
+"""Pages of the documentation that are run: their blocks, and the commands of their consoles with what they print."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from concord_testing.checkout import CHECKOUT
+
+ROOT = CHECKOUT
+TIMEOUT_SECONDS = 900
+
+
+class Block(NamedTuple):
+    """A fenced block of a page: its language and its text."""
+
+    language: str
+    text: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Step:
+    """A command of a console, the exit code that the page names, and lines that its output must hold."""
+
+    command: str
+    exit_code: int
+    lines: list[str] = field(default_factory=list)
+
+
+def blocks_of(page: str) -> Iterator[Block]:
+    """Give the fenced blocks of a page, in order."""
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
+        yield Block(match[1], match[2])
+
+
+def steps_of(page: str) -> Iterator[Step]:
+    """Give the commands of a page's consoles, in order."""
+    for block in blocks_of(page):
+        if block.language != "console":
+            continue
+        step: Step | None = None
+        for line in block.text.splitlines():
+            if line.startswith("$ "):
+                if step is not None:
+                    yield step
+                code = re.search(r"# exit code (\d+)$", line)
+                step = Step(command=line.removeprefix("$ "), exit_code=int(code[1]) if code else 0)
+            elif step is not None:
+                step.lines.append(line)
+        if step is not None:
+            yield step
+
+
+def run_steps(steps: Sequence[Step], folder: Path) -> None:
+    """Run commands in a folder that holds conf and examples; each must end and say as its page says."""
+    for name in ("conf", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")} | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "CONCORD_CACHE": str(folder / "cache"),
+        # Where another process wants the second core, tiny batches on two threads wait for each other.
+        "OMP_NUM_THREADS": "1",
+    }
+    subprocess.run(["bash", "-c", _script(steps)], cwd=folder, env=environment, timeout=TIMEOUT_SECONDS, check=False)
+    for number, step in enumerate(steps):
+        said = (folder / f"{number}.out").read_text(encoding="utf-8")
+        errors = folder / f"{number}.err"
+        context = f"$ {step.command}\n{said}\n{errors.read_text(encoding='utf-8') if errors.exists() else ''}"
+        assert int((folder / f"{number}.code").read_text()) == step.exit_code, context
+        for line in step.lines:
+            assert _plain(line) in _plain(said), f"expected {line!r} from\n{context}"
+
+
+def _script(steps: Sequence[Step]) -> str:
+    """Give one shell script: a server that one step starts is there in the next. Each step writes files of its own."""
+    lines = [f'concord() {{ "{sys.executable}" -m concord "$@"; }}', "set -m"]
+    for number, step in enumerate(steps):
+        if step.command.endswith("&"):
+            lines.append(f"{step.command.removesuffix('&')} > {number}.out 2>&1 &")
+            lines.append(f"echo 0 > {number}.code")
+        else:
+            lines.append(f"{{ {step.command}\n}} > {number}.out 2> {number}.err; echo $? > {number}.code")
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Leave out how columns are set apart."""
+    return " ".join(text.split())

@@ -1,0 +1,88 @@
+"""Small collections, jobs over them with the fakes, and what came out, for comparison."""
+
+import json
+import multiprocessing
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from concord.models.config import ConfigError
+from concord.pipeline.annotate import RunReport, annotate
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import ConcordError
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.storage.atomic_writes import CRASH_VARIABLE
+from concord_testing import fakes
+
+TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
+_WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
+
+
+def write_collection(path: Path, *, documents: int = 12, extra: tuple[str, ...] = ()) -> Path:
+    """Write a JSONL file of invented documents, then one document a further text."""
+    chance = random.Random(1)
+    texts = [" ".join(map(str, _sentences(chance))) for _ in range(documents)]
+    records = [{"id": f"d{number}", "text": text} for number, text in enumerate([*texts, *extra])]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def _sentences(chance: random.Random) -> list[str]:
+    return [" ".join(chance.choices(_WORDS, k=chance.randint(2, 20))) + "." for _ in range(3)]
+
+
+def job(source: Path | str, output: Path | str, **changes: Any) -> AnnotateConfig:
+    """Give the configuration of a job with shards of a few documents and no report."""
+    values: dict[str, Any] = {
+        "input": str(source),
+        "output": str(output),
+        "planning": {"shard_bytes": 800},
+        "executor": {"threads": 1},
+        "report": False,
+    }
+    return AnnotateConfig.from_mapping(values | changes)
+
+
+def run_job(config: AnnotateConfig, **arguments: Any) -> RunReport:
+    """Annotate with the fakes."""
+    builders = {"build": fakes.build_fake_worker, "build_parse": fakes.build_fake_parse_worker}
+    return annotate(config, **{"tagger": TAGGER, "parser": fakes.PARSER} | builders | arguments)
+
+
+def committed_bytes(output: Path) -> dict[str, bytes]:
+    """Give every file that the promise of equal bytes covers: parts, commit records, manifest."""
+    paths = [path for path in output.rglob("*") if path.is_file()]
+    kept = [path for path in paths if path.suffix == ".parquet" or path.parent.parent.name == "commits"]
+    return {str(path.relative_to(output)): path.read_bytes() for path in [*kept, output / "_run" / "manifest.json"]}
+
+
+def steer(source: Path, **settings: Any) -> None:
+    """Steer the fake parser of jobs over an input file; see fakes."""
+    source.with_name("fakes.json").write_text(json.dumps(settings))
+
+
+def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: str) -> multiprocessing.Process:
+    """Start a function in a forked process, which costs none of the imports; errors end it as the command line does.
+
+    Args:
+        crash_at: the step of concord.pipeline.storage.atomic_writes.reach at which the process is killed.
+    """
+
+    def child() -> None:
+        # None of the threads that this process computes with live on in a fork: waiting for them would never end.
+        torch.set_num_threads(1)
+        os.environ.update(environment | {CRASH_VARIABLE: crash_at})
+        try:
+            work()
+        except (ConcordError, ConfigError) as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(getattr(error, "exit_code", 2)) from None
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    return process

@@ -1,0 +1,97 @@
+"""The questions of docs/analysis.md: DuckDB and pandas give one answer, and it is the one that the page prints."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pytest
+from concord_testing import runs
+from concord_testing.pages import ROOT, blocks_of, run_steps, steps_of
+
+from concord.models.words.encoder import EncoderConfig, encoder_available
+
+PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+QUESTIONS = 10
+ROUNDING = 0.011
+"""Figures are printed with two digits, and other processors compute other last ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a question of the page was answered with."""
+
+    title: str
+    by_sql: pd.DataFrame
+    by_pandas: pd.DataFrame
+    printed: str
+
+
+def answers() -> Iterator[Answer]:
+    """Run the page from the top, in the current folder."""
+    head, *questions = PAGE.split("\n## ")[1:]
+    (setting_up,) = code(head, "python")
+    session: dict[str, Any] = {}
+    exec(setting_up, session)
+    for question in questions:
+        (sql,), (python,), (printed,) = (code(question, language) for language in ("sql", "python", "text"))
+        exec(python, session)
+        yield Answer(
+            title=question.partition("\n")[0],
+            by_sql=duckdb.sql(sql).df(),
+            by_pandas=session["answer"].reset_index(drop=True),
+            printed=printed,
+        )
+
+
+def code(section: str, language: str) -> list[str]:
+    return [block.text for block in blocks_of(section) if block.language == language]
+
+
+def same(cells: Sequence[object], others: Sequence[object]) -> bool:
+    return len(cells) == len(others) and all(map(same_cell, cells, others))
+
+
+def same_cell(cell: object, other: object) -> bool:
+    try:
+        return abs(float(str(cell)) - float(str(other))) < ROUNDING
+    except ValueError:
+        return cell == other
+
+
+def test_the_page_asks_ten_questions_each_answered_twice() -> None:
+    titles = [section.partition(".")[0] for section in PAGE.split("\n## ")[2:]]
+    assert titles == [str(number) for number in range(1, QUESTIONS + 1)]
+    languages = [block.language for block in blocks_of(PAGE)]
+    assert languages == ["console", "python", *["sql", "python", "text"] * QUESTIONS]
+
+
+@pytest.mark.slow
+@pytest.mark.encoder
+@pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
+def test_the_answers_are_those_that_the_page_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_steps(list(steps_of(PAGE)), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for answer in answers():
+        printed = answer.printed.split()
+        for told in (answer.by_sql, answer.by_pandas):
+            assert same(told.to_string(index=False).split(), printed), f"{answer.title}\n{told}"
+
+
+def test_both_answers_agree_over_parts_of_several_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = ("TAGGERFAULT Anna.", "\U0001f335 \U0001f3b9 Bob\nSmith met Ann.", "Zo\u00eb is in \u0141\u00f3d\u017a.")
+    source = runs.write_collection(tmp_path / "documents.jsonl", documents=30, extra=extra)
+    report = runs.run_job(runs.job(source, tmp_path / "out" / "news"))
+    assert (report.dead_letters, report.shards > 3) == (1, True)
+    monkeypatch.chdir(tmp_path)
+    filled = 0
+    for answer in answers():
+        assert list(answer.by_sql.columns) == list(answer.by_pandas.columns), answer.title
+        assert len(answer.by_sql) == len(answer.by_pandas), f"{answer.title}\n{answer.by_sql}\n{answer.by_pandas}"
+        rows = zip(answer.by_sql.values.tolist(), answer.by_pandas.values.tolist(), strict=True)
+        assert all(same(row, other) for row, other in rows), f"{answer.title}\n{answer.by_sql}\n{answer.by_pandas}"
+        filled += len(answer.by_sql) > 0
+    # The fakes know one entity type and no verb.
+    assert filled == QUESTIONS - 2

@@ -1,0 +1,238 @@
+"""Annotation with a model of the registry: settled before the work, never asked during it, told of it afterwards."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from concord_testing.checkout import CHECKOUT
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from concord.models.checkpoint import tagger_digest
+from concord.pipeline.annotate import Progress, RunReport
+from concord.pipeline.output.output_folder import RunFolder
+from concord.workflows.annotation import annotate as workflow
+from concord.workflows.cli.main import main
+from concord.workflows.registry import outbox as record
+from concord.workflows.registry.mlflow_client import tracking_uri
+from concord.workflows.registry.model_versions import resolve, set_alias
+from concord.workflows.registry.outbox import read_record
+
+pytestmark = pytest.mark.slow
+
+DOWN = "http://127.0.0.1:1"
+TEXTS = ("Ada King met Charles Babbage in London.", "Nothing happened.", "Zoë flew to Łódź.")
+
+
+@pytest.fixture
+def collection(store: Path, tiny_bundle: Path) -> Path:
+    """Give a collection, beside a registry whose model `tiny` has the live version 1."""
+    registered = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "live")
+    assert registered.exit_code == 0, registered.output
+    path = store / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return path
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def annotate(collection: Path, name: str = "out") -> Result:
+    shards = ("--set", "planning.shard_bytes=1")
+    return concord("annotate", collection, "-o", collection.parent / name, "-m", "models:/tiny@live", *shards)
+
+
+def annotation_runs() -> list[Run]:
+    client = MlflowClient(tracking_uri())
+    experiment = client.get_experiment_by_name("concord").experiment_id
+    return list(client.search_runs([experiment], filter_string="tags.`concord.kind` = 'annotation'"))
+
+
+@contextmanager
+def store_down() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", DOWN)
+        yield
+
+
+def test_a_run_is_logged_once_and_linked_to_the_version(collection: Path, tiny_bundle: Path) -> None:
+    for _ in range(2):
+        done = annotate(collection)
+        assert (done.exit_code, "Warning" in done.stderr) == (0, False), done.output
+    (run,) = annotation_runs()
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "out")
+    assert run.data.tags["concord.model"] == "models:/tiny/1"
+    assert run.data.tags["concord.digest"] == tagger_digest(tiny_bundle)
+    metrics = run.data.metrics
+    assert (metrics["read"], metrics["annotated"], metrics["dead_letters"], metrics["dead_letter_share"]) == (
+        3,
+        3,
+        0,
+        0,
+    )
+    assert metrics["counts.tokens"] == pq.read_table(collection.parent / "out" / "tokens").num_rows
+    assert metrics["words_per_second.run"] > 0
+    assert run.data.params["tagger.model"] == "models:/tiny@live"
+    kept = {item.path for item in MlflowClient(tracking_uri()).list_artifacts(run.info.run_id)}
+    assert kept == {"report.html", "config.resolved.yaml", "stats.json"}
+    assert concord("verify", collection.parent / "out").exit_code == 0
+
+
+def test_a_run_with_a_model_from_elsewhere_is_not_logged(collection: Path, tiny_bundle: Path) -> None:
+    with store_down():
+        done = concord("annotate", collection, "-o", collection.parent / "out", "-m", tiny_bundle)
+    assert (done.exit_code, "Warning" in done.stderr) == (0, False), done.output
+    assert not (collection.parent / "out" / "_run" / "tracking").exists()
+
+
+def test_a_run_that_wrote_to_s3_is_whole_and_not_logged(collection: Path, s3_url: str) -> None:
+    result = concord("annotate", collection, "-o", f"{s3_url}/out", "-m", "models:/tiny@live")
+    assert result.exit_code == 0, result.output
+    assert "Warning: the run is done and whole, but there is no record of it for MLflow" in result.stderr
+    assert annotation_runs() == []
+
+
+def test_a_store_that_is_down_before_the_run_ends_it_in_seconds(collection: Path) -> None:
+    assert annotate(collection).exit_code == 0
+    started = time.monotonic()
+    with store_down():
+        refused = annotate(collection, "other")
+    assert refused.exit_code == 75
+    assert time.monotonic() - started < 30
+    assert DOWN in refused.stderr
+    assert "the alias may have moved, so no bundle that was fetched before stands in" in refused.stderr
+    assert not (collection.parent / "other").exists()
+
+
+def test_a_store_that_is_down_during_the_run_is_not_missed(collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done_by: Callable[..., RunReport] = workflow.annotate
+
+    def annotate_without_store(*arguments: Any, **named: Any) -> RunReport:
+        with store_down():
+            return done_by(*arguments, **named)
+
+    monkeypatch.setattr(workflow, "annotate", annotate_without_store)
+    done = annotate(collection)
+    assert (done.exit_code, "Warning" in done.stderr) == (0, False), done.output
+    assert len(annotation_runs()) == 1
+
+
+def test_a_store_that_is_down_after_the_run_costs_one_warning(
+    collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done_by: Callable[..., RunReport] = workflow.annotate
+
+    def annotate_and_lose_the_store(*arguments: Any, **named: Any) -> RunReport:
+        report = done_by(*arguments, **named)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", DOWN)
+        return report
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workflow, "annotate", annotate_and_lose_the_store)
+        done = annotate(collection)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    output = collection.parent / "out"
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("3 read = 3 annotated")
+    warnings = [line for line in done.stderr.splitlines() if "Warning" in line]
+    assert len(warnings) == 1
+    assert f"'concord registry sync {output}/_run/tracking/0' sends them later" in warnings[0]
+    assert not read_record(output / "_run/tracking/0").sent
+    assert concord("verify", output).exit_code == 0
+    assert annotation_runs() == []
+    for count in (1, 0):
+        sent = json.loads(concord("registry", "sync", output, "--json").stdout)["sent"]
+        assert len(sent) == count
+    assert len(annotation_runs()) == 1
+
+
+def test_a_record_that_cannot_be_written_costs_a_warning(collection: Path) -> None:
+    outbox = collection.parent / "out" / "_run" / "tracking"
+    outbox.parent.mkdir(parents=True)
+    outbox.write_text("in the way")
+    done = annotate(collection)
+    assert done.exit_code == 0, done.output
+    assert "Warning: the run is done and whole, but there is no record of it for MLflow" in done.stderr
+
+
+def test_runs_that_the_store_missed_are_kept_until_it_has_them(
+    collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = collection.parent / "out" / "_run" / "tracking"
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "send_or_warn", lambda place: None)
+        assert annotate(collection).exit_code == 0
+        with collection.open("a") as lines:
+            lines.write('{"text": "Ada slept."}\n')
+        assert annotate(collection).exit_code == 0
+    assert sorted(place.name for place in outbox.iterdir()) == ["0", "1"]
+    assert len(json.loads(concord("registry", "sync", collection.parent, "--json").stdout)["sent"]) == 2
+    assert [run.data.metrics["read"] for run in annotation_runs()] == [4, 3]
+    with collection.open("a") as lines:
+        lines.write('{"text": "Charles sang."}\n')
+    assert annotate(collection).exit_code == 0
+    assert [place.name for place in outbox.iterdir()] == ["2"]
+    assert [run.data.metrics["changes.new"] for run in annotation_runs()] == [1, 1, 3]
+
+
+def test_a_promotion_in_mid_run_changes_nothing_until_the_next(
+    collection: Path, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = tmp_path / "better"
+    better.mkdir()
+    for path in tiny_bundle.iterdir():
+        content = path.read_bytes()
+        (better / path.name).write_bytes(content.replace(b'"trees": null', b'"trees":  null'))
+    assert tagger_digest(better) != tagger_digest(tiny_bundle)
+    assert concord("registry", "register", better, "--name", "tiny").exit_code == 0
+    done_by: Callable[..., RunReport] = workflow.annotate
+    told: list[Progress] = []
+
+    def annotate_while_promoting(*arguments: Any, **named: Any) -> RunReport:
+        def promote(progress: Progress) -> None:
+            told.append(progress)
+            if progress.shards_done == 1:
+                set_alias("tiny", "live", 2)
+
+        return done_by(*arguments, **{**named, "progress": promote})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workflow, "annotate", annotate_while_promoting)
+        assert annotate(collection).exit_code == 0
+    assert [progress.shards_done for progress in told] == [0, 1, 2, 3]
+    assert resolve("models:/tiny@live").version == 2
+    assert annotate(collection, "next").exit_code == 0
+    used = {name: RunFolder(collection.parent / name).plan().tagger for name in ("out", "next")}
+    assert {name: identity.version for name, identity in used.items()} == {"out": "1", "next": "2"}
+    for name, identity in used.items():
+        documents = pq.read_table(collection.parent / name / "documents")
+        assert documents["tagger"].to_pylist() == [f"tiny@{identity.digest}"] * 3
+    assert [run.data.tags["concord.model"] for run in annotation_runs()] == ["models:/tiny/2", "models:/tiny/1"]
+
+
+def test_a_worker_needs_no_store_and_no_mlflow(collection: Path) -> None:
+    assert annotate(collection).exit_code == 0
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from concord.pipeline.output.output_folder import RunFolder\n"
+        "from concord.pipeline.worker.shard_worker import build_worker\n"
+        "folder = RunFolder(Path(sys.argv[1]))\n"
+        "plan = folder.plan()\n"
+        "worker = build_worker(plan)\n"
+        "assert worker.tag(worker.parse(worker.read(plan.shards[0])))[0].predictions\n"
+        "assert 'mlflow' not in sys.modules\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "MLFLOW_TRACKING_URI": DOWN}
+    command = [sys.executable, "-c", code, str(collection.parent / "out")]
+    subprocess.run(command, env=environment, check=True)

@@ -1,0 +1,63 @@
+"""Shards that had to back off are told of wherever a run is."""
+
+from pathlib import Path
+
+import pytest
+from concord_testing import runs
+
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.worker.crash_log import CrashLog
+from concord.workflows.annotation import inspect
+from concord.workflows.annotation.summary import describe_run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AnnotateConfig:
+    """Give a job one of whose documents finds no memory."""
+    source = runs.write_collection(tmp_path / "in.jsonl", extra=("a GREEDY", "Anna ends it."))
+    return runs.job(source, tmp_path / "out", report=True)
+
+
+def told(report: RunReport, config: AnnotateConfig) -> str:
+    folder = RunFolder(report.output)
+    manifest = folder.manifest()
+    assert manifest is not None
+    return describe_run(report, config=config, plan=folder.plan(), manifest=manifest)
+
+
+def test_summary_status_and_report_name_a_shard_that_backed_off(config: AnnotateConfig) -> None:
+    report = runs.run_job(config)
+    (name,) = (shard.name for shard in RunFolder(report.output).plan().shards[-1:])
+
+    summary = told(report, config)
+    assert "1 shard had to back off, and may differ in bytes from an undisturbed run's" in summary
+    assert f"{name} one document at a time" in summary
+
+    answer = inspect.run(report.output)
+    assert answer.values["backed_off"] == {name: "alone"}
+    assert f"shard {name} was done one document at a time" in answer.text
+
+    assert report.report is not None
+    assert f"<code>{name}</code> one document at a time." in report.report.read_text(encoding="utf-8")
+
+
+def test_an_undisturbed_run_says_nothing_of_it(config: AnnotateConfig) -> None:
+    runs.write_collection(Path(config.input))
+    report = runs.run_job(config)
+    assert "back off" not in told(report, config)
+    assert inspect.run(report.output).values["backed_off"] == {}
+    assert report.report is not None
+    assert "back off" not in report.report.read_text(encoding="utf-8")
+
+
+def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> None:
+    output = runs.run_job(config).output
+    plan = RunFolder(output).plan()
+    CrashLog(plan).charge(plan.shards[0], "worker_died", None)
+    answer = inspect.run(output)
+    assert answer.values["trials"]["00000"]["deaths"] == 1
+    assert "shard 00000: workers that died: 1 at the whole" in answer.text

@@ -1,0 +1,90 @@
+"""The embedded taggers, on the sample collection and in their folders."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from concord_testing.checkout import CHECKOUT
+
+from concord.models.calibration import Calibration
+from concord.models.checkpoint import CALIBRATION_NAME, load_tagger
+from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.workflows.cli.main import main
+from concord.workflows.registry.resolve_tagger import EMBEDDED, embedded_names
+from concord.workflows.training.provenance import read_provenance
+
+EXAMPLES = CHECKOUT / "examples"
+NEWS = EXAMPLES / "news" / "news.jsonl"
+
+needs_encoder = pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
+
+
+def annotate_news(output: Path, model: str) -> dict[str, object]:
+    result = CliRunner().invoke(main, ["annotate", str(NEWS), "-o", str(output), "--model", model, "--json"])
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert isinstance(values, dict)
+    return values
+
+
+def texts_by_id() -> dict[str, str]:
+    texts = {}
+    for line in NEWS.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        texts[record["id"]] = record["text"]
+    return texts
+
+
+@pytest.mark.slow
+@pytest.mark.encoder
+@needs_encoder
+def test_entities_en_annotates_the_sample_collection(tmp_path: Path) -> None:
+    values = annotate_news(tmp_path / "out", "entities_en")
+    assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
+    assert CliRunner().invoke(main, ["verify", str(tmp_path / "out")]).exit_code == 0
+    entities = pq.read_table(tmp_path / "out" / "entities").to_pylist()
+    texts = texts_by_id()
+    assert all(texts[row["doc_id"]][row["start_char"] : row["end_char"]] == row["text"] for row in entities)
+    found = {(row["text"], row["label"]) for row in entities}
+    assert {("Paris", "LOC"), ("Washington", "LOC"), ("Baxter", "PER")} <= found
+    tokens = pq.read_table(tmp_path / "out" / "tokens").to_pylist()
+    threshold = load_tagger(EMBEDDED / "entities_en").threshold
+    assert threshold is not None
+    assert any(row["refined"] for row in tokens)
+    assert any(row["ner"] != row["draft_ner"] for row in tokens)
+    # Words beside an uncertain one change only where a span that was malformed falls away or comes into being.
+    assert all(row["refined"] == (row["uncertainty"] > threshold) for row in tokens)
+
+
+@pytest.mark.slow
+def test_entities_en_small_annotates_the_sample_collection_without_an_encoder(tmp_path: Path) -> None:
+    values = annotate_news(tmp_path / "out", "entities_en_small")
+    assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
+    tokens = pq.read_table(tmp_path / "out" / "tokens", columns=["ner", "draft_ner", "refined"]).to_pylist()
+    assert not any(row["refined"] or row["ner"] != row["draft_ner"] for row in tokens)
+
+
+@pytest.mark.parametrize("name", embedded_names())
+def test_embedded_taggers_are_calibrated_on_documents_that_they_have_not_seen(name: str) -> None:
+    calibration = Calibration.from_mapping(json.loads((EMBEDDED / name / CALIBRATION_NAME).read_bytes()))
+    provenance = read_provenance(EMBEDDED / name)
+    assert provenance is not None
+    parts = {part.role: set(part.documents) for part in provenance.parts}
+    assert set(parts) == {"train", "dev", "calibration"}
+    assert not parts["calibration"] & (parts["train"] | parts["dev"])
+    errors = calibration.fitted["cross_validated"]["tokens"]
+    assert errors["after"]["ece"] < errors["before"]["ece"]
+
+
+def test_embedded_taggers_come_with_card_and_licence_and_stay_small() -> None:
+    assert set(embedded_names()) == {"entities_en", "entities_en_small"}
+    for name in embedded_names():
+        assert "Licence" in (EMBEDDED / name / "README.md").read_text(encoding="utf-8")
+        assert "Attribution-ShareAlike 4.0" in (EMBEDDED / name / "LICENSE.txt").read_text(encoding="utf-8")
+    total = sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file())
+    assert total < 40 * 1024**2

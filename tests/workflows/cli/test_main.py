@@ -1,0 +1,364 @@
+"""The command line: answers on stdout, messages on stderr, exit codes, and help that comes at once."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from concord_testing.checkout import CHECKOUT
+from safetensors import SafetensorError
+
+from concord.models.config import ConfigError
+from concord.pipeline.errors import StoreError
+from concord.workflows.cli.main import main
+from concord.workflows.console import Answer, counted, explained_errors, give, table
+
+VERBS = (
+    "annotate",
+    "prepare",
+    "parse",
+    "train",
+    "evaluate",
+    "compare",
+    "calibrate",
+    "figures",
+    "promote",
+    "rollback",
+    "submit",
+    "status",
+    "verify",
+    "diff",
+    "report",
+    "export",
+    "review",
+    "schema",
+    "doctor",
+)
+
+GROUPS = {"registry": ("list", "show", "history", "register", "sync"), "errors": ("list", "retry")}
+
+RECORDS = [
+    {"id": "a", "text": "Ada King met Charles Babbage in London. King wrote a program."},
+    {"id": "b", "text": "Nothing happened."},
+    {"id": "c", "text": "Lincoln is a city. Lincoln was also a president."},
+]
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("collection") / "documents.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS) + "{broken\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(collection: Path, tiny_bundle: Path) -> tuple[Path, Result]:
+    """Give the output of a finished run, and what the command said."""
+    output = collection.parent / "out"
+    result = concord("annotate", collection, "-o", output, "-m", tiny_bundle, "--set", "max_dead_letters=0.5")
+    return output, result
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, json\n"
+        "from click.testing import CliRunner\n"
+        "from concord.workflows.cli.main import main\n"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
+        "print(json.dumps(sorted(sys.modules)))\n"
+    )
+    loaded = json.loads(subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True).stdout)
+    heavy = {"torch", "ray", "mlflow", "stanza", "pyarrow", "numpy", "pydantic", "transformers", "yaml", "pandas"}
+    assert heavy & set(loaded) == set()
+
+
+def test_help_comes_at_once() -> None:
+    def seconds() -> float:
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "concord", "--help"], cwd=CHECKOUT, check=True, capture_output=True)
+        after = os.times()
+        # Of the processor and not of the clock: other work on the machine is not our slowness.
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_an_example_and_json(verb: str) -> None:
+    result = concord(verb, "--help")
+    assert result.exit_code == 0
+    assert f"concord {verb}" in result.stdout.split("Example:")[1]
+    assert "--json" in result.stdout
+
+
+@pytest.mark.parametrize(("group", "verb"), [(group, verb) for group, verbs in GROUPS.items() for verb in verbs])
+def test_every_verb_of_a_group_has_an_example_and_json(group: str, verb: str) -> None:
+    result = concord(group, verb, "--help")
+    assert result.exit_code == 0
+    assert f"concord {group} {verb}" in result.stdout.split("Example:")[1]
+    assert "--json" in result.stdout
+
+
+def test_the_verbs_are_these() -> None:
+    assert tuple(name for name in main.commands if name not in GROUPS) == VERBS
+
+
+@pytest.mark.slow
+def test_annotate_tells_the_equation_and_where_to_look(finished: tuple[Path, Result], collection: Path) -> None:
+    output, result = finished
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("4 read = 3 annotated + 0 unchanged + 1 dead letter\n")
+    for text in ("read: ", f"{collection}", "entities in 3 documents", f"concord verify {output}", "report.html"):
+        assert text in result.stdout
+    assert pq.read_table(output / "documents").column("doc_id").to_pylist() == ["a", "b", "c"]
+
+
+def test_a_finished_run_has_nothing_left_to_do(finished: tuple[Path, Result], collection: Path) -> None:
+    output, _ = finished
+    job = collection.parent / "job.yaml"
+    model = json.loads((output / "_run/plans/0.json").read_bytes())["config"]["tagger"]["model"]
+    job.write_text(f"input: {collection}\noutput: {output}\ntagger: {{model: {model}}}\nmax_dead_letters: 0.5\n")
+    again = concord("annotate", job, "--json")
+    assert again.exit_code == 0, again.output
+    values = json.loads(again.stdout)
+    assert (values["read"], values["annotated"], values["dead_letters"]) == (4, 3, 1)
+    assert values["done_before"] == values["shards"] == 1
+    assert values["words"] == 0
+    assert values["counts"]["documents"] == 3
+    assert "nothing was left to do" in concord("annotate", job).stdout
+
+
+def test_too_many_dead_letters_end_with_3(finished: tuple[Path, Result], collection: Path, tiny_bundle: Path) -> None:
+    output, _ = finished
+    result = concord("annotate", collection, "-o", output, "-m", tiny_bundle)
+    assert result.exit_code == 3
+    assert "more than allowed: 10.0% of 4 (max_dead_letters)" in result.stdout
+
+
+def test_a_dry_run_writes_nothing(collection: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    arguments = ("annotate", collection, "-o", output, "-m", tiny_bundle, "--limit", 2, "--dry-run")
+    result = concord(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "2 new" in result.stdout
+    assert "nothing has been timed here yet" in result.stdout
+    values = json.loads(concord(*arguments, "--json").stdout)
+    assert values["dry_run"]
+    assert (values["read"], values["shards"], values["done_before"]) == (2, 1, 0)
+    assert values["tagger"]["name"] == "bilstm_crf"
+    assert not output.exists()
+
+
+def test_an_output_of_another_input_is_refused(
+    finished: tuple[Path, Result], collection: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    output, _ = finished
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(collection.read_bytes())
+    result = concord("annotate", other, "-o", output, "-m", tiny_bundle)
+    assert result.exit_code == 2
+    assert f"holds the annotation of {collection}" in result.stderr
+
+
+def test_a_dry_run_says_what_is_done_again_and_why(
+    finished: tuple[Path, Result], collection: Path, tiny_bundle: Path
+) -> None:
+    output, _ = finished
+    settings = ("--set", "tagger.batch_words=7", "--dry-run")
+    result = concord("annotate", collection, "-o", output, "-m", tiny_bundle, *settings)
+    assert "because tagger.batch_words: was 4096, is now 7" in result.stdout
+    values = json.loads(concord("annotate", collection, "-o", output, "-m", tiny_bundle, *settings, "--json").stdout)
+    assert values["changes"]["again"] == values["changes"]["parsed"] > 0
+    assert values["expected_seconds"] > 0
+
+
+def test_status_of_a_finished_run(finished: tuple[Path, Result]) -> None:
+    output, _ = finished
+    assert "1 of 1 committed" in concord("status", output).stdout
+    values = json.loads(concord("status", output, "--json").stdout)
+    assert values["finished"]
+    assert (values["read"], values["read_done"], values["shards_done"]) == (4, 4, 1)
+
+
+def test_verify_finds_what_was_changed(finished: tuple[Path, Result], tmp_path: Path) -> None:
+    output, _ = finished
+    result = concord("verify", output)
+    assert (result.exit_code, "as the manifest says" in result.stdout) == (0, True), result.output
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
+    (copy / "tokens" / "part-stray.parquet").write_bytes(b"")
+    result = concord("verify", copy, "--json")
+    assert result.exit_code == 1
+    findings = json.loads(result.stdout)["findings"]
+    assert [finding["place"] for finding in findings] == ["tokens/part-stray.parquet"]
+    assert "1 finding in" in concord("verify", copy, "--shallow").stdout
+
+
+def test_an_unfinished_run_is_told_apart(finished: tuple[Path, Result], tmp_path: Path) -> None:
+    output, _ = finished
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
+    (copy / "_run" / "manifest.json").unlink()
+    assert "not finished; the same annotate command goes on with it" in concord("status", copy).stdout
+    assert not json.loads(concord("status", copy, "--json").stdout)["finished"]
+    assert concord("verify", copy).exit_code == 1
+    refused = concord("report", copy)
+    assert (refused.exit_code, "is not finished" in refused.stderr) == (2, True)
+
+
+def test_report_is_made_anew(finished: tuple[Path, Result]) -> None:
+    output, _ = finished
+    path = output / "_run" / "report.html"
+    path.unlink()
+    assert concord("report", output).stdout.strip() == str(path)
+    assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("verb", ["status", "verify", "report"])
+def test_a_folder_without_a_run_is_a_usage_error(verb: str, tmp_path: Path) -> None:
+    result = concord(verb, tmp_path)
+    assert result.exit_code == 2
+    assert str(tmp_path) in result.stderr
+    assert concord(verb, tmp_path / "none").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x.jsonl"], "Missing option '--output'"),
+        (["x.jsonl", "-o", "out", "--set", "reader.formt=text"], "did you mean 'format'?"),
+        (["x.jsonl", "-o", "out", "-m", "models:/nothing"], "expected models:/NAME@ALIAS"),
+        (["x.jsonl", "-o", "out", "-m", "no_such_tagger"], "an embedded tagger or models:/NAME@ALIAS"),
+        (["none.yaml"], "none.yaml: expected a readable YAML file"),
+        (["x.jsonl", "-o", "out", "--executor", "spark"], "'spark' is not one of"),
+        (["x.jsonl", "-o", "out", "--limit", "0"], "0 is not in the range"),
+    ],
+)
+def test_a_wrong_annotate_command_says_what_to_do(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = concord("annotate", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_input_that_is_not_there_is_explained(tiny_bundle: Path, tmp_path: Path) -> None:
+    result = concord("annotate", tmp_path / "none.jsonl", "-o", tmp_path / "out", "-m", tiny_bundle)
+    assert result.exit_code == 2
+    assert "none.jsonl" in result.stderr
+
+
+def test_an_error_is_one_json_object_too(tmp_path: Path) -> None:
+    result = concord("status", tmp_path, "--json")
+    values = json.loads(result.stdout)
+    assert values["exit_code"] == result.exit_code == 2
+    assert values["error"] in result.stderr
+
+
+def test_schema_describes_every_column() -> None:
+    text = concord("schema", "tokens").stdout
+    assert "uncertainty" in text
+    assert "entity_id" not in text
+    values = json.loads(concord("schema", "--json").stdout)
+    assert set(values["tables"]) == {"documents", "sentences", "tokens", "entities", "errors"}
+    assert all(field["description"] for fields in values["tables"].values() for field in fields)
+    wrong = concord("schema", "token")
+    assert (wrong.exit_code, "expected one of documents" in wrong.stderr) == (2, True)
+
+
+def test_doctor_gives_a_line_for_each_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:./mlruns")
+    result = concord("doctor", "--output", tmp_path / "out", "--json")
+    checks = {check["subject"]: check for check in json.loads(result.stdout)["checks"]}
+    assert {"python", "torch", "ray", "parser", "transformers", "encoder", "tagger", "output", "MLflow"} <= set(checks)
+    assert checks["output"]["state"] in {"ok", "warn"}
+    assert checks["MLflow"]["state"] == "fail"
+    assert "sqlite" in checks["MLflow"]["advice"]
+    assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
+    assert result.exit_code == 1
+    assert "-> " in concord("doctor", "--output", tmp_path).stdout
+
+
+def leave(work: Callable[[], None], *, as_json: bool = False) -> Result:
+    @click.command()
+    def command() -> None:
+        with explained_errors(as_json=as_json):
+            work()
+        give(Answer(values={}, text=""), as_json=as_json)
+
+    return CliRunner().invoke(command)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("why"), 2),
+        (StoreError("why"), 75),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 75),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), 75),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "out"), 2),
+        (NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), "out"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_that_can_be_explained_have_codes(error: BaseException, code: int) -> None:
+    result = leave(raising(error))
+    assert result.exit_code == code
+    assert result.stderr.startswith("Error: ")
+    assert json.loads(leave(raising(error), as_json=True).stdout)["exit_code"] == code
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("why"), FileNotFoundError(errno.ENOENT, "why", "a"), OSError("why")]
+)
+def test_a_fault_of_ours_keeps_its_trace(error: Exception) -> None:
+    result = leave(raising(error))
+    assert result.exit_code == 1
+    assert result.exception is error
+
+
+@pytest.mark.parametrize("verb", ["prepare", "parse", "figures", "train"])
+def test_an_output_that_cannot_be_written_is_named(
+    verb: str, tmp_path: Path, tiny_bundle: Path, train_file: Path
+) -> None:
+    gold = CHECKOUT / "examples/train/dev.conllu"
+    (tmp_path / "file").touch()
+    output = tmp_path / "file/below.conllu"
+    arguments = {"figures": [tiny_bundle, "--data", gold], "train": [train_file, "--no-tracking"]}
+    result = concord(verb, *arguments.get(verb, [gold]), "--output", output)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path / 'file'}")
+
+
+def test_tables_are_laid_out() -> None:
+    text = table([("a", 1, "x"), ("bc", 1200, "y")], header=("name", "count", "note"))
+    assert text.splitlines() == ["name  count  note", "a         1  x", "bc    1,200  y"]
+    assert table([]) == ""
+
+
+def test_what_the_input_holds_steers_no_terminal() -> None:
+    assert table([("\x1b[31mred\n", "\ud800é")]) == r"\x1b[31mred\n  \ud800é"
+    assert table([(None, True, 0.5)]) == "-  yes  0.50"
+    assert (counted(1, "shard"), counted(1200, "shard")) == ("1 shard", "1,200 shards")

@@ -1,0 +1,137 @@
+"""The gate of a promotion: every condition says whether it holds, and by how much it does not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from concord_testing.checkout import CHECKOUT
+
+from concord.models.checkpoint import load_tagger
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.significance import Difference
+from concord.workflows.comparison.paired_tests import Line
+from concord.workflows.comparison.slices import parse_slice
+from concord.workflows.jobs import GateConfig, read_gate, read_yaml
+from concord.workflows.promotion import gate
+from concord.workflows.promotion.gate import (
+    comparison_conditions,
+    describe_conditions,
+    digest_condition,
+    first_condition,
+    provenance_condition,
+    speed_ratio,
+    throughput_condition,
+)
+from concord.workflows.training.corpora import read_corpora
+from concord.workflows.training.provenance import Overlap
+
+GATE = GateConfig(data=["gold.conll"], alpha=0.05, minimum_gain=0.5, slice_tolerance=2.0, throughput_ratio=0.8)
+WHOLE = Line(
+    kind="all",
+    name="all",
+    first=80,
+    second=81.2,
+    difference=Difference(mean=1.2, low=0.4, high=2.0),
+    p=0.003,
+    corrected=0.003,
+    detectable=0.9,
+    differing=50,
+    verdict="better",
+)
+
+
+def part(name: str, *, low: float) -> Line:
+    return replace(WHOLE, kind="slice", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
+
+
+def test_the_gate_of_the_house_writes_every_key_out() -> None:
+    path = CHECKOUT / "conf/promote.yaml"
+    config = read_gate(path)
+    assert set(read_yaml(path)) == set(GateConfig.model_fields)
+    own = {"data", "slices"}
+    assert config.model_dump(exclude=own) == GateConfig(data=[]).model_dump(exclude=own)
+    assert all(Path(corpus).is_absolute() for corpus in config.data)
+    assert [parse_slice(f"{name}={text}").name for name, text in config.slices.items()] == list(config.slices)
+
+
+def test_a_gate_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text("data: [a.conll]\nslice_tolerence: 1.0\n")
+    with pytest.raises(ConfigError, match="did you mean 'slice_tolerance'"):
+        read_gate(path)
+
+
+def test_a_better_candidate_passes() -> None:
+    lines = [WHOLE, replace(WHOLE, kind="type", name="PER", difference=Difference(mean=-9, low=-12, high=-6))]
+    conditions = [*comparison_conditions(GATE, [*lines, part("long", low=-1.9)]), throughput_condition(GATE, 0.8)]
+    assert [(condition.name, condition.holds) for condition in conditions] == [
+        ("p", True),
+        ("gain", True),
+        ("slice long", True),
+        ("throughput", True),
+    ]
+    assert all(condition.short_by == 0 for condition in conditions)
+
+
+def test_every_condition_that_fails_says_by_how_much() -> None:
+    worse = replace(WHOLE, difference=Difference(mean=-0.25, low=-1.0, high=0.5), p=0.3)
+    conditions = [
+        *comparison_conditions(GATE, [worse, part("long", low=-2.5), part("short", low=-1.0)]),
+        throughput_condition(GATE, 0.6),
+        first_condition(GATE, 41.5),
+    ]
+    failed = {condition.name: condition.short_by for condition in conditions if not condition.holds}
+    assert failed == pytest.approx({"p": 0.25, "gain": 0.75, "slice long": 0.5, "throughput": 0.2, "min_f1": 8.5})
+    text = describe_conditions(conditions)
+    assert text.count(" NO ") == 5
+    assert "8.5" in text.splitlines()[-1]
+
+
+def test_a_gain_of_nothing_is_none_even_where_the_gate_asks_for_none() -> None:
+    nothing = replace(WHOLE, difference=Difference(mean=0.0, low=-1.0, high=1.0))
+    gain = comparison_conditions(GATE.model_copy(update={"minimum_gain": 0.0}), [nothing])[1]
+    assert (gain.holds, gain.wanted) == (False, "above 0")
+
+
+def test_a_p_of_just_alpha_does_not_hold() -> None:
+    assert not comparison_conditions(GATE, [replace(WHOLE, p=0.05)])[0].holds
+
+
+def test_documents_that_were_seen_fail() -> None:
+    clean = Overlap(compared=40, short=2, seen={})
+    assert provenance_condition(GATE, clean).holds
+    seen = provenance_condition(GATE, Overlap(compared=40, short=2, seen={"train": 3, "dev": 1}))
+    assert (seen.holds, seen.short_by) == (False, 3)
+    assert "3 in what it was trained on" in seen.found
+
+
+def test_an_unknown_past_passes_only_where_the_gate_allows_it() -> None:
+    assert not provenance_condition(GATE, None).holds
+    assert provenance_condition(GATE.model_copy(update={"unknown_provenance": "allow"}), None).holds
+
+
+def test_files_that_were_changed_fail() -> None:
+    assert digest_condition("a" * 64).holds
+    assert not digest_condition("a" * 64, fault="the files are not what was registered").holds
+
+
+def test_speeds_are_taken_by_turns(tiny_bundle: Path) -> None:
+    tagger = load_tagger(tiny_bundle)
+    documents = read_corpora([str(CHECKOUT / "examples/train/dev.conllu")], labels={})
+    found = speed_ratio(tagger, tagger, documents, turns=4)
+    assert len(found["seconds"]) == 4
+    ratios = sorted(turn["champion"] / turn["candidate"] for turn in found["seconds"])
+    assert ratios[1] <= found["ratio"] <= ratios[2]
+
+
+def test_no_more_documents_are_timed_than_needed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger = load_tagger(tiny_bundle)
+    asked: list[int] = []
+    monkeypatch.setattr(tagger, "predict_documents", lambda documents: asked.append(len(documents)))
+    document = [Sentence(words=("Ada", "slept", "."))]
+    for words, expected in ((1, 1), (3, 1), (4, 2), (100, 5)):
+        monkeypatch.setattr(gate, "TIMED_WORDS", words)
+        speed_ratio(tagger, tagger, [document] * 5, turns=1)
+        assert set(asked) == {expected}
+        asked.clear()

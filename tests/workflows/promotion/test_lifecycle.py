@@ -1,0 +1,23 @@
+"""The tour of docs/lifecycle.md: every command runs, ends with the code it should, and says what the page says."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from concord_testing.pages import ROOT, run_steps, steps_of
+
+PAGE = ROOT / "docs" / "lifecycle.md"
+PORT = "5601"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_the_tour_goes_as_the_page_says(tmp_path: Path) -> None:
+    steps = list(steps_of(PAGE.read_text(encoding="utf-8").replace(PORT, str(free_port()))))
+    assert len(steps) > 15
+    run_steps(steps, tmp_path)

@@ -1,0 +1,245 @@
+"""Records of runs: on disk first, sent whole, sent once however often, and later where the store was down."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from mlflow import MlflowClient
+
+from concord.models.checkpoint import tagger_digest
+from concord.models.config import ConfigError
+from concord.pipeline.errors import InputError
+from concord.workflows.cli.main import main
+from concord.workflows.environment import process_name
+from concord.workflows.registry import mlflow_client as tracking
+from concord.workflows.registry import model_versions as registry
+from concord.workflows.registry import outbox as record
+from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
+from concord.workflows.registry.model_versions import versions
+from concord.workflows.registry.outbox import (
+    RECORD_NAME,
+    Registration,
+    begin,
+    dataset,
+    find_records,
+    read_record,
+    send,
+    write_record,
+)
+
+pytestmark = pytest.mark.slow
+
+DOWN = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def folder(store: Path, tiny_bundle: Path) -> Path:
+    """Give the folder of a run with a file, a table and a bundle."""
+    path = store / "runs" / "mine"
+    (path / "evaluation").mkdir(parents=True)
+    (path / "result.json").write_text("{}")
+    (path / "evaluation" / "dev.csv").write_text("a,b\n")
+    (path / "bundle").symlink_to(tiny_bundle)
+    return path
+
+
+def work(folder: Path, *, status: tracking.RunStatus | None = "FINISHED") -> registry.ModelVersion | None:
+    run = begin(
+        folder,
+        experiment="told",
+        name="mine",
+        parameters={"a": 1},
+        tags={"who": "me"},
+        datasets=[dataset(str(folder / "result.json"), "training")],
+    )
+    for epoch in (1, 2):
+        run.log_metrics({"loss": 1.0 / epoch}, step=epoch)
+    if status is None:
+        return None
+    files, registration = (
+        ["result.json", "evaluation/dev.csv"],
+        Registration(bundle="bundle", name="told", alias="late"),
+    )
+    return run.end(status, files=files, registration=registration)
+
+
+def check_whole(folder: Path) -> None:
+    """Check that the store has the run of the folder, once and whole."""
+    client = MlflowClient(tracking_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("told").experiment_id])
+    assert (run.info.status, run.data.params, run.data.tags["who"]) == ("FINISHED", {"a": "1"}, "me")
+    assert [metric.value for metric in client.get_metric_history(run.info.run_id, "loss")] == [1.0, 0.5]
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"result.json", "evaluation", "model"}
+    assert [item.path for item in client.list_artifacts(run.info.run_id, "evaluation")] == ["evaluation/dev.csv"]
+    assert len(run.inputs.dataset_inputs) == 1
+    assert [(version.version, version.aliases, version.run_id) for version in versions("told")] == [
+        (1, ("late",), run.info.run_id)
+    ]
+    kept = read_record(folder)
+    assert (kept.sent, kept.status) == (True, "FINISHED")
+    assert (run.info.start_time, run.info.end_time) == (kept.started_ms, kept.ended_ms)
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_run_is_told_whole_and_once(folder: Path) -> None:
+    version = work(folder)
+    assert version is not None
+    assert version.reference == "models:/told/1"
+    check_whole(folder)
+    send(folder)
+    check_whole(folder)
+
+
+def test_a_run_is_told_to_a_server_and_its_version_comes_back(
+    folder: Path, tiny_bundle: Path, mlflow_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
+    version = work(folder)
+    send(folder)
+    check_whole(folder)
+    assert version is not None
+    assert registry.resolve("models:/told@late") == replace(version, aliases=("late",))
+    assert tagger_digest(registry.fetch(version)) == tagger_digest(tiny_bundle)
+    listed = {
+        model["name"]: model["aliases"] for model in json.loads(concord("registry", "list", "--json").stdout)["models"]
+    }
+    assert listed["told"] == {"late": 1}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *[(tracking, "_log_parameters"), (tracking, "_log_datasets"), (Run, "log_metrics"), (Run, "log_file")],
+        *[(registry, "create_model"), (registry, "_register"), (registry, "set_alias"), (Run, "close")],
+    ],
+    ids=lambda step: step[1],
+)
+def test_a_sending_that_was_killed_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
+) -> None:
+    begin(folder, experiment="told", name="mine", parameters={"a": 1}, tags={"who": "me"})
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "send_or_warn", lambda folder: None)
+        work(folder)
+    owner, name = step
+    done: Callable[..., Any] = getattr(owner, name)
+
+    def killed(*arguments: Any, **named: Any) -> None:
+        done(*arguments, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            send(folder)
+    assert not read_record(folder).sent
+    assert concord("registry", "sync", folder).exit_code == 0
+    check_whole(folder)
+
+
+def test_what_a_store_missed_is_sent_later_and_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    def fail(*_: object, **__: object) -> None:
+        raise TrackingError("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log_metrics", fail)
+        assert work(folder) is None
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", DOWN)
+        down = concord("registry", "sync", "--json")
+        assert (down.exit_code, DOWN in json.loads(down.stdout)["error"]) == (75, True)
+    first = concord("registry", "sync", "--json")
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.stdout)["sent"] == [{"folder": "runs/mine", "registered": "models:/told/1"}]
+    check_whole(folder)
+    again = concord("registry", "sync", folder.parent, folder)
+    assert again.stdout == f"1 record in {folder.parent}, {folder}: 0 sent, 0 at work, 0 failed\n"
+
+
+def test_a_broken_record_stops_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "send_or_warn", lambda folder: None)
+    work(folder)
+    for name, content in (("a", "{"), ("b", '{"kye": 1}')):
+        (folder.parent / name).mkdir()
+        (folder.parent / name / RECORD_NAME).write_text(content)
+    sound = read_record(folder).model_copy(update={"files": [], "registration": None})
+    for name, changes in (("c", {"files": ["gone.txt"]}), ("d", {"parameters": {"bad\nname": "1"}})):
+        (folder.parent / name).mkdir()
+        write_record(folder.parent / name, sound.model_copy(update={**changes, "key": name}))
+    synced = concord("registry", "sync", "--json")
+    values = json.loads(synced.stdout)
+    assert (synced.exit_code, [item["folder"] for item in values["failed"]]) == (1, [f"runs/{name}" for name in "abcd"])
+    assert [item["folder"] for item in values["sent"]] == ["runs/mine"]
+
+
+def test_a_record_goes_to_another_store_whole(
+    folder: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(folder)
+    other = folder.parents[1] / "other" / "mlflow.db"
+    other.parent.mkdir()
+    other.write_bytes(store_template.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
+    write_record(folder, read_record(folder).model_copy(update={"sent": False}))
+    assert concord("registry", "sync").exit_code == 0
+    check_whole(folder)
+
+
+def test_a_run_at_work_is_left_alone_and_that_of_a_dead_process_closed(folder: Path) -> None:
+    work(folder, status=None)
+    answer = concord("registry", "sync", "--json")
+    assert json.loads(answer.stdout)["at_work"] == [{"folder": "runs/mine"}]
+    dead = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    gone = read_record(folder).model_copy(update={"process": process_name(dead.pid)})
+    dead.kill()
+    dead.wait()
+    write_record(folder, gone)
+    assert json.loads(concord("registry", "sync", "--json").stdout)["sent"] == [
+        {"folder": "runs/mine", "registered": None}
+    ]
+    client = MlflowClient(tracking_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("told").experiment_id])
+    assert run.info.status == "KILLED"
+
+
+def test_an_epoch_that_is_done_again_stands_once(folder: Path) -> None:
+    run = begin(folder, experiment="told", name="mine", parameters={}, tags={})
+    for loss in (2.0, 1.0):
+        run.log_metrics({"loss": loss}, step=1)
+    run.log_metrics({"best_dev_f1": 50.0}, step=1)
+    assert [metrics.values for metrics in read_record(folder).metrics] == [{"loss": 1.0}, {"best_dev_f1": 50.0}]
+
+
+def test_a_loss_that_is_no_number_is_kept(folder: Path) -> None:
+    begin(folder, experiment="told", name="mine", parameters={}, tags={}).log_metrics({"loss": float("nan")}, step=1)
+    (metrics,) = read_record(folder).metrics
+    assert metrics.values["loss"] != metrics.values["loss"]
+
+
+def test_records_are_found_in_trainings_collections_and_folders_of_them(tmp_path: Path) -> None:
+    for place in ("runs/a", "out/news/_run/tracking/0", "out/old/_run/tracking/0", "out/old/_run/tracking/1"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / RECORD_NAME).touch()
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    news, old = out / "news/_run/tracking", out / "old/_run/tracking"
+    assert find_records([runs, out]) == [runs / "a", news / "0", old / "0", old / "1"]
+    assert find_records([runs / "a", out / "news", tmp_path / "none", news / "0"]) == [runs / "a", news / "0"]
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tracking\.json: expected the record of a run"):
+        read_record(tmp_path)
+    (tmp_path / RECORD_NAME).write_text('{"kye": 1}')
+    with pytest.raises(ConfigError, match=r"tracking\.json: kye: unknown key"):
+        read_record(tmp_path)

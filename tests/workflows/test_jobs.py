@@ -1,0 +1,175 @@
+"""Job files: every file in conf/ loads, overrides are strict, paths become absolute."""
+
+from pathlib import Path
+
+import pytest
+from concord_testing.checkout import CHECKOUT
+
+from concord.models.config import ConfigError
+from concord.models.registry import tagger_class
+from concord.models.training.fit import FitConfig
+from concord.pipeline.config import AnnotateConfig
+from concord.workflows.jobs import flatten, names_model, read_annotate_job, read_train_config, read_train_job, read_yaml
+
+CONF = CHECKOUT / "conf"
+
+TRAIN = """\
+tagger: bilstm_crf
+data:
+  train: [a.conllu, b.conll.zst]
+  dev: c.conllu
+  labels: {GPE: LOC, MISC: null}
+profiles:
+  small:
+    model: {hidden: 32}
+    fit: {epochs: 3, rate: 1e-3}
+  paper:
+    model: {hidden: 400}
+"""
+
+
+@pytest.fixture
+def train_file(tmp_path: Path) -> Path:
+    path = tmp_path / "train.yaml"
+    path.write_text(TRAIN)
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("annotate/*.yaml")), ids=lambda path: path.name)
+def test_every_annotate_file_loads(path: Path) -> None:
+    assert Path(read_annotate_job(path).input).is_absolute()
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("train/*.yaml")), ids=lambda path: path.name)
+def test_every_train_file_loads_in_every_profile(path: Path) -> None:
+    for profile in read_train_config(path).profiles:
+        job = read_train_job(path, profile=profile)
+        assert job.profile == profile
+        assert tagger_class(job.tagger).config_class.from_mapping(job.model)
+        assert FitConfig.from_mapping(job.fit).epochs >= 1
+
+
+def test_the_nightly_job_writes_every_key_out() -> None:
+    job = read_yaml(CONF / "annotate/nightly.yaml")
+    complete = AnnotateConfig(input="", output="").model_dump()
+    del complete["tagger"]["model"]
+    assert {key: set(value) if isinstance(value, dict) else None for key, value in job.items()} == {
+        key: set(value) if isinstance(value, dict) else None for key, value in complete.items()
+    }
+    config = read_annotate_job(CONF / "annotate/nightly.yaml")
+    assert config.model_dump(exclude={"input", "output"}) == AnnotateConfig(input="", output="").model_dump(
+        exclude={"input", "output"}
+    )
+    assert not names_model(config)
+
+
+def test_a_train_job_is_one_profile_with_overrides(
+    train_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = read_train_job(train_file, overrides=["fit.epochs=1", "model.size.words=7", "register_as=mine"])
+    assert job.fit == {"epochs": 1, "rate": 0.001}
+    assert job.model == {"hidden": 32, "size": {"words": 7}}
+    assert job.register_as == "mine"
+    assert job.data.train == [str(tmp_path / "a.conllu"), str(tmp_path / "b.conll.zst")]
+    assert job.data.test is None
+    assert job.data.labels == {"GPE": "LOC", "MISC": None}
+
+
+def test_the_digest_of_a_train_job_goes_by_what_decides_the_weights(train_file: Path) -> None:
+    job = read_train_job(train_file)
+    assert job.digest == read_train_job(train_file, overrides=["register_as=mine"]).digest
+    assert job.digest != read_train_job(train_file, overrides=["fit.epochs=4"]).digest
+
+
+def test_an_unknown_profile_names_the_known_ones(train_file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\(paper, small\), got 'big'"):
+        read_train_job(train_file, profile="big")
+
+
+def test_an_annotate_job_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bundle").mkdir()
+    job = read_annotate_job(
+        None,
+        values={"input": "news", "output": "s3://bucket/out", "tagger.model": "bundle"},
+        overrides=["reader.text_field=body", "limit=3", "tagger.threshold=1e-2", "parser.directory=packages"],
+    )
+    assert job.input == str(tmp_path / "news")
+    assert job.output == "s3://bucket/out"
+    assert job.tagger.model == str(tmp_path / "bundle")
+    assert job.tagger.threshold == 0.01
+    assert job.parser.directory == str(tmp_path / "packages")
+    assert (job.reader.text_field, job.limit) == ("body", 3)
+    assert names_model(job)
+
+
+def test_a_job_knows_whether_its_model_was_named() -> None:
+    values = {"input": "x", "output": "y"}
+    assert not names_model(read_annotate_job(None, values=values, overrides=["tagger.samples=2"]))
+    assert names_model(read_annotate_job(None, values=values, overrides=["tagger.model=entities_en"]))
+
+
+def test_an_override_wins_over_an_option_and_an_option_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("input: a\noutput: b\nlimit: 1\nexecutor: {kind: ray, actors: 7}\n")
+    job = read_annotate_job(path, values={"limit": 2, "executor.kind": "local"}, overrides=["limit=3"])
+    assert (job.limit, job.executor.kind, job.executor.actors) == (3, "local", 7)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("reader.text_feild=a", "reader.text_feild: unknown key; did you mean 'text_field'"),
+        ("limit", "expected key=value"),
+        ("=3", "expected key=value"),
+        ("limit=three", "limit: input should be a valid integer, got 'three'"),
+        ("limit={", "expected a YAML value"),
+        ("input.a=1", "input: expected a mapping, got 'x'"),
+    ],
+)
+def test_a_wrong_override_says_what_was_expected(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_annotate_job(None, values={"input": "x", "output": "y"}, overrides=[override])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("input: a\ninput: b\n", "the key 'input' stands twice"),
+        ("- a\n", "expected a mapping of keys to values, got list"),
+        ("", "expected a mapping of keys to values, got NoneType"),
+        ("a: [", "expected YAML"),
+        ("a: !!python/name:os.system\n", "expected YAML"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: expected a readable YAML file"):
+        read_yaml(tmp_path / "none.yaml")
+
+
+def test_one_training_corpus_is_a_list_too(train_file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.train: .*array.*'one\.conll'"):
+        read_train_job(train_file, overrides=["data.train=one.conll"])
+
+
+def test_the_columns_of_a_corpus_are_set_by_name_or_number(train_file: Path) -> None:
+    for column in ("xpos", 4):
+        job = read_train_job(train_file, overrides=[f"data.label_column={column}", "data.format=conll2012"])
+        assert (job.data.label_column, job.data.format) == (column, "conll2012")
+    with pytest.raises(ConfigError, match=r"data\.format: .*'conll2013'"):
+        read_train_job(train_file, overrides=["data.format=conll2013"])
+
+
+def test_flatten_gives_dotted_keys() -> None:
+    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "d": [1]}

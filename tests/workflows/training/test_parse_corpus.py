@@ -1,0 +1,213 @@
+"""A gold corpus gets a parser's trees; a tagger that reads trees learns from them, and knows whose they are."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from concord_testing.checkout import CHECKOUT
+
+from concord.models.checkpoint import load_tagger
+from concord.models.config import ConfigError
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.errors import InputError
+from concord.pipeline.identity import component_signature
+from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.workflows.cli.main import main
+from concord.workflows.jobs import read_parse_job, read_train_job
+from concord.workflows.training import parse_corpus, train
+from concord.workflows.training.corpora import read_corpora, tree_source
+from concord.workflows.training.train import TrainOptions
+
+pytestmark = pytest.mark.slow
+
+GOLD = CHECKOUT / "examples/train"
+SIGNATURE = component_signature(parser_identity(ParserConfig()))
+TRAIN_YAML = """\
+tagger: dependency_aware
+data:
+  train: [{train}]
+  dev: {dev}
+profiles:
+  small:
+    model:
+      representation: {{word_dimension: 16, characters: null, dropout: 0.0, rare_to_unknown: 0.1}}
+      input_dropout: 0.0
+      dropout: 0.0
+    fit:
+      epochs: 12
+      batch_sentences: 8
+      optimizers: {{tagger: {{learning_rate: 1e-2}}}}
+"""
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with the sample corpus, parsed."""
+    folder = tmp_path_factory.mktemp("parsed")
+    for name in ("train", "dev"):
+        result = concord("parse", GOLD / f"{name}.conllu", "-o", folder / f"{name}.conllu.zst", "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["parsed"] is True
+    return folder
+
+
+def train_tagger(folder: Path, corpora: Path, suffix: str, *overrides: str) -> Path:
+    """Train a tiny tagger and give its bundle."""
+    path = folder / "tiny.yaml"
+    path.write_text(TRAIN_YAML.format(train=corpora / f"train.{suffix}", dev=corpora / f"dev.{suffix}"))
+    options = TrainOptions(folder=folder / "trained", tracked=False)
+    return Path(train.run(read_train_job(path, overrides=overrides), options).values["bundle"])
+
+
+@pytest.fixture(scope="module")
+def bundle(parsed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a tiny tagger that learned from the parser's trees."""
+    return train_tagger(tmp_path_factory.mktemp("tagger"), parsed, "conllu.zst")
+
+
+def test_a_parsed_corpus_keeps_documents_words_and_labels_and_gets_whole_trees(parsed: Path) -> None:
+    before = read_gold(GOLD / "train.conllu")
+    after = read_corpora([str(parsed / "train.conllu.zst")], labels={}, trees=True)
+    assert [[(sentence.words, sentence.labels) for sentence in document] for document in after] == [
+        [(sentence.words, sentence.labels) for sentence in document] for document in before
+    ]
+    assert {tag for document in after for sentence in document for tag in sentence.tags or ()} >= {"PROPN", "VERB"}
+    assert all((sentence.heads or ()).count(0) == 1 for document in after for sentence in document)
+    assert tree_source(str(parsed / "train.conllu.zst")) == SIGNATURE
+    assert tree_source(str(GOLD / "train.conllu")) == "gold"
+    assert sorted(path.name for path in parsed.iterdir()) == ["dev.conllu.zst", "train.conllu.zst"]
+
+
+def test_columns_of_words_and_labels_get_trees_too(tmp_path: Path) -> None:
+    source, output = tmp_path / "gold.conll", tmp_path / "made" / "gold.conllu"
+    source.write_text("-DOCSTART-\tx\n\nMira\tB-PER\nsmiled\tO\n.\tO\n\n-DOCSTART-\ty\n\nYes\tO\n")
+    parse_corpus.run(read_parse_job({"input": str(source), "output": str(output)}))
+    lines = output.read_text().splitlines()
+    assert lines[0] == f"# concord.parser = {SIGNATURE}"
+    assert lines[2] == "# newdoc"
+    assert lines[3].split("\t") == [
+        *("1", "Mira", "Mira", "PROPN", "NNP", "Number=Sing", "2", "nsubj", "_", "NER=B-PER"),
+    ]
+    assert [[sentence.words for sentence in document] for document in read_gold(output)] == [
+        [("Mira", "smiled", ".")],
+        [("Yes",)],
+    ]
+
+
+def test_a_corpus_is_parsed_again_only_when_it_or_the_parser_has_changed(tmp_path: Path) -> None:
+    source, output = tmp_path / "gold.conll", tmp_path / "gold.conllu.gz"
+    source.write_text("Mira\tB-PER\nsmiled\tO\n")
+    values = {"input": str(source), "output": str(output)}
+    assert parse_corpus.run(read_parse_job(values)).values["parsed"] is True
+    made = output.stat()
+    assert parse_corpus.run(read_parse_job(values)).values["parsed"] is False
+    assert (output.stat().st_ino, output.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
+    assert parse_corpus.run(read_parse_job(values, overrides=["parser.sentence_cap=50"])).values["parsed"] is True
+    source.write_text("Mira\tB-PER\nslept\tO\n")
+    assert parse_corpus.run(read_parse_job(values)).values["parsed"] is True
+    assert read_gold(output)[0][0].words == ("Mira", "slept")
+
+
+@pytest.mark.parametrize(
+    ("output", "fault"),
+    [
+        ("gold.conll", "expected a name that ends in .conllu"),
+        ("gold.conllu", "another file than the input"),
+        ("link.conllu", "another file than the input"),
+    ],
+)
+def test_an_output_that_cannot_be_is_refused(tmp_path: Path, output: str, fault: str) -> None:
+    source = tmp_path / "gold.conllu"
+    source.write_text("")
+    (tmp_path / "link.conllu").symlink_to(source)
+    with pytest.raises(ConfigError, match=fault):
+        parse_corpus.run(read_parse_job({"input": str(source), "output": str(tmp_path / output)}))
+
+
+def test_a_file_made_otherwise_is_not_overwritten(tmp_path: Path) -> None:
+    source, output = tmp_path / "gold.conll", tmp_path / "trees.conllu"
+    source.write_text("Mira\tB-PER\n")
+    output.write_text("1\tMira\t_\tPROPN\t_\t_\t0\troot\t_\tNER=B-PER\n\n")
+    with pytest.raises(ConfigError, match=r"trees\.conllu, which holds no parser's trees; give another name"):
+        parse_corpus.run(read_parse_job({"input": str(source), "output": str(output)}))
+    assert "Mira" in output.read_text()
+
+
+def test_a_corpus_without_a_sentence_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.conll").write_text("\n")
+    with pytest.raises(InputError, match="with one sentence or more, got none"):
+        parse_corpus.run(read_parse_job({"input": str(tmp_path / "empty.conll"), "output": str(tmp_path / "a.conllu")}))
+
+
+def test_a_tagger_of_parsed_trees_annotates_with_the_same_parser(bundle: Path, tmp_path: Path) -> None:
+    assert load_tagger(bundle).trees == SIGNATURE
+    texts = tmp_path / "texts.jsonl"
+    records = [{"id": "a", "text": "Mira Solberg runs the ferry in Bergen."}, {"id": "b", "text": "It rained."}]
+    texts.write_text("".join(json.dumps(record) + "\n" for record in records))
+    result = concord("annotate", texts, "-o", tmp_path / "out", "-m", bundle, "--json")
+    assert result.exit_code == 0, result.output
+    rows = pq.read_table(tmp_path / "out" / "entities").to_pylist()
+    assert [(row["doc_id"], row["text"], row["label"]) for row in rows] == [
+        ("a", "Mira Solberg", "PER"),
+        ("a", "Bergen", "LOC"),
+    ]
+
+
+def test_another_parser_is_refused_unless_it_is_asked_for(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("It rained.")
+    command = ("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, "--dry-run")
+    other = ("--set", "parser.sentence_cap=50")
+    refused = concord(*command, *other)
+    assert refused.exit_code == 2
+    assert f"learned from trees of '{SIGNATURE}', this run's are of 'stanza/parser_en@" in refused.output
+    assert "--set tagger.accept_parser=true" in refused.output
+    assert concord(*command, *other, "--set", "tagger.accept_parser=true").exit_code == 0
+    assert concord(*command).exit_code == 0
+
+
+def test_gold_trees_are_no_parsers(tmp_path: Path) -> None:
+    bundle = train_tagger(tmp_path, GOLD, "conllu", "fit.epochs=1")
+    assert load_tagger(bundle).trees == "gold"
+    (tmp_path / "text.txt").write_text("It rained.")
+    refused = concord("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, "--dry-run")
+    assert refused.exit_code == 2
+    assert "learned from trees of 'gold'" in refused.output
+
+
+def test_corpora_with_trees_of_two_sources_are_refused(parsed: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"expected trees of one parser in all corpora .* got .*dev\.conllu: gold"):
+        train_tagger(tmp_path, parsed, "conllu.zst", f"data.dev={GOLD}/dev.conllu")
+
+
+def test_a_corpus_without_trees_is_refused_by_training_and_evaluation(bundle: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare.conll"
+    bare.write_text("Mira\tB-PER\nsmiled\tO\n")
+    fault = r"bare\.conll: .* got a sentence without: 'Mira smiled'; run `concord parse`"
+    with pytest.raises(InputError, match=fault):
+        train_tagger(tmp_path, GOLD, "conllu", f"data.train=[{bare}]")
+    refused = concord("evaluate", bundle, "-d", bare)
+    assert refused.exit_code == 2
+    assert "got a sentence without: 'Mira smiled'; run `concord parse`" in refused.output
+
+
+def test_a_corpus_with_a_broken_tree_is_refused_by_file_and_word(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.conllu"
+    rows = [("1", "It", "_", "PRON", "_", "_", "2", "nsubj", "_", "_"), ("2", "rained", "_", "VERB") + ("_",) * 6]
+    rows[1] = (*rows[1][:6], "1", "root", "_", "_")
+    broken.write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    with pytest.raises(InputError, match=r"broken\.conllu: heads: word 1, 'It', .* no word of the sentence is a root"):
+        read_corpora([str(broken)], labels={}, trees=True)
+
+
+def test_evaluation_says_when_the_trees_are_of_another_source(bundle: Path, parsed: Path) -> None:
+    scored = concord("evaluate", bundle, "-d", GOLD / "dev.conllu")
+    assert scored.exit_code == 0
+    assert f"learned from trees of '{SIGNATURE}', {GOLD}/dev.conllu has those of 'gold'" in scored.stderr
+    assert "learned from trees" not in concord("evaluate", bundle, "-d", parsed / "dev.conllu.zst").stderr

@@ -1,0 +1,195 @@
+"""Corpora looked over and written: counts, faults, what splits share, and that nothing half-right is written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from concord_testing.checkout import CHECKOUT
+
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.workflows.cli.main import main
+
+EXAMPLES = CHECKOUT / "examples/train"
+
+TRAIN = """\
+-DOCSTART- -X- O
+
+Ada NNP I-PER
+King NNP I-PER
+met VBD O
+Bo NNP I-PER
+Tarn NNP I-PER
+
+ADA NNP I-PER
+King NNP I-PER
+slept VBD O
+
+-DOCSTART- -X- O
+
+Oslo NNP I-LOC
+"""
+DEV = """\
+Yes UH O
+
+Oslo NNP I-LOC
+
+Rome NNP I-LOC
+Turin NNP B-LOC
+"""
+
+Write = Callable[[str, str], Path]
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Give a function that writes a file and gives its place."""
+
+    def make(name: str, text: str) -> Path:
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return make
+
+
+def test_splits_are_counted_compared_and_written_in_bio2(write: Write, tmp_path: Path) -> None:
+    # The training corpus is known by its name, wherever it stands.
+    inputs = (write("eng.dev", DEV), write("eng.train", TRAIN))
+    result = concord("prepare", *inputs, "--format", "conll", "-o", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    train, dev = values["splits"]
+    assert train == {
+        "name": "eng.train",
+        "files": [str(inputs[1])],
+        "label_scheme": "IOB1",
+        "documents": 2,
+        "sentences": 3,
+        "words": 9,
+        "entities": 4,
+        "types": {"PER": 3, "LOC": 1},
+        "recurring_entities": 2,
+        "unseen_entities": None,
+        "shared_sentences": {},
+    }
+    assert (dev["documents"], dev["recurring_entities"], dev["unseen_entities"]) == (None, None, 2)
+    assert dev["shared_sentences"] == {"eng.train": 1}
+    assert values["written"] == [str(tmp_path / "out" / name) for name in ("eng.train.conll", "eng.dev.conll")]
+    assert read_gold(tmp_path / "out/eng.train.conll")[0][0].labels == ("B-PER", "I-PER", "O", "B-PER", "I-PER")
+    assert [document[0].labels for document in read_gold(tmp_path / "out/eng.dev.conll")][2] == ("B-LOC", "B-LOC")
+
+
+def test_the_table_says_what_the_numbers_say(write: Write) -> None:
+    result = concord("prepare", write("train.conll", TRAIN), write("dev.conll", DEV))
+    assert result.exit_code == 0, result.output
+    rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line}
+    assert rows["train"] == ["IOB1", "2", "3", "9", "4", "50.0", "%", "-"]
+    assert rows["dev"] == ["IOB1", "-", "3", "4", "3", "-", "66.7", "%"]
+    assert rows["LOC"] == ["1", "3"]
+    assert "1 of 3 sentences of dev stand word for word in train (33.33 %)" in result.stdout
+    assert "no fault" in result.stdout
+    assert "written" not in result.stdout
+
+
+def test_a_fault_keeps_every_split_from_being_written(write: Write, tmp_path: Path) -> None:
+    train, dev = write("train.conll", "Ada\tB-PER\n"), write("dev.conll", "a\tO\nAda\tI-PER\nKing\tB-PER\n\nno\n")
+    result = concord("prepare", train, dev, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"{dev}:2: 'I-PER' cannot follow O" in result.stdout
+    assert f"{dev}:5: expected a word in column 1 and a label" in result.stdout
+    assert "--fix repairs 1 of them, as the arrow says; nothing was written" in result.stdout
+    fixed = concord("prepare", train, dev, "--output", tmp_path / "out", "--fix", "--json")
+    assert fixed.exit_code == 1
+    values = json.loads(fixed.stdout)
+    assert [(fault["line"], fault["repaired"]) for fault in values["faults"]] == [(2, "B-PER"), (5, None)]
+    assert (values["faults_left"], values["written"]) == (1, [])
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_sure_is_repaired(write: Write, tmp_path: Path) -> None:
+    tree = "1\tAda\t_\tX\t_\t_\t{}\tdep\t_\tNER=B-PER\n2\tKing\t_\tX\t_\t_\t{}\tdep\t_\tNER=I-LOC\n\n"
+    path = write("a.conllu", "# newdoc id = x\n" + tree.format(2, 1) + tree.format(0, 1).replace("I-LOC", "I-PER"))
+    result = concord("prepare", path, "--output", tmp_path / "out", "--fix")
+    assert result.exit_code == 0, result.output
+    assert "2 faults repaired, 0 left" in result.stdout
+    ((without, sound),) = read_gold(tmp_path / "out/a.conllu")
+    assert (without.labels, without.heads) == (("B-PER", "B-LOC"), None)
+    assert (sound.labels, sound.heads) == (("B-PER", "I-PER"), (0, 1))
+
+
+def test_a_folder_of_corpus_files_is_one_corpus(write: Write, tmp_path: Path) -> None:
+    row = "wb/x\t0\t{}\t{}\tNNP\t*\t-\t-\t-\t-\t{}\t-\n"
+    for name, word in (("b/y.v4_gold_conll", "Oslo"), ("a/x.v4_gold_conll", "Rome")):
+        write(name, f"#begin document (wb/{name}); part 000\n{row.format(0, word, '(GPE)')}\n#end document\n")
+    write("a/x.parse", "(TOP (NP (NNP Rome)))\n")
+    result = concord("prepare", tmp_path / "in", "-o", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    (split,) = json.loads(result.stdout)["splits"]
+    assert (split["name"], split["documents"], split["types"]) == ("in", 2, {"GPE": 2})
+    assert [document[0].words for document in read_gold(tmp_path / "out/in.conllu")] == [("Rome",), ("Oslo",)]
+
+
+def test_token_labels_are_counted_and_kept(tmp_path: Path) -> None:
+    inputs = [EXAMPLES / "train.conllu", EXAMPLES / "dev.conllu"]
+    result = concord("prepare", *inputs, "--label-column", "upos", "-o", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    train, dev = json.loads(result.stdout)["splits"]
+    assert train["labels"]["PROPN"] > 10
+    assert sum(dev["labels"].values()) == dev["words"] > dev["unseen_words"] > 0
+    assert "PROPN" in concord("prepare", *inputs, "--label-column", "upos").stdout
+    again = concord("prepare", tmp_path / "train.conllu", "--label-column", "upos", "--json")
+    assert json.loads(again.stdout)["splits"][0]["labels"] == train["labels"]
+
+
+def test_a_parsers_trees_stay_known_as_such(write: Write, tmp_path: Path) -> None:
+    path = write("a.conllu", "# concord.parser = p@1\n# concord.source = ab\n1\tHi\t_\tX\t_\t_\t0\troot\t_\t_\n")
+    assert concord("prepare", path, "-o", tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out/a.conllu").read_text().startswith("# concord.parser = p@1\n# concord.source = ab\n")
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "code", "message"),
+    [
+        (["a.conll"], ["-o", "in"], 2, "is one of the inputs; give another folder"),
+        (["x/a.conll", "y/x/a.conll"], ["-o", "out"], 2, "two corpora would be written to"),
+        (["a.txt"], [], 2, "for another name say its format (--set data.format of train, --format of prepare)"),
+        (["a.conll"], ["--label-column", "upos"], 2, "expected the number of a column"),
+        (["empty.conll"], [], 2, "expected a gold corpus with one sentence or more, got none"),
+        (["folder"], [], 2, "expected files named .conllu, .conll, gold_conll in the folder, got none"),
+    ],
+)
+def test_what_cannot_be_prepared_is_named(
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    options: list[str],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in/folder").mkdir(parents=True)
+    for name in names:
+        if name != "folder":
+            write(name, "" if name == "empty.conll" else "Ada\tB-PER\n")
+    result = concord("prepare", *(tmp_path / "in" / name for name in names), *options)
+    assert (result.exit_code, message in result.stderr) == (code, True), result.output
+
+
+def test_splits_of_one_name_are_told_apart_by_their_folders(write: Write) -> None:
+    result = concord("prepare", write("news/a.conll", "Ada\tB-PER\n"), write("web/a.conll", "Bo\tB-PER\n"), "--json")
+    assert [split["name"] for split in json.loads(result.stdout)["splits"]] == ["news-a", "web-a"]
+
+
+def test_a_dash_for_the_output_only_looks(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = concord("prepare", write("a.conll", "Ada\tB-PER\n"), "--output", "-", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["written"]) == (0, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -1,0 +1,316 @@
+"""Training: bundle on disk first, every epoch in the store, a version that annotate and evaluate can name."""
+
+import csv
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from concord_testing.checkout import CHECKOUT
+from concord_testing.encoders import write_encoder
+from mlflow import MlflowClient
+
+from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.errors import InputError, ModelError
+from concord.workflows.cli.main import main
+from concord.workflows.jobs import read_train_config, read_train_job
+from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
+from concord.workflows.registry.model_versions import fetch, resolve
+from concord.workflows.training import train
+from concord.workflows.training.corpora import entity_types, read_corpora
+from concord.workflows.training.train import TrainOptions, default_folder
+
+pytestmark = pytest.mark.slow
+
+
+def concord(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path) -> None:
+    result = concord("train", train_file, "--alias", "live", "--json")
+    assert result.exit_code == 0, result.output
+    assert "epoch 2/2: loss" in result.stderr
+    values = json.loads(result.stdout)
+    folder = Path(values["folder"])
+    assert folder.parent == store / "runs"
+    assert values["registered"] == "models:/tiny/1"
+    files = {"curves.png", "job.json", "result.json", "config.resolved.yaml", "environment.json"}
+    assert {path.name for path in folder.iterdir()} >= {"bundle", "evaluation", "tracking.json", *files}
+    assert load_tagger(folder / "bundle").name == "bilstm_crf"
+
+    client = MlflowClient(tracking_uri())
+    run = client.get_run(resolve("models:/tiny@live").run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["fit.epochs"] == "2"
+    assert run.data.params["model.lstm.hidden"] == "16"
+    assert int(run.data.params["parameters"]) > 100
+    assert {"loss", "dev_f1", "learning_rates.tagger", "test_f1"} <= set(run.data.metrics)
+    assert len(client.get_metric_history(run.info.run_id, "dev_f1")) == 2
+    kept = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert kept == {"model", "evaluation", *files}
+    tables = {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")}
+    assert tables == {f"evaluation/{part}.{kind}" for part in ("dev", "test") for kind in ("json", "csv")}
+    assert run.data.metrics["best_dev_f1"] == pytest.approx(values["best"]["dev_f1"])
+    assert run.data.metrics["test_f1.PER"] == values["test"]["scores"]["PER"]["f1"]
+    breakdown = list(csv.DictReader((folder / "evaluation" / "dev.csv").open(encoding="utf-8")))
+    found = {(row["breakdown"], row["part"]): row for row in breakdown}
+    assert float(found["scores", "all"]["f1"]) == values["dev"]["scores"]["all"]["f1"]
+    assert ("by_mention_length", "1") in found
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["versions"]["torch"].startswith("2.13.0")
+    assert {item.dataset.name for item in run.inputs.dataset_inputs} == {"train/train.conllu", "train/dev.conllu"}
+    digest = hashlib.sha256((CHECKOUT / "examples/train/train.conllu").read_bytes()).hexdigest()
+    assert run.data.tags["sha256 train/train.conllu"] == digest
+    assert {"training", digest} in [{tag.value for tag in item.tags} for item in run.inputs.dataset_inputs]
+
+    version = resolve("models:/tiny@live")
+    assert version.digest == values["digest"] == tagger_digest(fetch(version))
+    dev = train_file.read_text().partition("dev: ")[2].split()[0]
+    scored = json.loads(concord("evaluate", "models:/tiny@live", "--data", dev, "--json").stdout)
+    assert scored["scores"] == values["test"]["scores"]
+
+
+@pytest.mark.encoder
+def test_a_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Path) -> None:
+    pretrained = store / "pretrained"
+    pretrained.mkdir()
+    write_encoder(pretrained, ["the", "in", "of", "a", "to", "##s", "."])
+    job = yaml.safe_load(train_file.read_text())
+    profile = job["profiles"]["small"]
+    profile["model"]["encoder"] = {"source": str(pretrained), "sha256": None, "tuned": True}
+    profile["fit"] |= {"epochs": 1, "optimizers": {"tagger": {}, "encoder": {"kind": "adamw", "layer_decay": 0.9}}}
+    train_file.write_text(yaml.safe_dump(job))
+    values = json.loads(concord("train", train_file, "--json").stdout)
+    shutil.rmtree(pretrained)
+    shutil.rmtree(values["folder"])
+    fetched = fetch(resolve("models:/tiny/1"))
+    assert tagger_digest(fetched) == values["digest"]
+    assert load_tagger(fetched).tuned_encoder is not None
+
+
+def test_an_interrupted_training_goes_on_in_its_run(
+    store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = Run.log_metrics
+    told = []
+
+    def interrupt(self: Run, metrics: dict[str, float], *, step: int, time_ms: int) -> None:
+        logged(self, metrics, step=step, time_ms=time_ms)
+        told.append(step)
+        if told == [1]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "log_metrics", interrupt)
+    assert concord("train", train_file).exit_code == 130
+    monkeypatch.undo()
+    monkeypatch.chdir(store)
+    monkeypatch.setenv("CONCORD_CACHE", str(store / "cache"))
+
+    refused = concord("train", train_file)
+    assert (refused.exit_code, "--resume goes on with it" in refused.stderr) == (2, True)
+    resumed = concord("train", train_file, "--resume", "--json")
+    assert resumed.exit_code == 0, resumed.output
+    client = MlflowClient(tracking_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("concord").experiment_id])
+    assert [item.step for item in client.get_metric_history(run.info.run_id, "loss")] == [1, 2]
+    assert run.info.status == "FINISHED"
+    whole = concord("train", train_file, "--no-tracking", "--output", store / "whole", "--json")
+    assert json.loads(whole.stdout)["digest"] == json.loads(resumed.stdout)["digest"]
+
+
+def test_a_store_that_fails_midway_costs_a_warning(
+    store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise TrackingError("the store is down")
+
+    monkeypatch.setattr(Run, "log_metrics", fail)
+    result = concord("train", train_file)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("Warning: the tracking store is told when the run ends. the store is down") == 1
+    assert result.stderr.count("Warning: all results are on disk") == 1
+    assert "registered  no" in result.stdout
+
+    monkeypatch.undo()
+    monkeypatch.chdir(store)
+    for _ in range(2):
+        again = concord("train", train_file, "--resume", "--alias", "late")
+        assert "registered  models:/tiny/1" in again.stdout, again.output
+    assert resolve("models:/tiny@late").version == 1
+
+
+def test_the_resolved_job_trains_the_same_again(store: Path, train_file: Path) -> None:
+    options = TrainOptions(folder=store / "first", tracked=False)
+    first = train.run(read_train_job(train_file, overrides=["fit.epochs=1"]), options)
+    resolved = store / "first" / "config.resolved.yaml"
+    config = read_train_config(resolved)
+    assert config.profiles["small"].model["lstm"] == {"hidden": 16, "layers": 1, "dropout": 0.5}
+    assert config.profiles["small"].fit["epochs"] == 1
+    again = train.run(read_train_job(resolved), TrainOptions(folder=store / "again", tracked=False))
+    assert again.values["digest"] == first.values["digest"]
+
+
+def test_a_store_that_is_down_before_training_ends_it_with_75(
+    train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    result = concord("train", train_file)
+    assert result.exit_code == 75
+    assert "http://127.0.0.1:1" in result.stderr
+
+
+def test_another_training_in_the_folder_is_refused(train_file: Path, tmp_path: Path) -> None:
+    options = TrainOptions(folder=tmp_path / "run", tracked=False)
+    train.run(read_train_job(train_file), options)
+    with pytest.raises(ConfigError, match="holds another training; give another --output"):
+        train.run(read_train_job(train_file, overrides=["fit.seed=2"]), options)
+
+
+def test_a_folder_in_which_nothing_was_trained_is_free(train_file: Path, tmp_path: Path) -> None:
+    options = TrainOptions(folder=tmp_path / "run", tracked=False)
+    with pytest.raises(ConfigError, match=r"fit\.optimizers"):
+        train.run(read_train_job(train_file, overrides=["fit.optimizers={other: {}}"]), options)
+    assert train.run(read_train_job(train_file), options).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("fit.epoch=3", r"fit: epoch: unknown key; did you mean 'epochs'"),
+        ("model.lstm.hiden=3", r"model: lstm\.hiden: unknown key; did you mean 'hidden'"),
+        ("tagger=bilstm_crff", r"did you mean 'bilstm_crf'"),
+    ],
+)
+def test_a_wrong_key_is_named(train_file: Path, tmp_path: Path, override: str, message: str) -> None:
+    job = read_train_job(train_file, overrides=[override])
+    with pytest.raises(ConfigError, match=message):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_a_name_that_no_model_may_bear_is_refused_before_any_work(train_file: Path, tmp_path: Path) -> None:
+    job = read_train_job(train_file, overrides=["register_as=news/mine"])
+    with pytest.raises(ConfigError, match=r"a model's name: .* got 'news/mine'"):
+        train.run(job, TrainOptions(folder=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dropped_type_is_not_learned(train_file: Path, tmp_path: Path) -> None:
+    job = read_train_job(train_file, overrides=["data.labels={ORG: null}", "fit.epochs=1"])
+    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    assert load_tagger(tmp_path / "run" / "bundle").entity_types == ("LOC", "PER")
+
+
+def test_a_tagger_of_parts_of_speech_is_trained_scored_and_refused_for_annotating(
+    store: Path, train_file: Path
+) -> None:
+    tokens = ("--set", "model.scheme=TOKENS", "--set", "data.label_column=upos")
+    result = concord("train", train_file, *tokens, "--output", store / "pos")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"epoch 2/2: loss \d+\.\d+, dev accuracy \d+\.\d\d \(draft", result.stderr)
+    assert "accuracy  draft accuracy" in result.stdout
+    assert "try it" not in result.stdout
+    values = json.loads((store / "pos/result.json").read_text())
+    client = MlflowClient(tracking_uri())
+    metrics = client.get_run(resolve("models:/tiny/1").run_id).data.metrics
+    assert metrics["dev_accuracy"] == pytest.approx(values["best"]["dev_accuracy"])
+    assert metrics["test_accuracy"] == pytest.approx(values["test"]["accuracy"])
+    assert not {"dev_f1", "test_f1"} & set(metrics)
+    tagger = load_tagger(store / "pos/bundle")
+    assert {"NOUN", "VERB", "DET"} <= set(tagger.vocabulary.labels)
+
+    dev = train_file.read_text().partition("dev: ")[2].split()[0]
+    arguments = ("evaluate", "models:/tiny/1", "--data", dev, "--label-column", "upos")
+    scored = json.loads(concord(*arguments, "--json").stdout)
+    assert scored["accuracy"] == pytest.approx(values["best"]["dev_accuracy"])
+    words = sum(found["gold"] for found in scored["label_scores"].values())
+    correct = sum(found["correct"] for found in scored["label_scores"].values())
+    assert (words, 100 * correct / words) == (scored["words"], pytest.approx(scored["accuracy"]))
+    assert re.search(r"^NOUN +\d+\.\d\d", concord(*arguments).stdout, re.MULTILINE)
+
+    refused = concord("annotate", dev, "--output", store / "out", "--model", store / "pos/bundle")
+    assert (refused.exit_code, "does not annotate" in refused.stderr) == (2, True)
+    assert not (store / "out").exists()
+
+
+def test_parts_of_speech_for_a_tagger_of_entities_are_refused(train_file: Path, tmp_path: Path) -> None:
+    job = read_train_job(train_file, overrides=["data.label_column=upos"])
+    with pytest.raises(ConfigError, match=r"upos holds token labels.*--set model\.scheme=TOKENS"):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_token_labels_that_training_lacks_cost_a_warning(
+    train_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["model.scheme=TOKENS", "data.label_column=upos", "data.test=null", "fit.epochs=1"]
+    dev = tmp_path / "dev.conllu"
+    dev.write_text("1\tOh\toh\tINTERJECTION\t_\t_\t0\troot\t_\t_\n")
+    job = read_train_job(train_file, overrides=[*overrides, f"data.dev={dev}"])
+    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    assert "holds INTERJECTION, the training corpora do not" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_corpus_without_a_sentence_is_refused(
+    split: str, train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    empty = write_corpus("-DOCSTART-\n")
+    job = read_train_job(train_file, overrides=[f"data.{split}={[str(empty)] if split == 'train' else empty}"])
+    with pytest.raises(InputError, match=r"gold\.conll: expected a gold corpus with one sentence or more, got none"):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_types_of_dev_that_training_lacks_are_named(
+    train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    dev = write_corpus("Monday\tB-DAY\n")
+    job = read_train_job(train_file, overrides=[f"data.dev={dev}"])
+    with pytest.raises(ConfigError, match=r"holds entities of type DAY.*--set data\.labels\.DAY=null"):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_a_missing_encoder_is_a_model_error(train_file: Path, tmp_path: Path) -> None:
+    job = read_train_job(train_file, overrides=["model.encoder={source: no_such_package}"])
+    with pytest.raises(ModelError, match="no_such_package"):
+        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+
+
+def test_pretrained_vectors_are_loaded(train_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("".join(f"{word} {' '.join(['0.5'] * 16)}\n" for word in ("the", "unheard")))
+    job = read_train_job(train_file, overrides=[f"data.vectors={vectors}", "fit.epochs=1"])
+    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    assert "words have a pretrained vector" in capsys.readouterr().err
+    assert "unheard" in load_tagger(tmp_path / "run" / "bundle").vocabulary.words
+
+
+def test_the_default_folder_goes_by_the_job(train_file: Path) -> None:
+    job = read_train_job(train_file)
+    assert default_folder(job) == default_folder(read_train_job(train_file))
+    assert default_folder(job) != default_folder(read_train_job(train_file, overrides=["fit.seed=2"]))
+
+
+def test_labels_are_mapped_and_dropped(write_corpus: Callable[[str], Path]) -> None:
+    path = write_corpus("Ada\tB-PER\nKing\tI-PER\nin\tO\nYork\tB-GPE\nMonday\tB-DAY\n")
+    documents = read_corpora([str(path), str(path)], labels={"GPE": "LOC", "DAY": None})
+    expected = Sentence(words=("Ada", "King", "in", "York", "Monday"), labels=("B-PER", "I-PER", "O", "B-LOC", "O"))
+    assert documents == [[expected], [expected]]
+    assert entity_types(documents) == {"PER", "LOC"}
+
+
+def test_token_labels_are_renamed_and_none_can_be_dropped(write_corpus: Callable[[str], Path]) -> None:
+    path, form = str(write_corpus("She\tPRP\nran\tVBD\n")), GoldFormat(label_scheme="TOKENS")
+    ((sentence,),) = read_corpora([path], labels={"VBD": "VERB"}, form=form)
+    assert sentence.labels == ("PRP", "VERB")
+    with pytest.raises(ConfigError, match=r"labels\.VBD: expected a label"):
+        read_corpora([path], labels={"VBD": None}, form=form)
