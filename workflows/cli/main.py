@@ -66,7 +66,7 @@ class _InOrder(click.Group):
 
 
 @click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="concord")
+@click.version_option(package_name="concord-annotate")
 def main() -> None:
     """Annotate document collections: sentences, trees, and names whose labels agree across a document.
 

@@ -38,7 +38,7 @@ from concord.workflows.training.corpora import (
 from concord.workflows.training.evaluate import check_gold, load
 
 LISTED_CHANGES = 20
-VERSIONS = ("concord", "torch", "numpy")
+DISTRIBUTIONS = {"concord": "concord-annotate", "torch": "torch", "numpy": "numpy"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +146,10 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
             {**asdict(change), "name": documents[change.number].name} for change in comparison.changes[:LISTED_CHANGES]
         ],
         "changed": len(comparison.changes),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(distribution) for name, distribution in DISTRIBUTIONS.items()},
+        },
     }
 
 
