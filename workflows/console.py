@@ -1,4 +1,4 @@
-"""What every command shares: the answer on stdout, progress and warnings on stderr, errors that say what to do."""
+"""What all commands share: answers on stdout, messages on stderr, and error messages with exit codes."""
 
 import errno
 import json
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 USAGE = 2
 NO_SPACE = 75
-_NO_SPACE_FAULTS = {errno.ENOSPC, errno.EDQUOT}
-# What a place given by the user may be, and a program that is right still meets.
-_PLACE_FAULTS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 INTERRUPTED = 130
+_NO_SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT}
+# Caused by the path that the user gave, not by a bug.
+_PATH_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a command found out.
+    """The result of a command.
 
     Attributes:
-        values: for ``--json``; plain values only.
-        text: for people.
+        values: printed with ``--json``; plain values only.
+        text: printed otherwise.
     """
 
     values: Mapping[str, Any]
@@ -41,31 +41,36 @@ class Answer:
 
 
 def set_environment() -> None:
-    """Turn usage statistics and needless network calls off; what the user has set stays."""
+    """Turn off usage statistics and needless network calls, unless the user has set these variables."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
 
-def give(answer: Answer, *, as_json: bool) -> None:
-    """Write an answer to stdout and leave with its exit code."""
+def emit(answer: Answer, *, as_json: bool) -> None:
+    """Write an answer to stdout and exit with its exit code."""
     click.echo(json.dumps(answer.values, ensure_ascii=False) if as_json else answer.text, color=_color())
     click.get_current_context().exit(answer.exit_code)
 
 
-def note(message: str) -> None:
-    """Write a line to stderr."""
+def info(message: str) -> None:
+    """Write a message to stderr."""
     click.echo(message, err=True, color=_color())
 
 
+def warn(message: str) -> None:
+    """Write a warning to stderr."""
+    info(f"Warning: {message}")
+
+
 @contextmanager
-def explained_errors(*, as_json: bool) -> Iterator[None]:
-    """Turn our own errors into a message and an exit code; anything else is a fault of ours and keeps its trace."""
+def report_errors(*, as_json: bool) -> Iterator[None]:
+    """Exit with a message and an exit code on an expected error; any other keeps its traceback."""
     try:
         yield
     except KeyboardInterrupt:
-        _fail("interrupted; whole files stay, the same command works again (train with --resume)", INTERRUPTED, as_json)
+        _fail("interrupted; run the same command again to continue (train with --resume)", INTERRUPTED, as_json)
     except click.exceptions.Exit:
         raise
     except Exception as error:
@@ -76,8 +81,8 @@ def explained_errors(*, as_json: bool) -> Iterator[None]:
 
 
 def exit_code(error: Exception) -> int | None:
-    """Give the exit code of an error that is to be explained; None for one that is to be traced."""
-    # Imported here: the help text must not wait for them.
+    """Return the exit code of an expected error; None for a bug, which is to show its traceback."""
+    # Imported here: --help must not wait for them.
     from safetensors import SafetensorError
 
     from concord.models.config import ConfigError
@@ -87,32 +92,32 @@ def exit_code(error: Exception) -> int | None:
         return error.exit_code
     if isinstance(error, ConfigError):
         return USAGE
-    if isinstance(error, OSError) and error.errno in _NO_SPACE_FAULTS:
+    if isinstance(error, OSError) and error.errno in _NO_SPACE_ERRORS:
         return NO_SPACE
-    # The number of the fault is in the text only.
-    if isinstance(error, SafetensorError) and any(f"(os error {number})" in str(error) for number in _NO_SPACE_FAULTS):
+    # SafetensorError has no errno, only the number in its text.
+    if isinstance(error, SafetensorError) and any(f"(os error {number})" in str(error) for number in _NO_SPACE_ERRORS):
         return NO_SPACE
-    # Without a name it is none that the user has given.
-    if isinstance(error, OSError) and error.errno in _PLACE_FAULTS and error.filename is not None:
+    # Without a file name, the path did not come from the user.
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS and error.filename is not None:
         return USAGE
     return None
 
 
 def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = (), right: Collection[int] = ()) -> str:
-    """Lay rows out in columns; those that hold numbers only, and those named by ``right``, are right-aligned."""
+    """Format rows as aligned columns; columns of numbers, and those in ``right``, are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     if header:
         cells.insert(0, list(header))
     if not cells:
         return ""
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    at_right = [
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    right_aligned = [
         column in right or all(isinstance(row[column], int | float) for row in rows) for column in range(len(widths))
     ]
     lines = [
         "  ".join(
-            text.rjust(width) if aligned else text.ljust(width)
-            for text, width, aligned in zip(row, widths, at_right, strict=True)
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, width, is_right in zip(row, widths, right_aligned, strict=True)
         ).rstrip()
         for row in cells
     ]
@@ -120,31 +125,38 @@ def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = (), right
 
 
 def indented(text: str, by: int = 2) -> str:
-    """Move every line to the right."""
+    """Indent every line."""
     return "\n".join(" " * by + line for line in text.splitlines())
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number with its noun, as in ``1 shard`` and ``1,200 shards``."""
+    """Format a number with its noun, as in ``1 shard`` and ``1,200 shards``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def near(path: "OutputPath") -> "OutputPath":
-    """Give a path as short as it can be typed here; a URL as it is."""
+def printable(text: str) -> str:
+    """Escape line breaks and terminal control characters: ids and messages come from the input."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+def short_path(path: "OutputPath") -> "OutputPath":
+    """Return a path relative to the current folder if it lies below it, else unchanged."""
     here = Path.cwd()
     return path.relative_to(here) if isinstance(path, Path) and path.is_relative_to(here) else path
 
 
-def near_source(uri: str) -> str:
-    """Give the place of an input file as short as it can be typed here."""
-    return uri if is_url(uri) else str(near(Path(uri)))
+def short_source(uri: str) -> str:
+    """Shorten the path of an input file as ``short_path`` does; a URL stays unchanged."""
+    return uri if is_url(uri) else str(short_path(Path(uri)))
 
 
 def _message(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
     advice = (
-        "make room and try again" if error.errno in _NO_SPACE_FAULTS else "give a place that can be read and written"
+        "free some space and try again"
+        if error.errno in _NO_SPACE_ERRORS
+        else "choose a path that can be read and written"
     )
     return f"{error.filename or 'store'}: {error.strerror}; {advice}"
 
@@ -152,7 +164,7 @@ def _message(error: Exception) -> str:
 def _fail(message: str, code: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
-    note(f"{click.style('Error:', fg='red', bold=True)} {message}")
+    info(f"{click.style('Error:', fg='red', bold=True)} {message}")
     click.get_current_context().exit(code)
 
 
@@ -162,11 +174,6 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.2f}" if isinstance(value, float) else printable(str(value))
-
-
-def printable(text: str) -> str:
-    """Write out what would steer a terminal or break a line: ids and messages come from the input."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def _color() -> bool | None:

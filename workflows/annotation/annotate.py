@@ -16,18 +16,18 @@ from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.output_folder import RunFolder
 from concord.pipeline.output.shard_stats import backed_off
 from concord.workflows.annotation.progress import RunProgress
-from concord.workflows.annotation.summary import component, describe_changes, describe_run, total_counts
-from concord.workflows.console import Answer, counted, note, table
+from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, total_counts
+from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.jobs import flatten, names_model
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.outbox import (
     COLLECTION_OUTBOX,
     EXPERIMENT,
-    read_record,
+    existing_entry,
+    log_finished_run,
+    read_entry,
     send_or_warn,
-    standing_record,
-    tell_ended,
 )
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
@@ -89,7 +89,7 @@ def preview(config: AnnotateConfig) -> Answer:
         ("shards", f"{left:,} to do"),
         ("time", "unknown: nothing has been timed here yet" if seconds is None else f"about {seconds:,.0f} s"),
         ("parser", config.parser.package),
-        ("tagger", component(tagger.identity)),
+        ("tagger", describe_component(tagger.identity)),
         ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
     ]
     return Answer(
@@ -109,7 +109,7 @@ def _try_track(
     try:
         _track(config, tagger, report, folder=folder, manifest=manifest)
     except (OSError, ConcordError, ConfigError) as error:
-        note(f"Warning: the run is done and whole, but there is no record of it for MLflow: {error}")
+        warn(f"the run is done and whole, but there is no record of it for MLflow: {error}")
 
 
 def _track(
@@ -121,7 +121,7 @@ def _track(
         raise ConfigError("a run is recorded from the folder that it wrote, and this one wrote to S3")
     outbox = report.output / COLLECTION_OUTBOX
     place = outbox / str(manifest.generation)
-    standing = standing_record(place)
+    standing = existing_entry(place)
     if standing is not None and standing.tags.get(PLAN_TAG) == manifest.plan:
         if not standing.sent:
             send_or_warn(place)
@@ -131,7 +131,7 @@ def _track(
     files = [name for name in KEPT if (folder.run / name).exists()]
     for name in files:
         (place / name).write_bytes((folder.run / name).read_bytes())
-    tell_ended(
+    log_finished_run(
         place,
         experiment=EXPERIMENT,
         name=report.output.name,
@@ -148,7 +148,7 @@ def _track(
         files=files,
     )
     for earlier in set(outbox.iterdir()) - {place}:
-        if read_record(earlier).sent:
+        if read_entry(earlier).sent:
             shutil.rmtree(earlier)
 
 

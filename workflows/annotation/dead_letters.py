@@ -15,7 +15,7 @@ from concord.pipeline.output.output_folder import RunFolder
 from concord.pipeline.storage.paths import OutputPath
 from concord.workflows.annotation.annotate import describe
 from concord.workflows.annotation.progress import RunProgress
-from concord.workflows.console import Answer, counted, near, near_source, table
+from concord.workflows.console import Answer, counted, short_path, short_source, table
 from concord.workflows.jobs import apply_overrides
 
 SHOWN_LETTERS = 50
@@ -75,7 +75,7 @@ def retry(output: OutputPath, choice: DeadLetterFilter, *, overrides: Sequence[s
 def _describe(letters: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: OutputPath) -> str:
     rows = [
         (
-            f"{near_source(letter.source_uri)}:{letter.position}",
+            f"{short_source(letter.source_uri)}:{letter.position}",
             letter.doc_id,
             letter.stage,
             letter.error,
@@ -89,6 +89,6 @@ def _describe(letters: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *
         parts.append(f"{len(letters) - len(rows):,} more: choose by --stage, --error and --id, or take --json")
     parts += [
         table([(count, stage, error) for (stage, error), count in counts.most_common()]),
-        f"{counted(len(letters), 'dead letter')}; when the cause is mended: concord errors retry {near(output)}",
+        f"{counted(len(letters), 'dead letter')}; when the cause is mended: concord errors retry {short_path(output)}",
     ]
     return "\n\n".join(parts)

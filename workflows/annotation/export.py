@@ -14,7 +14,7 @@ from concord.pipeline.exports.label_studio import labeling_config
 from concord.pipeline.exports.review_queue import Choice, QueueForm, Quotas, ReviewReport
 from concord.pipeline.exports.review_queue import review as draw_queue
 from concord.pipeline.storage.paths import OutputPath
-from concord.workflows.console import Answer, counted, near, table
+from concord.workflows.console import Answer, counted, short_path, table
 
 LEFT_OUT = 3
 
@@ -49,7 +49,7 @@ def written(report: ExportReport | ReviewReport, destination: Path, *, to: Expor
     if report.errors is not None:
         told.append(
             f"{counted(report.left_out, 'document')} left out, whose text is not what was annotated; see "
-            f"{near(report.errors)}, and annotate again"
+            f"{short_path(report.errors)}, and annotate again"
         )
     if to == "label-studio":
         values["labeling_config"] = labeling_config(report.labels)
@@ -59,7 +59,7 @@ def written(report: ExportReport | ReviewReport, destination: Path, *, to: Expor
 
 def _lines(report: ExportReport, destination: Path) -> Iterator[str]:
     yield (
-        f"{near(destination)}: {counted(report.documents, 'document')}, {counted(report.sentences, 'sentence')}, "
+        f"{short_path(destination)}: {counted(report.documents, 'document')}, {counted(report.sentences, 'sentence')}, "
         f"{counted(report.words, 'word')}, {report.entities:,} entities"
     )
     if report.wordless:
@@ -96,7 +96,7 @@ def _queue_lines(report: ReviewReport, destination: Path) -> Iterator[str]:
     types = Counter(choice.type for choice in report.choices)
     shares = ", ".join(f"{kind} {number:,}" for kind, number in types.most_common()) or "nothing"
     sentences = counted(len(report.choices), "sentence")
-    yield f"{near(destination)}: {sentences} of {counted(documents, 'document')}; about {shares}"
+    yield f"{short_path(destination)}: {sentences} of {counted(documents, 'document')}; about {shares}"
     yield ""
     yield table(
         [_choice_row(choice) for choice in report.choices[:_SHOWN_CHOICES]],

@@ -15,7 +15,7 @@ from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.paths import OutputPath
 from concord.pipeline.worker.crash_log import CrashLog
-from concord.workflows.annotation.summary import component, equation
+from concord.workflows.annotation.summary import describe_component, equation
 from concord.workflows.console import Answer, counted, indented, table
 
 
@@ -53,8 +53,8 @@ def status(output: OutputPath) -> Answer:
         ("records", f"{values['read_done']:,} of {values['read']:,} committed"),
         ("so far", equation({**values, "read": values["read_done"]})),
         ("input", plan.config.input),
-        ("tagger", component(plan.tagger)),
-        ("parser", component(plan.parser)),
+        ("tagger", describe_component(plan.tagger)),
+        ("parser", describe_component(plan.parser)),
     ]
     rate = values["stats"].get("words_per_second", {}).get("run")
     if rate:

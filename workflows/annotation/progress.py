@@ -9,7 +9,7 @@ from typing import Self
 from tqdm import tqdm
 
 from concord.pipeline.annotate import Progress
-from concord.workflows.console import note
+from concord.workflows.console import info
 
 LINE_SECONDS = 10.0
 
@@ -48,7 +48,7 @@ class RunProgress:
             self._begun = (now, progress.read_done)
         if now - self._last_line >= LINE_SECONDS or progress.shards_done == progress.shards:
             self._last_line = now
-            note(_line(progress) + _pace(progress, begun=self._begun, now=now))
+            info(_line(progress) + _pace(progress, begun=self._begun, now=now))
 
     def _draw(self, progress: Progress) -> None:
         if self._bar is None:

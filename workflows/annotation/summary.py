@@ -14,7 +14,7 @@ from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.paths import OutputPath, readable
-from concord.workflows.console import counted, indented, near, near_source, table
+from concord.workflows.console import counted, indented, short_path, short_source, table
 
 STAGES = ("read", "parse", "tag", "write")
 LEAST_SECONDS = 0.1
@@ -82,7 +82,7 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest)
     parts = [report.output / part.path for part in manifest.files("errors")]
     lines = [_letter_line(row) for row, _ in zip(_rows(parts), range(SHOWN_LETTERS), strict=False)]
     if report.dead_letters > len(lines):
-        lines.append(f"{report.dead_letters - len(lines):,} more in {near(report.output / 'errors')}")
+        lines.append(f"{report.dead_letters - len(lines):,} more in {short_path(report.output / 'errors')}")
     if report.exit_code:
         lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {report.read:,} (max_dead_letters)")
     return f"{counted(report.dead_letters, 'dead letter')}\n" + indented("\n".join(lines))
@@ -106,7 +106,7 @@ def _rows(parts: Sequence[OutputPath]) -> Iterator[dict[str, Any]]:
 
 def _letter_line(row: Mapping[str, Any]) -> str:
     uri, message = row["source_uri"], row["message"]
-    place = near_source(uri)
+    place = short_source(uri)
     told = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {row['position']}: {message}"
     return shorten(f"{row['stage']}: {told}", LETTER_WIDTH, placeholder=" ...")
 
@@ -176,11 +176,11 @@ def _frequent_names(report: RunReport, manifest: Manifest) -> dict[str, list[tup
 
 
 def _places(report: RunReport, plan: Plan) -> str:
-    output = near(report.output)
+    output = short_path(report.output)
     rows = [
-        ("parser", component(plan.parser)),
-        ("tagger", component(plan.tagger)),
-        ("report", str(near(report.report)) if report.report is not None else f"concord report {output}"),
+        ("parser", describe_component(plan.parser)),
+        ("tagger", describe_component(plan.tagger)),
+        ("report", str(short_path(report.report)) if report.report is not None else f"concord report {output}"),
         ("tables", f"{output}/{{documents,sentences,tokens,entities,errors}}/*.parquet"),
         ("look", f"python -c \"import pandas; print(pandas.read_parquet('{output}/entities'))\""),
         ("check", f"concord verify {output}"),
@@ -188,7 +188,7 @@ def _places(report: RunReport, plan: Plan) -> str:
     return table(rows)
 
 
-def component(identity: ComponentIdentity) -> str:
+def describe_component(identity: ComponentIdentity) -> str:
     """Name a parser or tagger by name, version and the head of its digest."""
     version = f" version {identity.version}" if identity.version else ""
     return f"{identity.name}{version}, {identity.digest[:12]}"

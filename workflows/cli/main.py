@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from typing_extensions import override
 
-from concord.workflows.console import Answer, explained_errors, give, set_environment
+from concord.workflows.console import Answer, emit, report_errors, set_environment
 
 if TYPE_CHECKING:
     from concord.pipeline.config import AnnotateConfig
@@ -89,9 +89,9 @@ def verb(
     def make(work: Callable[..., Answer]) -> click.Command:
         @functools.wraps(work)
         def call(*, as_json: bool, **arguments: Any) -> None:
-            with explained_errors(as_json=as_json):
+            with report_errors(as_json=as_json):
                 answer = work(**arguments)
-            give(answer, as_json=as_json)
+            emit(answer, as_json=as_json)
 
         option = click.option("--json", "as_json", is_flag=True, help="Write one JSON object to stdout.")
         return group.command(name, epilog=f"\b\nExample:\n  {example}")(option(call))

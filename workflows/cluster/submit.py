@@ -28,7 +28,7 @@ from concord.pipeline.errors import ConcordError, StoreError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.workflows.annotation.summary import equation
 from concord.workflows.cluster.package import JOB_NAME, STOP_SECONDS, pack, tracking_environment
-from concord.workflows.console import Answer, note
+from concord.workflows.console import Answer, info, warn
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 120.0
@@ -109,11 +109,11 @@ def stop(submission_id: str, *, address: str) -> Answer:
                 f"running: {', '.join(filter(None, running)) or 'none'}"
             )
         if standing.is_terminal():
-            note(f"{submission_id}: has {standing.lower()} before; nothing to stop")
+            info(f"{submission_id}: has {standing.lower()} before; nothing to stop")
             return replace(_result(client, submission_id), exit_code=0)
         asked = time.monotonic()
         client.stop_job(submission_id)
-        note(f"{submission_id}: asked to stop; it finishes the shards it is at, which may take {STOP_SECONDS} s")
+        info(f"{submission_id}: asked to stop; it finishes the shards it is at, which may take {STOP_SECONDS} s")
         _await_end(client, submission_id)
         seconds = time.monotonic() - asked
         return _stopped(_result(client, submission_id), seconds=seconds)
@@ -169,7 +169,7 @@ def _submit(client: JobSubmissionClient, wanted: str, parcel: _Parcel) -> tuple[
         standing = standing or _status(client, submission_id)
         if standing not in {JobStatus.FAILED, JobStatus.STOPPED}:
             return submission_id, standing
-        note(f"{submission_id}: was sent before and has {standing.lower()}; a further submission goes on from there")
+        info(f"{submission_id}: was sent before and has {standing.lower()}; a further submission goes on from there")
     raise RuntimeError("unreachable: the count has no end")
 
 
@@ -212,11 +212,11 @@ def _hint(error: RuntimeError) -> str:
 
 def _tell(submission_id: str, standing: JobStatus | None, address: str) -> None:
     if standing is None:
-        note(f"{submission_id}: sent to {address}")
+        info(f"{submission_id}: sent to {address}")
     elif standing.is_terminal():
-        note(f"{submission_id}: was sent before and has succeeded; nothing to do. --id NAME sends it once more")
+        info(f"{submission_id}: was sent before and has succeeded; nothing to do. --id NAME sends it once more")
     else:
-        note(f"{submission_id}: was sent before and is {standing.lower()}; nothing is sent again")
+        info(f"{submission_id}: was sent before and is {standing.lower()}; nothing is sent again")
 
 
 def _environment(config: AnnotateConfig) -> dict[str, str]:
@@ -243,14 +243,14 @@ def _follow(client: JobSubmissionClient, submission_id: str) -> None:
 
     async def tail() -> None:
         async for lines in client.tail_job_logs(submission_id):
-            note(lines.rstrip("\n"))
+            info(lines.rstrip("\n"))
 
     try:
         asyncio.run(tail())
     except (RuntimeError, aiohttp.ClientError) as error:
-        note(f"Warning: the log of {submission_id} broke off ({error}); waiting for its end")
+        warn(f"the log of {submission_id} broke off ({error}); waiting for its end")
     except KeyboardInterrupt:
-        note(f"{submission_id} goes on without us; the same command follows it again")
+        info(f"{submission_id} goes on without us; the same command follows it again")
         raise
     _await_end(client, submission_id)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from concord.pipeline.storage.atomic_writes import store_faults, write_over
 from concord.pipeline.storage.paths import OutputPath
-from concord.workflows.annotation.summary import component
+from concord.workflows.annotation.summary import describe_component
 from concord.workflows.console import Answer, indented, printable, table
 from concord.workflows.diff.diff import (
     Diff,
@@ -69,7 +69,12 @@ def _describe(diff: Diff) -> str:
 
 def _sides(diff: Diff) -> str:
     sides = [
-        (name, collection.output, component(collection.plan.tagger), component(collection.plan.parser))
+        (
+            name,
+            collection.output,
+            describe_component(collection.plan.tagger),
+            describe_component(collection.plan.parser),
+        )
         for name, collection in (("A", diff.first), ("B", diff.second))
     ]
     calibrations = diff.documents.first_calibration, diff.documents.second_calibration

@@ -17,7 +17,7 @@ import click
 import torch
 
 from concord.models.config import ConfigError
-from concord.workflows.console import explained_errors, note
+from concord.workflows.console import info, report_errors
 from concord.workflows.grid.config import CONF, read_grid, runs_of
 from concord.workflows.grid.train_run import corpus_folder, locked, perform, read_features, surroundings
 
@@ -48,7 +48,7 @@ tables_option = click.option("--table", "tables", multiple=True, help="Only this
 @grid_option
 @folder_option
 @tables_option
-@explained_errors(as_json=False)
+@report_errors(as_json=False)
 def run(
     data: Path,
     work: Path,
@@ -74,14 +74,14 @@ def run(
             path = results / f"{item.name}.json"
             if not mine or path.exists():
                 continue
-            note(f"{item.name}: begins")
+            info(f"{item.name}: begins")
             try:
                 place = corpus_folder(item.corpus, grid, data, work)
                 read_features(work, item, grid, place, device)
                 record = perform(item, grid, data=place, folder=work, device=device) | surroundings(device)
             except Exception:  # noqa: BLE001
                 # One run must not cost the night's others; it stays without a result and the next call tries again.
-                note(f"{item.name}: failed\n{traceback.format_exc()}")
+                info(f"{item.name}: failed\n{traceback.format_exc()}")
                 failed.append(item.name)
                 continue
             results.mkdir(parents=True, exist_ok=True)
@@ -89,9 +89,9 @@ def run(
             staged.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
             shutil.move(staged, path)
             shutil.rmtree(work / item.name)
-            note(f"{item.name}: done")
+            info(f"{item.name}: done")
     if failed:
-        note(f"failed: {', '.join(failed)}")
+        info(f"failed: {', '.join(failed)}")
         sys.exit(1)
 
 
@@ -99,7 +99,7 @@ def run(
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("docs/results.md"), show_default=True)
 @grid_option
 @folder_option
-@explained_errors(as_json=False)
+@report_errors(as_json=False)
 def render(output: Path, conf: Path, results: Path) -> None:
     """Write the page of results."""
     from concord.workflows.grid.page import render_page

@@ -19,7 +19,7 @@ from concord.models.checkpoint import load_tagger, pick_device
 from concord.models.evaluation.breakdown import counts_by_document, label_counts_by_document
 from concord.models.training.fit import STATE_NAME
 from concord.models.words.encoder import EncoderConfig, FrozenEncoder, load_encoder
-from concord.workflows.console import note
+from concord.workflows.console import info
 from concord.workflows.grid.config import COMMAND, GridConfig, Run
 from concord.workflows.jobs import ParseConfig, TrainJob, read_train_job
 from concord.workflows.training import evaluate, parse_corpus, train
@@ -73,7 +73,7 @@ def perform(run: Run, grid: GridConfig, *, data: Path, folder: Path, device: str
     options = train.TrainOptions(folder=folder / run.name, resume=True, tracked=False, device=device)
     standing = folder / run.name / train.JOB_NAME
     if standing.exists() and json.loads(standing.read_text(encoding="utf-8"))["digest"] != job.digest:
-        note(f"{run.name}: begun with another configuration, begins anew")
+        info(f"{run.name}: begun with another configuration, begins anew")
         shutil.rmtree(folder / run.name)
     resumed = (folder / run.name / STATE_NAME).exists()
     before = _cpu_seconds()

@@ -23,7 +23,7 @@ from typing import Any
 
 from concord.pipeline.errors import ConcordError
 from concord.pipeline.storage.atomic_writes import crash_point
-from concord.workflows.console import note
+from concord.workflows.console import info, warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.promotion.ledger import (
     BEGINNING,
@@ -215,7 +215,7 @@ def _locked(model: _Model) -> Iterator[_Lock]:
             if lock.stands():
                 model.drop_lock()
         except TrackingError as error:
-            note(f"Warning: the lock of {model.name} is left behind for {LOCK_SECONDS:.0f} s. {error}")
+            warn(f"the lock of {model.name} is left behind for {LOCK_SECONDS:.0f} s. {error}")
 
 
 def _take_lock(model: _Model) -> _Lock:
@@ -229,7 +229,7 @@ def _take_lock(model: _Model) -> _Lock:
             return _Lock(model=model, token=token, since=since)
         holder = model.lock_tags()
         if holder is not None and _is_stale(holder):
-            note(f"Breaking the lock of {model.name} that {holder.get(_OWNER)} has left behind.")
+            info(f"Breaking the lock of {model.name} that {holder.get(_OWNER)} has left behind.")
             model.drop_lock()
         elif time.monotonic() > deadline:
             raise TrackingError(f"{model.name}: locked by {(holder or {}).get(_OWNER)}; try again")
@@ -255,17 +255,17 @@ def _resolve(model: _Model, lock: _Lock) -> None:
     try:
         entry = read_line(state.intent)
     except ValueError as error:
-        note(f"Dropping an intent of {model.name} that cannot be read: {error}")
+        info(f"Dropping an intent of {model.name} that cannot be read: {error}")
         _drop_intent(model, lock)
         return
     begun = f"the {entry.action} of {model.name} to version {entry.went_to} that {entry.who} began at {entry.when}"
     if state.intent in state.lines:
         _drop_intent(model, lock)
     elif state.champion in (entry.came_from, entry.went_to) and model.has_version(entry.went_to):
-        note(f"Finishing {begun}.")
+        info(f"Finishing {begun}.")
         _finish(model, state.intent, lock)
     else:
-        note(f"Undoing {begun}: the champion is {_version(state.champion)} by now.")
+        info(f"Undoing {begun}: the champion is {_version(state.champion)} by now.")
         _drop_intent(model, lock)
 
 

@@ -20,7 +20,7 @@ from concord.workflows.comparison.compare import CompareJob, compare, evidence, 
 from concord.workflows.comparison.page import render_page
 from concord.workflows.comparison.paired_tests import Procedure
 from concord.workflows.comparison.slices import Slice, parse_slice
-from concord.workflows.console import Answer, counted, note
+from concord.workflows.console import Answer, counted, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.jobs import GateConfig, read_gate
 from concord.workflows.promotion.champion import RaceLostError, move_champion, now, settled_state, who
@@ -305,7 +305,7 @@ def _end(attempt: Run, outcome: str, *, status: RunStatus = "FINISHED") -> None:
             client.set_tag(attempt.run_id, OUTCOME_TAG, outcome)
         attempt.close(status)
     except TrackingError as error:
-        note(f"Warning: {error}")
+        warn(str(error))
 
 
 def _refusal(values: dict[str, Any], findings: _Findings) -> Answer:

@@ -8,7 +8,7 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.pipeline.errors import InputError, ModelError
 from concord.workflows.bundles import bundle_digest
-from concord.workflows.console import Answer, counted, note, table
+from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.registry.mlflow_client import REFUSAL, TrackingError, has_store, open_run, tracking_uri
 from concord.workflows.registry.model_versions import (
@@ -20,7 +20,7 @@ from concord.workflows.registry.model_versions import (
     resolve,
     versions,
 )
-from concord.workflows.registry.outbox import EXPERIMENT, find_records, read_record, send
+from concord.workflows.registry.outbox import EXPERIMENT, find_entries, read_entry, send
 
 SHOWN_DIGEST = 12
 
@@ -107,7 +107,7 @@ def sync(places: Sequence[Path]) -> Answer:
     Raises:
         TrackingError: when the store cannot be reached; what was sent stays.
     """
-    folders = find_records(places)
+    folders = find_entries(places)
     found: dict[str, list[dict[str, Any]]] = {"sent": [], "at_work": [], "failed": []}
     for folder in folders:
         _sync(folder, found)
@@ -125,18 +125,18 @@ def sync(places: Sequence[Path]) -> Answer:
 def _sync(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     """Send the record of a folder unless it was sent or is being written; one that is broken stops no other."""
     try:
-        record = read_record(folder)
+        record = read_entry(folder)
         if record.is_in_progress:
             found["at_work"].append({"folder": str(folder)})
         elif not record.sent:
             version = send(folder)
             found["sent"].append({"folder": str(folder), "registered": version.reference if version else None})
-            note(f"{folder}: sent")
+            info(f"{folder}: sent")
     except (ConfigError, InputError, ModelError, TrackingError) as error:
         if isinstance(error, TrackingError) and error.code != REFUSAL:
             raise
         found["failed"].append({"folder": str(folder), "error": str(error)})
-        note(f"Warning: {folder}: {error}")
+        warn(f"{folder}: {error}")
 
 
 def _values(version: ModelVersion) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.pipeline.errors import ModelError
 from concord.workflows.bundles import bundle_digest, check_bundle
-from concord.workflows.console import note
+from concord.workflows.console import info
 from concord.workflows.registry.file_locks import exclusive
 from concord.workflows.registry.mlflow_client import (
     TrackingError,
@@ -217,7 +217,7 @@ def _is_whole(copy: Path, version: ModelVersion) -> bool:
     try:
         _check(copy, version)
     except ModelError as error:
-        note(f"{copy} is damaged and fetched anew: {error}")
+        info(f"{copy} is damaged and fetched anew: {error}")
         return False
     return True
 

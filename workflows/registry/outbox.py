@@ -16,12 +16,12 @@ from pydantic import Field
 from concord.models.config import Config
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.atomic_writes import file_sha256, store_faults, write_over
-from concord.workflows.console import note
+from concord.workflows.console import warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.registry.mlflow_client import Dataset, Run, RunStatus, TrackingError, open_run
 from concord.workflows.registry.model_versions import ModelVersion, register
 
-RECORD_NAME = "tracking.json"
+ENTRY_NAME = "tracking.json"
 EXPERIMENT = "concord"
 COLLECTION_OUTBOX = Path("_run/tracking")
 """Below an annotated collection: a folder for each generation."""
@@ -45,7 +45,7 @@ class Metrics(Config):
     values: dict[str, float]
 
 
-class RunRecord(Config):
+class OutboxEntry(Config):
     """All that the store is to know of a run."""
 
     format_version: Literal[1] = 1
@@ -75,10 +75,10 @@ class RunRecord(Config):
         return self.status is None and not has_ended(self.process)
 
 
-class RecordedRun:
+class TrackedRun:
     """A run at work: every fact goes to disk, and to the store as long as it answers."""
 
-    def __init__(self, folder: Path, record: RunRecord, *, run: Run | None) -> None:
+    def __init__(self, folder: Path, record: OutboxEntry, *, run: Run | None) -> None:
         """Take the record's folder, the record, and the run in the store if it could be opened."""
         self._folder = folder
         self._record = record
@@ -100,7 +100,7 @@ class RecordedRun:
         except TrackingError as error:
             # A store that is down is asked again at the end: each vain call takes seconds.
             self._run = None
-            note(f"Warning: the tracking store is told when the run ends. {error}")
+            warn(f"the tracking store is told when the run ends. {error}")
 
     def end(
         self, status: RunStatus, *, files: Sequence[str] = (), registration: Registration | None = None
@@ -110,10 +110,10 @@ class RecordedRun:
         return send_or_warn(self._folder)
 
     def _write(self, **changes: Any) -> None:
-        self._record = write_record(self._folder, self._record.model_copy(update=changes))
+        self._record = write_entry(self._folder, self._record.model_copy(update=changes))
 
 
-def begin(
+def start_run(
     folder: Path,
     *,
     experiment: str,
@@ -121,14 +121,14 @@ def begin(
     parameters: Mapping[str, object],
     tags: Mapping[str, str],
     datasets: Sequence[Dataset] = (),
-) -> RecordedRun:
+) -> TrackedRun:
     """Open a run in the store, or go on with the one whose record stands in the folder.
 
     Raises:
         TrackingError: when the store cannot be reached.
     """
-    standing = standing_record(folder)
-    record = RunRecord(
+    standing = existing_entry(folder)
+    record = OutboxEntry(
         key=standing.key if standing is not None else uuid.uuid4().hex,
         experiment=experiment,
         name=name,
@@ -140,10 +140,10 @@ def begin(
         metrics=standing.metrics if standing is not None else [],
     )
     run = _open(record)
-    return RecordedRun(folder, write_record(folder, record), run=run)
+    return TrackedRun(folder, write_entry(folder, record), run=run)
 
 
-def tell_ended(
+def log_finished_run(
     folder: Path,
     *,
     experiment: str,
@@ -160,7 +160,7 @@ def tell_ended(
         seconds: how long it took.
     """
     now = _now()
-    record = RunRecord(
+    record = OutboxEntry(
         key=uuid.uuid4().hex,
         experiment=experiment,
         name=name,
@@ -173,7 +173,7 @@ def tell_ended(
         files=list(files),
         status="FINISHED",
     )
-    write_record(folder, record)
+    write_entry(folder, record)
     send_or_warn(folder)
 
 
@@ -185,10 +185,10 @@ def send(folder: Path) -> ModelVersion | None:
         TrackingError: when the store cannot be reached; what it has taken so far is not sent anew the next time.
         ModelError: when the bundle to be registered is not whole.
     """
-    record = read_record(folder)
+    record = read_entry(folder)
     for name in record.files:
         if not (folder / name).is_file():
-            raise InputError(f"{folder / RECORD_NAME}: files: expected {folder / name}, found no such file")
+            raise InputError(f"{folder / ENTRY_NAME}: files: expected {folder / name}, found no such file")
     run = _open(record)
     for metrics in record.metrics:
         run.log_metrics(metrics.values, step=metrics.step, time_ms=metrics.time_ms)
@@ -201,7 +201,7 @@ def send(folder: Path) -> ModelVersion | None:
         version = register(folder / wanted.bundle, name=wanted.name, run_id=run.run_id, alias=wanted.alias)
     # A record without an end is that of a run that was killed.
     run.close(record.status or "KILLED", time_ms=record.ended_ms)
-    write_record(folder, record.model_copy(update={"sent": True}))
+    write_entry(folder, record.model_copy(update={"sent": True}))
     return version
 
 
@@ -210,63 +210,63 @@ def send_or_warn(folder: Path) -> ModelVersion | None:
     try:
         return send(folder)
     except TrackingError as error:
-        note(
-            "Warning: all results are on disk, but the tracking store does not have them; "
+        warn(
+            "all results are on disk, but the tracking store does not have them; "
             f"'concord registry sync {folder}' sends them later. {error}"
         )
         return None
 
 
-def standing_record(folder: Path) -> RunRecord | None:
+def existing_entry(folder: Path) -> OutboxEntry | None:
     """Read the record of a folder; None when there is none.
 
     Raises:
-        InputError, ConfigError: as ``read_record`` does.
+        InputError, ConfigError: as ``read_entry`` does.
     """
-    return read_record(folder) if (folder / RECORD_NAME).exists() else None
+    return read_entry(folder) if (folder / ENTRY_NAME).exists() else None
 
 
-def read_record(folder: Path) -> RunRecord:
+def read_entry(folder: Path) -> OutboxEntry:
     """Read the record of a folder.
 
     Raises:
         InputError: when there is none, or no JSON in it.
         ConfigError: when it is not one that this version writes.
     """
-    path = folder / RECORD_NAME
+    path = folder / ENTRY_NAME
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: expected the record of a run: {error}") from error
-    return RunRecord.from_mapping(values, where=str(path))
+    return OutboxEntry.from_mapping(values, where=str(path))
 
 
-def write_record(folder: Path, record: RunRecord) -> RunRecord:
+def write_entry(folder: Path, record: OutboxEntry) -> OutboxEntry:
     """Write a record, in one step."""
-    path = folder / RECORD_NAME
+    path = folder / ENTRY_NAME
     with store_faults(path):
         # A loss may be no number, which JSON of other makers cannot say.
         write_over(path, json.dumps(record.model_dump(), indent=1).encode() + b"\n", staging=folder)
     return record
 
 
-def find_records(places: Sequence[Path]) -> list[Path]:
+def find_entries(places: Sequence[Path]) -> list[Path]:
     """Give the folders with a record, each once, in the order of the places.
 
     A place is the folder of a training or of an annotated collection, or one that holds some of these.
     """
-    of_collection = f"{COLLECTION_OUTBOX}/*/{RECORD_NAME}"
-    patterns = (RECORD_NAME, of_collection, f"*/{RECORD_NAME}", f"*/{of_collection}")
+    of_collection = f"{COLLECTION_OUTBOX}/*/{ENTRY_NAME}"
+    patterns = (ENTRY_NAME, of_collection, f"*/{ENTRY_NAME}", f"*/{of_collection}")
     found = (path.parent for place in places for pattern in patterns for path in sorted(place.glob(pattern)))
     return list(dict.fromkeys(found))
 
 
-def dataset(place: str, role: str) -> Dataset:
+def describe_dataset(place: str, role: str) -> Dataset:
     """Describe a file that a run reads."""
     return Dataset(place=place, sha256=file_sha256(Path(place)), role=role)
 
 
-def _open(record: RunRecord) -> Run:
+def _open(record: OutboxEntry) -> Run:
     return open_run(
         experiment=record.experiment,
         name=record.name,

@@ -11,7 +11,7 @@ from concord.models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest
 from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
-from concord.workflows.console import note
+from concord.workflows.console import info
 from concord.workflows.registry import model_versions
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "pretrained"
@@ -82,7 +82,7 @@ def _find_embedded(name: str, *, named: bool) -> ResolvedTagger:
     missing = _missing(EMBEDDED / name)
     if missing is None or named or name != DEFAULT or FALLBACK not in names:
         return _resolved(EMBEDDED / name, name=name)
-    note(f"The {missing.what} is not installed: {FALLBACK} stands in for {DEFAULT}. Better: {missing.advice}")
+    info(f"The {missing.what} is not installed: {FALLBACK} stands in for {DEFAULT}. Better: {missing.advice}")
     return _resolved(EMBEDDED / FALLBACK, name=FALLBACK)
 
 

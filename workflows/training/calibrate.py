@@ -27,7 +27,7 @@ from concord.models.training.fit_calibration import (
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.bundles import MANIFEST_NAME
-from concord.workflows.console import Answer, counted, note, table
+from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training.corpora import Documents
 from concord.workflows.training.evaluate import load, read_gold_for
@@ -165,10 +165,7 @@ def _check_unseen(
     An earlier calibration is replaced by this one, so its documents may come again.
     """
     if provenance is None or not provenance.parts:
-        note(
-            f"Warning: {job.model} holds no record of what it was trained on; whether it has seen {option} cannot be "
-            "told."
-        )
+        warn(f"{job.model} holds no record of what it was trained on; whether it has seen {option} cannot be told.")
         return None
     again = option == "--data"
     known = [part for part in provenance.parts if not (again and part.role == "calibration")]
@@ -179,7 +176,7 @@ def _check_unseen(
             "--allow-overlap takes them and writes it down"
         )
     if found.seen:
-        note(f"Warning: {option}: {found}; the figures flatter the tagger.")
+        warn(f"{option}: {found}; the figures flatter the tagger.")
     return found
 
 

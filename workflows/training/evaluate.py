@@ -40,7 +40,7 @@ from concord.models.outputs import Prediction
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError, ModelError
-from concord.workflows.console import Answer, counted, note, table
+from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.training.corpora import (
     Documents,
     entity_types,
@@ -153,21 +153,21 @@ def check_gold(tagger: Tagger, documents: Sequence[Sequence[Sentence]], paths: S
     if tagger.vocabulary.scheme == "TOKENS":
         strange = token_labels(documents) - set(tagger.vocabulary.labels)
         if strange:
-            note(f"Warning: the tagger does not know {', '.join(sorted(strange))} of the corpus; these count as wrong.")
+            warn(f"the tagger does not know {', '.join(sorted(strange))} of the corpus; these count as wrong.")
         return
     kinds = entity_types(documents)
     if not kinds:
-        note("Warning: the corpus holds no entity, so every F1 is 0.")
+        warn("the corpus holds no entity, so every F1 is 0.")
     unknown = kinds - set(tagger.entity_types)
     if unknown:
-        note(
-            f"Warning: the tagger knows {', '.join(tagger.entity_types)}; every {', '.join(sorted(unknown))} "
+        warn(
+            f"the tagger knows {', '.join(tagger.entity_types)}; every {', '.join(sorted(unknown))} "
             "of the corpus counts as missed. --labels GPE=LOC,MISC= maps or drops types."
         )
     for path in paths if tagger.needs_trees else ():
         source = tree_source(path)
         if source != tagger.trees:
-            note(f"Warning: the tagger learned from trees of {tagger.trees!r}, {path} has those of {source!r}.")
+            warn(f"the tagger learned from trees of {tagger.trees!r}, {path} has those of {source!r}.")
 
 
 def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
-from concord.workflows.console import Answer, note, table
+from concord.workflows.console import Answer, info, table
 from concord.workflows.training import plots
 from concord.workflows.training.corpora import Documents, gold_labels, without_labels
 from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS, load, read_gold_for
@@ -97,12 +97,12 @@ def run(job: FiguresJob) -> Answer:
         if reason is not None:
             left_out[figure.name] = reason
             continue
-        note(f"{figure.name} ...")
+        info(f"{figure.name} ...")
         path = job.output / f"{figure.name}.{job.picture}"
         values = figure.measure(material)
         figure.draw(values, path, title=title)
         drawn[figure.name] = {"file": path.name, **values}
-    note("attention ...")
+    info("attention ...")
     attention, against = _draw_attention(material, title=title)
     drawn |= {"attention": attention} if attention else {}
     left_out |= against

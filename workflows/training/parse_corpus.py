@@ -16,7 +16,7 @@ from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.atomic_writes import file_sha256
-from concord.workflows.console import Answer, counted, near
+from concord.workflows.console import Answer, counted, short_path
 from concord.workflows.jobs import ParseConfig
 
 _SENTENCES_A_CALL = 1_000
@@ -53,7 +53,7 @@ def run(config: ParseConfig) -> Answer:
     if output.exists():
         standing = read_header(output)
         if standing == {PARSER_KEY: parser, SOURCE_KEY: digest}:
-            text = f"{near(output)} holds these trees already; nothing was done"
+            text = f"{short_path(output)} holds these trees already; nothing was done"
             return Answer(values=values | {"parsed": False}, text=text)
         if PARSER_KEY not in standing:
             raise ConfigError(
@@ -66,7 +66,7 @@ def run(config: ParseConfig) -> Answer:
     speed = values["words"] / (time.monotonic() - started)
     return Answer(
         values=values | {"parsed": True, "words_per_second": speed},
-        text=f"{near(output)}: trees for {counted(len(sentences), 'sentence')} with {values['words']:,} words "
+        text=f"{short_path(output)}: trees for {counted(len(sentences), 'sentence')} with {values['words']:,} words "
         f"by {parser.partition('@')[0]}, {speed:,.0f} words/s",
     )
 

@@ -16,7 +16,7 @@ from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, Fault, GoldForma
 from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, format_of, read_corpus
 from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
 from concord.pipeline.errors import InputError
-from concord.workflows.console import Answer, counted, indented, near, table
+from concord.workflows.console import Answer, counted, indented, short_path, table
 
 SHOWN_FAULTS = 20
 SHOWN_TYPES = 60
@@ -273,7 +273,7 @@ def _describe(values: Mapping[str, Any], job: PrepareJob) -> str:
         parts.append("\n".join(shared))
     parts.append(_describe_faults(values, job))
     if values["written"]:
-        parts.append(table([("written", str(near(Path(path)))) for path in values["written"]]))
+        parts.append(table([("written", str(short_path(Path(path)))) for path in values["written"]]))
     return "\n\n".join(parts)
 
 

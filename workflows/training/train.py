@@ -24,12 +24,12 @@ from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitR
 from concord.models.words.embedding import WordRepresentation, WordVectors, read_word_vectors
 from concord.models.words.encoder import EncoderMissingError
 from concord.pipeline.errors import InputError, ModelError
-from concord.workflows.console import Answer, indented, note, table
+from concord.workflows.console import Answer, indented, info, table, warn
 from concord.workflows.environment import code_tags, describe_environment
 from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob, flatten
 from concord.workflows.registry.mlflow_client import RunStatus
 from concord.workflows.registry.model_versions import check_name
-from concord.workflows.registry.outbox import RecordedRun, Registration, begin, dataset
+from concord.workflows.registry.outbox import Registration, TrackedRun, describe_dataset, start_run
 from concord.workflows.training import evaluate
 from concord.workflows.training.corpora import (
     Documents,
@@ -147,8 +147,8 @@ def _read(job: TrainJob, scheme: Scheme) -> _Corpora:
     if scheme == "TOKENS":
         unseen = token_labels(corpora.dev) - token_labels(corpora.train)
         if unseen:
-            note(
-                f"Warning: {data.dev} holds {', '.join(sorted(unseen))}, the training corpora do not; "
+            warn(
+                f"{data.dev} holds {', '.join(sorted(unseen))}, the training corpora do not; "
                 "these labels count as wrong."
             )
         return corpora
@@ -194,7 +194,7 @@ def _tree_source(job: TrainJob) -> str:
 def _load_vectors(tagger: Tagger, vocabulary: Vocabulary, vectors: WordVectors) -> None:
     tables = [module for module in tagger.modules() if isinstance(module, WordRepresentation)]
     found = [representation.load_vectors(vocabulary, vectors) for representation in tables]
-    note(f"{max(found, default=0):,} of {len(vocabulary.words):,} words have a pretrained vector")
+    info(f"{max(found, default=0):,} of {len(vocabulary.words):,} words have a pretrained vector")
 
 
 def _claim(folder: Path, job: TrainJob, *, resume: bool) -> None:
@@ -226,7 +226,7 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
     (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
 
 
-def _begin(job: TrainJob, tagger: Tagger, folder: Path) -> RecordedRun:
+def _begin(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
     """Open the run, or the one that an interrupted training has left open."""
     environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
     (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
@@ -234,13 +234,13 @@ def _begin(job: TrainJob, tagger: Tagger, folder: Path) -> RecordedRun:
     roles = [*((path, "training") for path in job.data.train), (job.data.dev, "validation")]
     if job.data.test is not None:
         roles.append((job.data.test, "testing"))
-    return begin(
+    return start_run(
         folder,
         experiment=job.experiment,
         name=folder.name,
         parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
         tags={"concord.kind": "training", "concord.job": job.digest, **code_tags()},
-        datasets=[dataset(path, role) for path, role in roles],
+        datasets=[describe_dataset(path, role) for path, role in roles],
     )
 
 
@@ -257,8 +257,8 @@ def _provenance(job: TrainJob, corpora: _Corpora) -> Provenance:
     )
 
 
-def _tell(epoch: EpochResult, config: FitConfig, recorded: RecordedRun | None) -> None:
-    note(
+def _tell(epoch: EpochResult, config: FitConfig, recorded: TrackedRun | None) -> None:
+    info(
         f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev {epoch.measure} {epoch.dev_score:.2f} "
         f"({_precision_and_recall(epoch)}draft {epoch.draft_score:.2f}), "
         f"{epoch.seconds + epoch.dev_seconds:.0f} s"
@@ -303,7 +303,7 @@ def _score(bundle: Path, job: TrainJob, place: str, documents: Documents) -> dic
     return evaluate.score_tagger(load_tagger(bundle), documents, scored)
 
 
-def _tell_scores(values: Mapping[str, Any], recorded: RecordedRun | None) -> None:
+def _tell_scores(values: Mapping[str, Any], recorded: TrackedRun | None) -> None:
     """Log the chosen model's scores, whole and by type, at the step that chose it."""
     if recorded is None:
         return

@@ -25,7 +25,7 @@ from concord.workflows.cli.main import main
 from concord.workflows.registry import outbox as record
 from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import resolve, set_alias
-from concord.workflows.registry.outbox import read_record
+from concord.workflows.registry.outbox import read_entry
 
 pytestmark = pytest.mark.slow
 
@@ -147,7 +147,7 @@ def test_a_store_that_is_down_after_the_run_costs_one_warning(
     warnings = [line for line in done.stderr.splitlines() if "Warning" in line]
     assert len(warnings) == 1
     assert f"'concord registry sync {output}/_run/tracking/0' sends them later" in warnings[0]
-    assert not read_record(output / "_run/tracking/0").sent
+    assert not read_entry(output / "_run/tracking/0").sent
     assert concord("verify", output).exit_code == 0
     assert annotation_runs() == []
     for count in (1, 0):

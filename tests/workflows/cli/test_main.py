@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from concord.models.config import ConfigError
 from concord.pipeline.errors import StoreError
 from concord.workflows.cli.main import main
-from concord.workflows.console import Answer, counted, explained_errors, give, table
+from concord.workflows.console import Answer, counted, emit, report_errors, table
 
 VERBS = (
     "annotate",
@@ -297,9 +297,9 @@ def test_doctor_gives_a_line_for_each_thing(tmp_path: Path, monkeypatch: pytest.
 def leave(work: Callable[[], None], *, as_json: bool = False) -> Result:
     @click.command()
     def command() -> None:
-        with explained_errors(as_json=as_json):
+        with report_errors(as_json=as_json):
             work()
-        give(Answer(values={}, text=""), as_json=as_json)
+        emit(Answer(values={}, text=""), as_json=as_json)
 
     return CliRunner().invoke(command)
 

@@ -23,14 +23,14 @@ from concord.workflows.registry import outbox as record
 from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
 from concord.workflows.registry.model_versions import versions
 from concord.workflows.registry.outbox import (
-    RECORD_NAME,
+    ENTRY_NAME,
     Registration,
-    begin,
-    dataset,
-    find_records,
-    read_record,
+    describe_dataset,
+    find_entries,
+    read_entry,
     send,
-    write_record,
+    start_run,
+    write_entry,
 )
 
 pytestmark = pytest.mark.slow
@@ -50,13 +50,13 @@ def folder(store: Path, tiny_bundle: Path) -> Path:
 
 
 def work(folder: Path, *, status: tracking.RunStatus | None = "FINISHED") -> registry.ModelVersion | None:
-    run = begin(
+    run = start_run(
         folder,
         experiment="told",
         name="mine",
         parameters={"a": 1},
         tags={"who": "me"},
-        datasets=[dataset(str(folder / "result.json"), "training")],
+        datasets=[describe_dataset(str(folder / "result.json"), "training")],
     )
     for epoch in (1, 2):
         run.log_metrics({"loss": 1.0 / epoch}, step=epoch)
@@ -81,7 +81,7 @@ def check_whole(folder: Path) -> None:
     assert [(version.version, version.aliases, version.run_id) for version in versions("told")] == [
         (1, ("late",), run.info.run_id)
     ]
-    kept = read_record(folder)
+    kept = read_entry(folder)
     assert (kept.sent, kept.status) == (True, "FINISHED")
     assert (run.info.start_time, run.info.end_time) == (kept.started_ms, kept.ended_ms)
 
@@ -126,7 +126,7 @@ def test_a_run_is_told_to_a_server_and_its_version_comes_back(
 def test_a_sending_that_was_killed_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
 ) -> None:
-    begin(folder, experiment="told", name="mine", parameters={"a": 1}, tags={"who": "me"})
+    start_run(folder, experiment="told", name="mine", parameters={"a": 1}, tags={"who": "me"})
     with monkeypatch.context() as patch:
         patch.setattr(record, "send_or_warn", lambda folder: None)
         work(folder)
@@ -141,7 +141,7 @@ def test_a_sending_that_was_killed_goes_on(
         patch.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
             send(folder)
-    assert not read_record(folder).sent
+    assert not read_entry(folder).sent
     assert concord("registry", "sync", folder).exit_code == 0
     check_whole(folder)
 
@@ -172,11 +172,11 @@ def test_a_broken_record_stops_no_other(folder: Path, monkeypatch: pytest.Monkey
     work(folder)
     for name, content in (("a", "{"), ("b", '{"kye": 1}')):
         (folder.parent / name).mkdir()
-        (folder.parent / name / RECORD_NAME).write_text(content)
-    sound = read_record(folder).model_copy(update={"files": [], "registration": None})
+        (folder.parent / name / ENTRY_NAME).write_text(content)
+    sound = read_entry(folder).model_copy(update={"files": [], "registration": None})
     for name, changes in (("c", {"files": ["gone.txt"]}), ("d", {"parameters": {"bad\nname": "1"}})):
         (folder.parent / name).mkdir()
-        write_record(folder.parent / name, sound.model_copy(update={**changes, "key": name}))
+        write_entry(folder.parent / name, sound.model_copy(update={**changes, "key": name}))
     synced = concord("registry", "sync", "--json")
     values = json.loads(synced.stdout)
     assert (synced.exit_code, [item["folder"] for item in values["failed"]]) == (1, [f"runs/{name}" for name in "abcd"])
@@ -191,7 +191,7 @@ def test_a_record_goes_to_another_store_whole(
     other.parent.mkdir()
     other.write_bytes(store_template.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
-    write_record(folder, read_record(folder).model_copy(update={"sent": False}))
+    write_entry(folder, read_entry(folder).model_copy(update={"sent": False}))
     assert concord("registry", "sync").exit_code == 0
     check_whole(folder)
 
@@ -201,10 +201,10 @@ def test_a_run_at_work_is_left_alone_and_that_of_a_dead_process_closed(folder: P
     answer = concord("registry", "sync", "--json")
     assert json.loads(answer.stdout)["at_work"] == [{"folder": "runs/mine"}]
     dead = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    gone = read_record(folder).model_copy(update={"process": process_name(dead.pid)})
+    gone = read_entry(folder).model_copy(update={"process": process_name(dead.pid)})
     dead.kill()
     dead.wait()
-    write_record(folder, gone)
+    write_entry(folder, gone)
     assert json.loads(concord("registry", "sync", "--json").stdout)["sent"] == [
         {"folder": "runs/mine", "registered": None}
     ]
@@ -214,32 +214,34 @@ def test_a_run_at_work_is_left_alone_and_that_of_a_dead_process_closed(folder: P
 
 
 def test_an_epoch_that_is_done_again_stands_once(folder: Path) -> None:
-    run = begin(folder, experiment="told", name="mine", parameters={}, tags={})
+    run = start_run(folder, experiment="told", name="mine", parameters={}, tags={})
     for loss in (2.0, 1.0):
         run.log_metrics({"loss": loss}, step=1)
     run.log_metrics({"best_dev_f1": 50.0}, step=1)
-    assert [metrics.values for metrics in read_record(folder).metrics] == [{"loss": 1.0}, {"best_dev_f1": 50.0}]
+    assert [metrics.values for metrics in read_entry(folder).metrics] == [{"loss": 1.0}, {"best_dev_f1": 50.0}]
 
 
 def test_a_loss_that_is_no_number_is_kept(folder: Path) -> None:
-    begin(folder, experiment="told", name="mine", parameters={}, tags={}).log_metrics({"loss": float("nan")}, step=1)
-    (metrics,) = read_record(folder).metrics
+    start_run(folder, experiment="told", name="mine", parameters={}, tags={}).log_metrics(
+        {"loss": float("nan")}, step=1
+    )
+    (metrics,) = read_entry(folder).metrics
     assert metrics.values["loss"] != metrics.values["loss"]
 
 
 def test_records_are_found_in_trainings_collections_and_folders_of_them(tmp_path: Path) -> None:
     for place in ("runs/a", "out/news/_run/tracking/0", "out/old/_run/tracking/0", "out/old/_run/tracking/1"):
         (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / RECORD_NAME).touch()
+        (tmp_path / place / ENTRY_NAME).touch()
     runs, out = tmp_path / "runs", tmp_path / "out"
     news, old = out / "news/_run/tracking", out / "old/_run/tracking"
-    assert find_records([runs, out]) == [runs / "a", news / "0", old / "0", old / "1"]
-    assert find_records([runs / "a", out / "news", tmp_path / "none", news / "0"]) == [runs / "a", news / "0"]
+    assert find_entries([runs, out]) == [runs / "a", news / "0", old / "0", old / "1"]
+    assert find_entries([runs / "a", out / "news", tmp_path / "none", news / "0"]) == [runs / "a", news / "0"]
 
 
 def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tracking\.json: expected the record of a run"):
-        read_record(tmp_path)
-    (tmp_path / RECORD_NAME).write_text('{"kye": 1}')
+        read_entry(tmp_path)
+    (tmp_path / ENTRY_NAME).write_text('{"kye": 1}')
     with pytest.raises(ConfigError, match=r"tracking\.json: kye: unknown key"):
-        read_record(tmp_path)
+        read_entry(tmp_path)
