@@ -6,13 +6,12 @@ where that holds another text - lines have been put in before it since - in the 
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import cast
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.plan import Plan
-from concord.pipeline.readers.read_file import Format, read_text_at, scan_file
+from concord.pipeline.readers.read_file import read_text_at, scan_file
 from concord.pipeline.readers.records import RecordError
 
 SOURCE_CHANGED = "source_changed"
@@ -24,7 +23,7 @@ class SourceTexts:
     def __init__(self, plan: Plan) -> None:
         """Take the plan that the collection's manifest stands for."""
         self._config = plan.config.reader
-        self._formats = {source.uri: cast("Format", source.format) for source in plan.sources}
+        self._formats = {source.uri: source.format for source in plan.sources}
         # Of the one file last found to have its texts elsewhere.
         self._index: tuple[str, Mapping[str, int]] = ("", {})
 

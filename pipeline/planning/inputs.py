@@ -9,13 +9,13 @@ from functools import cache
 from glob import glob, has_magic
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NoReturn
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from fsspec.utils import glob_translate
 
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.read_file import Format, format_of
+from concord.pipeline.readers.read_file import format_of
 from concord.pipeline.storage.paths import SCHEME
 from concord.pipeline.storage.remote_files import FileState, look, walk
 from concord.pipeline.storage.urls import check_url, is_url, without_secrets
@@ -39,7 +39,7 @@ class InputFile:
 
     path: str
     name: str
-    format: Format
+    format: str
     state: FileState | None = None
 
 
@@ -98,7 +98,7 @@ def absolute_output(where: str) -> str:
     return where.rstrip("/")
 
 
-def find_inputs(where: str, *, output: str, format: Literal["auto"] | Format) -> Inputs:
+def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     """Find the files of an input.
 
     A format other than auto holds for every file that is named, by its path or by a pattern; of a folder
@@ -249,7 +249,7 @@ def _take(
     *,
     root: str,
     where: str,
-    stated: Literal["auto"] | Format,
+    stated: str,
     named: bool,
     states: Mapping[str, FileState] = MappingProxyType({}),
 ) -> Inputs:

@@ -14,69 +14,72 @@ from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import decode_line
 from concord.pipeline.readers.fields import build_document, claimed_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
-from concord.pipeline.readers.streams import LineStream, cursor_at
+from concord.pipeline.readers.streams import LineStream, cursor_at, with_codecs
 
 
-def scan_jsonl(path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-    """Find the records of a file: each line that is not blank, and the place where a stream breaks off."""
-    stream = LineStream(path)
-    try:
-        while True:
-            start = stream.position
-            doc_id = None
-            try:
-                line = stream.read_line()
-                if not line:
-                    return
-                if _is_blank(line, start):
-                    continue
-                doc_id = claimed_id(_fields(line, start, config), name=name, position=start, config=config)
-            except RecordError:
-                pass
-            size = stream.position - start
-            yield ScannedRecord(position=start, end=stream.position, size=size, doc_id=doc_id)
-    finally:
-        stream.close()
+class JsonLinesReader:
+    """Reads files of one JSON object a line."""
 
+    suffixes = (*with_codecs(".jsonl"), *with_codecs(".ndjson"))
 
-def read_jsonl(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-    """Read the lines that start in a piece.
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        """Find the records of a file: each line that is not blank, and the place where a stream breaks off."""
+        stream = LineStream(path)
+        try:
+            while True:
+                start = stream.position
+                doc_id = None
+                try:
+                    line = stream.read_line()
+                    if not line:
+                        return
+                    if _is_blank(line, start):
+                        continue
+                    doc_id = claimed_id(_fields(line, start, config), name=name, position=start, config=config)
+                except RecordError:
+                    pass
+                size = stream.position - start
+                yield ScannedRecord(position=start, end=stream.position, size=size, doc_id=doc_id)
+        finally:
+            stream.close()
 
-    Raises:
-        InputError: when the file has visibly changed since the plan was made.
-    """
-    duplicates = frozenset(piece.duplicates)
-    with cursor_at(piece.uri, piece.start, opened_by=LineStream) as stream:
-        while (start := stream.position) < piece.end:
-            try:
-                line = stream.read_line()
-                if not line or stream.position > piece.end:
-                    raise InputError(
-                        f"{piece.uri}, byte {start}: expected the line to end by byte {piece.end}; the file has"
-                        " changed since the plan was made: run again into a new output folder"
+    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+        """Read the lines that start in a piece.
+
+        Raises:
+            InputError: when the file has visibly changed since the plan was made.
+        """
+        duplicates = frozenset(piece.duplicates)
+        with cursor_at(piece.uri, piece.start, opened_by=LineStream) as stream:
+            while (start := stream.position) < piece.end:
+                try:
+                    line = stream.read_line()
+                    if not line or stream.position > piece.end:
+                        raise InputError(
+                            f"{piece.uri}, byte {start}: expected the line to end by byte {piece.end}; the file has"
+                            " changed since the plan was made: run again into a new output folder"
+                        )
+                    if _is_blank(line, start):
+                        continue
+                    yield build_document(
+                        _fields(line, start, config),
+                        piece=piece,
+                        position=start,
+                        is_duplicate=start in duplicates,
+                        config=config,
                     )
-                if _is_blank(line, start):
-                    continue
-                yield build_document(
-                    _fields(line, start, config),
-                    piece=piece,
-                    position=start,
-                    is_duplicate=start in duplicates,
-                    config=config,
-                )
-            except RecordError as error:
-                yield dead_letter(error, piece=piece, position=start, unit="byte")
+                except RecordError as error:
+                    yield dead_letter(error, piece=piece, position=start, unit="byte")
 
+    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
+        """Read the text of the line that starts at a byte of the decompressed stream.
 
-def jsonl_text_at(path: str, position: int, config: ReaderConfig) -> str:
-    """Read the text of the line that starts at a byte of the decompressed stream.
-
-    Raises:
-        RecordError: when no whole record with a text starts there.
-    """
-    with cursor_at(path, position, opened_by=LineStream) as stream:
-        line = stream.read_line()
-    return record_text(_fields(line, position, config), doc_id=None, config=config)
+        Raises:
+            RecordError: when no whole record with a text starts there.
+        """
+        with cursor_at(path, position, opened_by=LineStream) as stream:
+            line = stream.read_line()
+        return record_text(_fields(line, position, config), doc_id=None, config=config)
 
 
 def _is_blank(line: bytes, start: int) -> bool:

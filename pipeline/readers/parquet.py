@@ -113,61 +113,64 @@ class RowStream:
         self._batch_end += batch.num_rows
 
 
-def scan_parquet(path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-    """Find the records of a file: its rows as its footer counts them, or one for a file without a footer."""
-    try:
-        stream = RowStream(path, columns=(config.id_field, config.text_field))
-    except RecordError:
-        yield ScannedRecord(position=0, end=1, size=1, doc_id=None)
-        return
-    try:
-        for row in range(stream.rows):
-            doc_id, size = None, 1
-            try:
-                fields = stream.read_row() or {}
-                doc_id = claimed_id(fields, name=name, position=row, config=config)
-                size = len(fields[config.text_field].encode())
-            except RecordError:
-                pass
-            yield ScannedRecord(position=row, end=row + 1, size=size, doc_id=doc_id)
-    finally:
-        stream.close()
+class ParquetReader:
+    """Reads files of one record a row."""
 
+    suffixes = (".parquet",)
 
-def read_parquet(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-    """Read the rows of a piece.
-
-    Raises:
-        InputError: when the file has fewer rows than when the plan was made.
-    """
-    duplicates = frozenset(piece.duplicates)
-    try:
-        with cursor_at(piece.uri, piece.start, opened_by=RowStream) as stream:
-            while (row := stream.position) < piece.end:
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        """Find the records of a file: its rows as its footer counts them, or one for a file without a footer."""
+        try:
+            stream = RowStream(path, columns=(config.id_field, config.text_field))
+        except RecordError:
+            yield ScannedRecord(position=0, end=1, size=1, doc_id=None)
+            return
+        try:
+            for row in range(stream.rows):
+                doc_id, size = None, 1
                 try:
-                    fields = stream.read_row()
-                    if fields is None:
-                        raise InputError(
-                            f"{piece.uri}: expected at least {piece.end} rows, got {row}; the file has changed"
-                            " since the plan was made: run again into a new output folder"
+                    fields = stream.read_row() or {}
+                    doc_id = claimed_id(fields, name=name, position=row, config=config)
+                    size = len(fields[config.text_field].encode())
+                except RecordError:
+                    pass
+                yield ScannedRecord(position=row, end=row + 1, size=size, doc_id=doc_id)
+        finally:
+            stream.close()
+
+    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+        """Read the rows of a piece.
+
+        Raises:
+            InputError: when the file has fewer rows than when the plan was made.
+        """
+        duplicates = frozenset(piece.duplicates)
+        try:
+            with cursor_at(piece.uri, piece.start, opened_by=RowStream) as stream:
+                while (row := stream.position) < piece.end:
+                    try:
+                        fields = stream.read_row()
+                        if fields is None:
+                            raise InputError(
+                                f"{piece.uri}: expected at least {piece.end} rows, got {row}; the file has changed"
+                                " since the plan was made: run again into a new output folder"
+                            )
+                        yield build_document(
+                            fields, piece=piece, position=row, is_duplicate=row in duplicates, config=config
                         )
-                    yield build_document(
-                        fields, piece=piece, position=row, is_duplicate=row in duplicates, config=config
-                    )
-                except RecordError as error:
-                    yield dead_letter(error, piece=piece, position=row, unit="row")
-    except RecordError as error:
-        yield dead_letter(error, piece=piece, position=piece.start, unit="row")
+                    except RecordError as error:
+                        yield dead_letter(error, piece=piece, position=row, unit="row")
+        except RecordError as error:
+            yield dead_letter(error, piece=piece, position=piece.start, unit="row")
 
+    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
+        """Read the text of a row.
 
-def parquet_text_at(path: str, row: int, config: ReaderConfig) -> str:
-    """Read the text of a row.
-
-    Raises:
-        RecordError: when there is no such row with a text.
-    """
-    with cursor_at(path, row, opened_by=RowStream) as stream:
-        return record_text(stream.read_row() or {}, doc_id=None, config=config)
+        Raises:
+            RecordError: when there is no such row with a text.
+        """
+        with cursor_at(path, position, opened_by=RowStream) as stream:
+            return record_text(stream.read_row() or {}, doc_id=None, config=config)
 
 
 def _damage(error: Exception) -> RecordError:

@@ -1,53 +1,86 @@
-"""Input files to documents. Everything that is wrong inside a file becomes a dead letter, never an exception."""
+"""Input files to documents, by the reader of their format.
 
-from collections.abc import Iterator
+Whatever is wrong inside a file becomes a dead letter, never an exception.
+"""
+
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import Literal
+from typing import Protocol
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.jsonl import jsonl_text_at, read_jsonl, scan_jsonl
-from concord.pipeline.readers.parquet import parquet_text_at, read_parquet, scan_parquet
+from concord.pipeline.readers.jsonl import JsonLinesReader
+from concord.pipeline.readers.parquet import ParquetReader
 from concord.pipeline.readers.records import ScannedRecord
-from concord.pipeline.readers.streams import CODECS
-from concord.pipeline.readers.text import read_text, scan_text, whole_text
+from concord.pipeline.readers.text import TextReader
 from concord.pipeline.storage.files import unreadable
 
-Format = Literal["text", "jsonl", "parquet"]
 
-FORMATS: dict[str, Format] = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+class Reader(Protocol):
+    """Reads the files of one format. Its methods may raise OSError where a file cannot be read."""
+
+    @property
+    def suffixes(self) -> Sequence[str]:
+        """How the names of its files end, in lower case, as in ``.jsonl``."""
+
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        """Find the records of a file, in order; a record that cannot be read is one with ``doc_id`` None.
+
+        Args:
+            name: the file's path below the input folder; names the records that have no id of their own.
+        """
+
+    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+        """Read a piece of a file: one document or dead letter for each record that ``scan`` found in it.
+
+        Raises:
+            InputError: when the file has visibly changed since it was scanned.
+        """
+
+    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
+        """Read the text of the record that starts at a position (see Document.source_position).
+
+        Raises:
+            RecordError: when no text starts there.
+        """
 
 
-def format_of(name: str) -> Format | None:
-    """Give the format that a file's name says it has; None for a name that says nothing."""
-    suffixes = [suffix.lower() for suffix in PurePath(name).suffixes]
-    if not suffixes:
-        return None
-    if suffixes[-1] not in CODECS:
-        return FORMATS.get(suffixes[-1])
-    inner = FORMATS.get(suffixes[-2]) if len(suffixes) > 1 else None
-    return None if inner == "parquet" else inner
+READERS: dict[str, Reader] = {"text": TextReader(), "jsonl": JsonLinesReader(), "parquet": ParquetReader()}
+"""By the name of the format, as in ``reader.format``."""
 
 
-def scan_file(path: str, *, format: Format, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-    """Find a file's records, for the planner.
+def reader_for(format: str, *, where: str = "reader.format") -> Reader:
+    """Return the reader of a format.
 
     Args:
-        name: the file's path below the input folder.
+        where: what asks for the format, for the message.
 
     Raises:
-        InputError: when the file cannot be opened.
+        InputError: when no reader has this name.
+    """
+    reader = READERS.get(format)
+    if reader is None:
+        raise InputError(f"{where}: expected one of the formats {', '.join(READERS)}, got {format!r}")
+    return reader
+
+
+def format_of(name: str) -> str | None:
+    """Return the format that a file's name stands for, None if no reader knows its suffix."""
+    suffix = "".join(PurePath(name).suffixes[-2:]).lower()
+    return next((format for format, reader in READERS.items() if suffix.endswith(tuple(reader.suffixes))), None)
+
+
+def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+    """Find a file's records, for the planner; arguments as for ``Reader.scan``.
+
+    Raises:
+        InputError: when the file cannot be opened, or its format is unknown.
+        StoreError: when its disk or store fails.
     """
     try:
-        match format:
-            case "text":
-                yield from scan_text(path, name=name)
-            case "jsonl":
-                yield from scan_jsonl(path, name=name, config=config)
-            case "parquet":
-                yield from scan_parquet(path, name=name, config=config)
+        yield from reader_for(format, where=path).scan(path, name=name, config=config)
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -60,37 +93,20 @@ def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
         StoreError: when its disk or store fails.
     """
     try:
-        match piece.format:
-            case "text":
-                yield from read_text(piece, config)
-            case "jsonl":
-                yield from read_jsonl(piece, config)
-            case "parquet":
-                yield from read_parquet(piece, config)
-            case other:
-                raise InputError(f"{piece.uri}: expected the format text, jsonl or parquet, got {other!r}")
+        yield from reader_for(piece.format, where=piece.uri).read(piece, config)
     except OSError as error:
         raise unreadable(piece.uri, error) from error
 
 
 def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig) -> str:
-    """Read the text of one record.
-
-    Args:
-        position: as Document.source_position.
+    """Read the text of one record; arguments as for ``Reader.text_at``.
 
     Raises:
-        RecordError: when no text begins there.
+        RecordError: when no text starts there.
         InputError: when the file cannot be opened.
         StoreError: when its disk or store fails.
     """
     try:
-        match format:
-            case "jsonl":
-                return jsonl_text_at(path, position, config)
-            case "parquet":
-                return parquet_text_at(path, position, config)
-            case _:
-                return whole_text(path, config)
+        return reader_for(format, where=path).text_at(path, position, config)
     except OSError as error:
         raise unreadable(path, error) from error

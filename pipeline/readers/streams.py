@@ -22,6 +22,11 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 _CHUNK_BYTES = 1 << 16
 
 
+def with_codecs(suffix: str) -> tuple[str, ...]:
+    """Return a suffix alone and followed by that of each supported compression."""
+    return (suffix, *(f"{suffix}{codec}" for codec in CODECS))
+
+
 class Cursor(Protocol):
     """A file opened for reading that knows where it stands and moves forward."""
 

@@ -11,44 +11,47 @@ from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import decode
 from concord.pipeline.readers.fields import duplicate_id
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
-from concord.pipeline.readers.streams import read_whole
+from concord.pipeline.readers.streams import read_whole, with_codecs
 from concord.pipeline.storage.files import state_of
 
 
-def scan_text(path: str, *, name: str) -> Iterator[ScannedRecord]:
-    """Find the one record of a file, without reading it."""
-    size = state_of(path).size
-    yield ScannedRecord(position=0, end=size, size=size, doc_id=name)
+class TextReader:
+    """Reads files that are one document each."""
 
+    suffixes = with_codecs(".txt")
 
-def read_text(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-    """Read the file.
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        """Find the one record of a file, without reading it."""
+        size = state_of(path).size
+        yield ScannedRecord(position=0, end=size, size=size, doc_id=name)
 
-    Raises:
-        InputError: when its size has changed since the plan was made.
-    """
-    size = state_of(piece.uri).size
-    if size != piece.end:
-        raise InputError(
-            f"{piece.uri}: expected {piece.end} bytes, got {size}; the file has changed since the plan was"
-            " made: run again into a new output folder"
-        )
-    try:
-        decoded = decode(read_whole(piece.uri), encoding=config.encoding)
-        if piece.duplicates:
-            raise duplicate_id(piece.name)
-    except RecordError as error:
-        error.doc_id = piece.name
-        yield dead_letter(error, piece=piece, position=0, unit="byte")
-        return
-    meta = None if decoded.guessed is None else orjson.dumps({"encoding": decoded.guessed}).decode()
-    yield Document(doc_id=piece.name, text=decoded.text, source_uri=piece.uri, source_position=0, meta=meta)
+    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+        """Read the file.
 
+        Raises:
+            InputError: when its size has changed since the plan was made.
+        """
+        size = state_of(piece.uri).size
+        if size != piece.end:
+            raise InputError(
+                f"{piece.uri}: expected {piece.end} bytes, got {size}; the file has changed since the plan was"
+                " made: run again into a new output folder"
+            )
+        try:
+            decoded = decode(read_whole(piece.uri), encoding=config.encoding)
+            if piece.duplicates:
+                raise duplicate_id(piece.name)
+        except RecordError as error:
+            error.doc_id = piece.name
+            yield dead_letter(error, piece=piece, position=0, unit="byte")
+            return
+        meta = None if decoded.guessed is None else orjson.dumps({"encoding": decoded.guessed}).decode()
+        yield Document(doc_id=piece.name, text=decoded.text, source_uri=piece.uri, source_position=0, meta=meta)
 
-def whole_text(path: str, config: ReaderConfig) -> str:
-    """Read the text of a file.
+    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
+        """Read the text of a file.
 
-    Raises:
-        RecordError: when it is damaged or of another encoding.
-    """
-    return decode(read_whole(path), encoding=config.encoding).text
+        Raises:
+            RecordError: when it is damaged or of another encoding.
+        """
+        return decode(read_whole(path), encoding=config.encoding).text

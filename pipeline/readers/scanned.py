@@ -1,1 +1,0 @@
-"""What the planner learns of a record."""
