@@ -41,7 +41,12 @@ class DataConfig(GoldFormat):
 
 
 class ProfileConfig(Config):
-    """One size of a tagger with its training, written out whole."""
+    """One size of a tagger with its training.
+
+    In the file a profile may say ``extends: NAME`` and then lists only what differs from that profile of the same file:
+    mappings are merged key by key at every depth, any other value, a list too, replaces the one it extends. A key
+    cannot be removed, so a profile without some key of another does not extend it.
+    """
 
     model: dict[str, Any]
     """The tagger's own configuration; its class in models/taggers checks the keys."""
@@ -180,12 +185,16 @@ def read_gate(path: Path) -> GateConfig:
 
 
 def read_train_config(path: Path) -> TrainConfig:
-    """Read a file of conf/train.
+    """Read a file of conf/train, with every ``extends`` of its profiles resolved.
 
     Raises:
         ConfigError: naming the file and the key.
     """
-    return TrainConfig.from_mapping(read_yaml(path), where=str(path))
+    values = read_yaml(path)
+    profiles = values.get("profiles")
+    if isinstance(profiles, dict):
+        values["profiles"] = {name: _extended(profiles, name, where=str(path)) for name in profiles}
+    return TrainConfig.from_mapping(values, where=str(path))
 
 
 def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[str] = ()) -> TrainJob:
@@ -291,6 +300,29 @@ def absolute_model(name: str) -> str:
     """Give a model's folder as absolute; an embedded name or ``models:/...`` stays as it is."""
     folder = Path(name).expanduser()
     return absolute(name) if not name.startswith("models:/") and folder.is_dir() else name
+
+
+def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: tuple[str, ...] = ()) -> Any:
+    """Return a profile merged into the one it extends; ``extending`` are those that led to it, the first one first."""
+    profile = profiles[name]
+    if not isinstance(profile, dict) or "extends" not in profile:
+        return profile
+    base, chain = profile["extends"], (*extending, name)
+    if base in chain:
+        raise ConfigError(f"{where}: profiles.{name}.extends: expected no circle, got {' -> '.join((*chain, base))}")
+    if not isinstance(base, str) or base not in profiles:
+        known = ", ".join(sorted(profiles.keys() - {name}))
+        raise ConfigError(
+            f"{where}: profiles.{name}.extends: expected another profile of the file ({known}), got {base!r}"
+        )
+    changes = {key: value for key, value in profile.items() if key != "extends"}
+    return _merged(_extended(profiles, base, where=where, extending=chain), changes)
+
+
+def _merged(base: Any, changes: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(changes, dict):
+        return changes
+    return base | {key: _merged(base.get(key), value) for key, value in changes.items()}
 
 
 def _parser_place(parser: ParserConfig) -> dict[str, ParserConfig]:

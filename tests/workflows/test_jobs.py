@@ -87,6 +87,65 @@ def test_an_unknown_profile_names_the_known_ones(train_file: Path) -> None:
         read_train_job(train_file, profile="big")
 
 
+def _write_profiles(path: Path, profiles: str) -> Path:
+    path.write_text(f"tagger: bilstm_crf\ndata: {{train: [a.conllu], dev: c.conllu}}\nprofiles: {profiles}\n")
+    return path
+
+
+def test_profile_lists_only_what_differs_from_the_one_it_extends(tmp_path: Path) -> None:
+    path = _write_profiles(
+        tmp_path / "train.yaml",
+        """
+          largest:
+            extends: large
+            fit: {optimizers: {tagger: {rate: 0.1}}}
+          small:
+            model: {lstm: {hidden: 32, layers: 1}, characters: {widths: [2, 3]}, encoder: null}
+            fit: {epochs: 3, optimizers: {tagger: {kind: sgd, rate: 0.2}}}
+          large:
+            extends: small
+            model: {lstm: {hidden: 64}, characters: {widths: [4]}, encoder: {layers: 4}}
+        """,
+    )
+    small, large, largest = (read_train_job(path, profile=name) for name in ("small", "large", "largest"))
+    assert small.model == {"lstm": {"hidden": 32, "layers": 1}, "characters": {"widths": [2, 3]}, "encoder": None}
+    assert large.model == {
+        "lstm": {"hidden": 64, "layers": 1},
+        "characters": {"widths": [4]},
+        "encoder": {"layers": 4},
+    }
+    assert large.fit == small.fit == {"epochs": 3, "optimizers": {"tagger": {"kind": "sgd", "rate": 0.2}}}
+    assert largest.model == large.model
+    assert largest.fit == {"epochs": 3, "optimizers": {"tagger": {"kind": "sgd", "rate": 0.1}}}
+
+
+@pytest.mark.parametrize(
+    ("profiles", "message"),
+    [
+        (
+            "{small: {model: {}}, paper: {model: {}}, large: {extends: smal}}",
+            "profiles.large.extends: expected another profile of the file (paper, small), got 'smal'",
+        ),
+        (
+            "{small: {model: {}}, large: {extends: [small]}}",
+            "profiles.large.extends: expected another profile of the file (small), got ['small']",
+        ),
+        ("{small: {extends: small}}", "profiles.small.extends: expected no circle, got small -> small"),
+        (
+            "{a: {extends: b}, b: {extends: c}, c: {extends: b}}",
+            "profiles.c.extends: expected no circle, got a -> b -> c -> b",
+        ),
+        ("{small: {model: 3}, large: {extends: small, model: {}}}", "profiles.small.model: "),
+        ("{small: {model: {}}, large: {extends: small, models: {}}}", "profiles.large.models: unknown key"),
+    ],
+)
+def test_wrong_profile_is_named(tmp_path: Path, profiles: str, message: str) -> None:
+    path = _write_profiles(tmp_path / "train.yaml", profiles)
+    with pytest.raises(ConfigError) as caught:
+        read_train_config(path)
+    assert f"{path}: {message}" in str(caught.value)
+
+
 def test_an_annotate_job_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bundle").mkdir()

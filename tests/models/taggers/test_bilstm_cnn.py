@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import yaml
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
+from concord.workflows.jobs import read_train_config
 
 CONF = CHECKOUT / "conf" / "train"
 ONTONOTES_TYPES = 18
@@ -19,10 +19,10 @@ NAMES = ("baseline_bilstm_cnn", "cross_bilstm_cnn", "att_bilstm_cnn")
 
 @pytest.mark.parametrize(("name", "output"), list(zip(NAMES, (14_673, 14_673, 29_273), strict=True)))
 def test_paper_profile_has_the_papers_sizes(name: str, output: int) -> None:
-    profile = yaml.safe_load((CONF / f"{name}.yaml").read_text())["profiles"]["paper"]
+    profile = read_train_config(CONF / f"{name}.yaml").profiles["paper"]
     types = [f"TYPE{number}" for number in range(ONTONOTES_TYPES)]
     vocabulary = Vocabulary.from_sentences([Sentence(words=("a",))], entity_types=types)
-    tagger = build_tagger(name, profile["model"], vocabulary)
+    tagger = build_tagger(name, profile.model, vocabulary)
     assert len(vocabulary.labels) == 73
     assert tagger.representation.output_dimension == 364
     assert tagger.lstm.output_dimension == 200

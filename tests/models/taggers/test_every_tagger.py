@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from concord_testing.checkout import CHECKOUT
 from concord_testing.trees import with_tree
 
@@ -23,6 +22,7 @@ from concord.models.outputs import Prediction
 from concord.models.registry import available, build_tagger
 from concord.models.tagger import Tagger
 from concord.models.words.embedding import WordRepresentation
+from concord.workflows.jobs import read_train_config
 
 CONF = CHECKOUT / "conf" / "train"
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined", "span")
@@ -42,9 +42,9 @@ def small(name: str, vocabulary: Vocabulary) -> Build:
     """Build the tagger from its small profile."""
 
     def make(*, vocabulary: Vocabulary = vocabulary, **changes: Any) -> Tagger:
-        profile = yaml.safe_load((CONF / f"{name}.yaml").read_text())["profiles"]["small"]
+        profile = read_train_config(CONF / f"{name}.yaml").profiles["small"]
         torch.manual_seed(1)
-        return build_tagger(name, profile["model"] | changes, vocabulary).eval()
+        return build_tagger(name, profile.model | changes, vocabulary).eval()
 
     return make
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from concord_testing.checkout import CHECKOUT
 from torch import Tensor
 
@@ -32,6 +31,7 @@ from concord.models.training.optim import OptimizerConfig, build_optimizers, set
 from concord.models.words import tuned_encoder
 from concord.models.words.encoder import EncoderConfig, EncoderMissingError, FrozenEncoder
 from concord.models.words.tuned_encoder import TunedEncoder
+from concord.workflows.jobs import read_train_config
 
 pytestmark = [pytest.mark.encoder, pytest.mark.slow]
 
@@ -39,7 +39,7 @@ CONF = CHECKOUT / "conf" / "train"
 PROFILES = {
     path.stem: profiles["tuned"]
     for path in sorted(CONF.glob("*.yaml"))
-    if "tuned" in (profiles := yaml.safe_load(path.read_text())["profiles"])
+    if "tuned" in (profiles := read_train_config(path).profiles)
 }
 REFINE_ALL = -1.0
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined")
@@ -161,7 +161,7 @@ def test_every_tagger_answers_the_same_alone_and_in_a_batch(
 def test_profiles_train_and_predict(
     name: str, tuned: Mapping[str, Any], vocabulary: Vocabulary, documents: Documents, tmp_path: Path
 ) -> None:
-    model, values = PROFILES[name]["model"], PROFILES[name]["fit"]
+    model, values = PROFILES[name].model, PROFILES[name].fit
     config = model | {"encoder": model["encoder"] | {"source": tuned["source"], "sha256": None}}
     torch.manual_seed(1)
     tagger = build_tagger(name, config, vocabulary)
