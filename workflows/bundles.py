@@ -1,6 +1,5 @@
 """What a registered bundle is made of: its files with their sha256, and the parser that it works with."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.pipeline.storage.files import file_sha256
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -33,7 +33,7 @@ def pack_bundle(bundle: Path, folder: Path) -> None:
         "format_version": FORMAT_VERSION,
         "digest": bundle_digest(folder),
         "parser": _parser(folder),
-        "files": {name: _sha256(folder / name) for name in files},
+        "files": {name: file_sha256(folder / name) for name in files},
     }
     (folder / MANIFEST_NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
@@ -50,7 +50,7 @@ def check_bundle(folder: Path) -> dict[str, Any]:
     for name in sorted(found - set(expected)):
         raise ModelError(f"{folder / name}: not in {MANIFEST_NAME}; the files are not what was registered")
     for name, digest in expected.items():
-        actual = _sha256(folder / name) if name in found else "no file"
+        actual = file_sha256(folder / name) if name in found else "no file"
         if actual != digest:
             raise ModelError(
                 f"{folder / name}: expected the sha256 {digest[:12]} of {MANIFEST_NAME}, got {actual[:12]}; "
@@ -96,8 +96,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
         raise ModelError(f"{path}: expected format_version {FORMAT_VERSION}; register the bundle again")
     return manifest
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -32,7 +32,7 @@ from concord.pipeline.executors.ray_actors import ParseActor, ShardActor
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.storage.files import sha256_of
+from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.shard_worker import build_parse_worker, build_worker
 
 _KNOCK_SECONDS = 20.0
@@ -199,4 +199,4 @@ def places(node: dict[str, float], *, cpus: int, gpus: float) -> int:
 
 
 def _hash_file(path: str) -> str:
-    return sha256_of(path)
+    return file_sha256(path)

@@ -21,12 +21,12 @@ from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import (
     crash_point,
-    file_sha256,
     store_faults,
     sync_folder,
     write_once,
     write_over,
 )
+from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.paths import Listing, OutputPath, files_at, place_at, staging_for
 
 STATS_NAME = "stats.json"

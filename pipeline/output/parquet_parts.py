@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import PartFile
-from concord.pipeline.storage.atomic_writes import crash_point, file_sha256, stage, store_faults, swap_in
+from concord.pipeline.storage.atomic_writes import crash_point, stage, store_faults, swap_in
+from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.paths import OutputPath, readable
 
 # Rows decoded at once; a document's rows stay together however many batches they span.

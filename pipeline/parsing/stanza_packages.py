@@ -3,7 +3,7 @@
 import json
 import pickle
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import torch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.storage.files import file_sha256
 
 EMBEDDED_PACKAGE = "parser_en"
 # Raised whenever this folder or segments.py would give other words for the same weights.
@@ -61,7 +62,7 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
         "language": config.language,
         "package": config.package,
         "sentence_cap": config.sentence_cap,
-        "files": {path.relative_to(package.folder).as_posix(): _digest(path) for path in package.files},
+        "files": {path.relative_to(package.folder).as_posix(): file_sha256(path) for path in package.files},
     }
     digest = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return ComponentIdentity(name=f"stanza/{config.package}", version=version("stanza"), digest=digest)
@@ -152,8 +153,3 @@ def _not_installed(folder: Path, *, language: str, name: str, missing: str) -> M
         f'python -c "import stanza; stanza.download({language!r}, package={name!r}, model_dir={str(folder)!r})" '
         f"- or use the embedded one: parser.package={EMBEDDED_PACKAGE}"
     )
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return file_digest(stream, "sha256").hexdigest()

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from concord.pipeline.storage.atomic_writes import store_faults, write_over
-from concord.pipeline.storage.files import sha256_of
+from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.paths import OutputPath
 from concord.pipeline.storage.remote_files import FileState
 
@@ -23,7 +23,7 @@ def hash_here(paths: Sequence[str]) -> list[str]:
     Raises:
         InputError, StoreError: when one cannot be read.
     """
-    return [sha256_of(path) for path in paths]
+    return [file_sha256(path) for path in paths]
 
 
 class FileHashes:

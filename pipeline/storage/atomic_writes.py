@@ -9,7 +9,6 @@ the condition that there is none.
 """
 
 import errno
-import hashlib
 import os
 import shutil
 import signal
@@ -209,11 +208,3 @@ def sync_folder(folder: OutputPath) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def file_sha256(path: OutputPath) -> str:
-    """Hash a file's bytes; hex."""
-    if isinstance(path, S3Path):
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,6 +1,7 @@
 """Input files, on a disk or behind a URL."""
 
 import hashlib
+import io
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, BinaryIO
@@ -8,11 +9,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from concord.pipeline.errors import InputError, StoreError
-from concord.pipeline.storage.atomic_writes import file_sha256
+from concord.pipeline.storage.paths import OutputPath, S3Path
 from concord.pipeline.storage.remote_files import FileState, look, open_url
 from concord.pipeline.storage.urls import is_url
 
-# A file that is hashed is read to its end: asking for more at once spares turns.
+# A file that is hashed is read to its end: larger requests mean fewer round trips.
 _HASHED_BYTES = 8 << 20
 
 
@@ -51,19 +52,28 @@ def arrow_file(path: str) -> Any:
     return pa.PythonFile(open_url(path), mode="r") if is_url(path) else pa.OSFile(path)
 
 
-def sha256_of(path: str) -> str:
-    """Hash a file's bytes; hex.
+def file_sha256(file: str | OutputPath) -> str:
+    """Return the SHA-256 of a file's bytes, in hex.
+
+    Args:
+        file: its path, its URL, or its place in an output folder.
 
     Raises:
         InputError, StoreError: when it cannot be read.
     """
     try:
-        if not is_url(path):
-            return file_sha256(Path(path))
-        with open_url(path, read_bytes=_HASHED_BYTES) as stream:
+        if isinstance(file, S3Path):
+            return hashlib.sha256(file.read_bytes()).hexdigest()
+        with _open_to_hash(file) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(str(file), error) from error
+
+
+def _open_to_hash(file: str | Path) -> io.BufferedReader:
+    if isinstance(file, str) and is_url(file):
+        return open_url(file, read_bytes=_HASHED_BYTES)
+    return Path(file).open("rb")
 
 
 def unreadable(path: str, error: OSError) -> InputError | StoreError:

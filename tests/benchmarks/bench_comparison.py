@@ -22,7 +22,8 @@ from scipy.stats import binom, binomtest, kstest
 
 from concord.models.evaluation.breakdown import group_counts_by_document
 from concord.models.evaluation.significance import detectable_difference, f1, randomisation_test
-from concord.workflows.comparison.compare import CompareJob, compare, file_sha256
+from concord.pipeline.storage.files import file_sha256
+from concord.workflows.comparison.compare import CompareJob, compare
 from concord.workflows.comparison.paired_tests import DocumentLabels
 from concord.workflows.registry.resolve_tagger import find_tagger
 

@@ -15,7 +15,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
 from concord.pipeline.output.output_folder import RunFolder, verify
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.atomic_writes import file_sha256
+from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 

@@ -1,11 +1,9 @@
 """Is tagger B better than tagger A on these corpora? The answer with its evidence, as values, table and page."""
 
-import hashlib
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from concord.models.config import ConfigError
@@ -17,6 +15,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.storage.files import file_sha256
 from concord.workflows.comparison.paired_tests import (
     DocumentChange,
     DocumentLabels,
@@ -133,8 +132,8 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
         "verdict": comparison.verdict,
         "first": _identity(job.first),
         "second": _identity(job.second),
-        "data": [{"path": path, "sha256": file_sha256(Path(path))} for path in job.data],
-        "train": [{"path": path, "sha256": file_sha256(Path(path))} for path in job.train],
+        "data": [{"path": path, "sha256": file_sha256(path)} for path in job.data],
+        "train": [{"path": path, "sha256": file_sha256(path)} for path in job.train],
         "labels": dict(job.labels),
         "unit": comparison.unit,
         "units": len(documents),
@@ -151,19 +150,6 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
             **{name: version(distribution) for name, distribution in DISTRIBUTIONS.items()},
         },
     }
-
-
-def file_sha256(path: Path) -> str:
-    """Give the sha256 of a file, in hex.
-
-    Raises:
-        InputError: when it cannot be read.
-    """
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: expected a readable file: {error.strerror}") from error
 
 
 def _identity(tagger: ResolvedTagger) -> dict[str, str | None]:

@@ -16,7 +16,8 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
-from concord.workflows.comparison.compare import CompareJob, compare, evidence, file_sha256
+from concord.pipeline.storage.files import file_sha256
+from concord.workflows.comparison.compare import CompareJob, compare, evidence
 from concord.workflows.comparison.page import render_page
 from concord.workflows.comparison.paired_tests import Procedure
 from concord.workflows.comparison.slices import Slice, parse_slice
@@ -167,7 +168,7 @@ def _slices(gate: GateConfig) -> list[Slice]:
 
 def _set_digest(gate: GateConfig) -> str:
     """Name the corpora of a gate by what is in them, wherever they lie."""
-    content = "\n".join(sorted(file_sha256(Path(path)) for path in gate.data))
+    content = "\n".join(sorted(file_sha256(path) for path in gate.data))
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -232,7 +233,7 @@ def _examine_first(
     score = scores["accuracy"] if "accuracy" in scores else scores["scores"]["all"]["f1"]
     overlap = _overlap(candidate, documents)
     found = [*conditions, provenance_condition(gate, overlap), first_condition(gate, score)]
-    data = [{"path": path, "sha256": file_sha256(Path(path))} for path in gate.data]
+    data = [{"path": path, "sha256": file_sha256(path)} for path in gate.data]
     evaluation = {"tagger": candidate.name, "digest": candidate.digest, "data": data, **scores}
     return _Findings(conditions=found, evidence=_values(gate, found, overlap=overlap, evaluation=evaluation))
 

@@ -15,7 +15,8 @@ from pydantic import Field
 
 from concord.models.config import Config
 from concord.pipeline.errors import InputError
-from concord.pipeline.storage.atomic_writes import file_sha256, store_faults, write_over
+from concord.pipeline.storage.atomic_writes import store_faults, write_over
+from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.registry.mlflow_client import Dataset, Run, RunStatus, TrackingError, open_run
@@ -263,7 +264,7 @@ def find_entries(places: Sequence[Path]) -> list[Path]:
 
 def describe_dataset(place: str, role: str) -> Dataset:
     """Describe a file that a run reads."""
-    return Dataset(place=place, sha256=file_sha256(Path(place)), role=role)
+    return Dataset(place=place, sha256=file_sha256(place), role=role)
 
 
 def _open(record: OutboxEntry) -> Run:

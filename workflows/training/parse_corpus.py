@@ -15,7 +15,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
-from concord.pipeline.storage.atomic_writes import file_sha256
+from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, short_path
 from concord.workflows.jobs import ParseConfig
 

@@ -14,6 +14,7 @@ from typing import Literal
 from concord.models.config import Config, ConfigError
 from concord.models.data.sentence import Sentence
 from concord.pipeline.errors import ModelError
+from concord.pipeline.storage.files import file_sha256
 
 PROVENANCE_NAME = "provenance.json"
 Role = Literal["train", "dev", "calibration"]
@@ -84,9 +85,7 @@ def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence
 def describe_file(path: str) -> CorpusFile:
     """Name a file and its content."""
     place = Path(path)
-    with place.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return CorpusFile(name=f"{place.parent.name}/{place.name}", sha256=digest)
+    return CorpusFile(name=f"{place.parent.name}/{place.name}", sha256=file_sha256(place))
 
 
 def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]) -> Overlap:

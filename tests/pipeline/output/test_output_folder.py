@@ -18,7 +18,7 @@ from concord.pipeline.output.manifest import PartFile, ShardReport
 from concord.pipeline.output.output_folder import RunFolder, verify
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.atomic_writes import file_sha256
+from concord.pipeline.storage.files import file_sha256
 
 
 @pytest.fixture

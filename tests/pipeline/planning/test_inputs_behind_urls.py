@@ -20,7 +20,7 @@ from concord.pipeline.plan import Plan
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.readers.read_file import read_piece
 from concord.pipeline.storage import s3
-from concord.pipeline.storage.files import open_file, sha256_of
+from concord.pipeline.storage.files import file_sha256, open_file
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.jobs import read_annotate_job
 
@@ -123,7 +123,7 @@ def test_a_file_that_keeps_its_etag_is_not_hashed_again(
     runs.run_job(config)
     hashed: list[str] = []
     monkeypatch.setattr(
-        "concord.pipeline.planning.file_hashes.sha256_of", lambda path: hashed.append(path) or sha256_of(path)
+        "concord.pipeline.planning.file_hashes.file_sha256", lambda path: hashed.append(path) or file_sha256(path)
     )
 
     runs.run_job(config)
@@ -198,9 +198,9 @@ def test_a_file_that_changes_while_it_is_planned_is_noticed(
 
     def put_and_hash(path: str) -> str:
         stores.put(f"{s3_url}/a.jsonl", b"")
-        return sha256_of(path)
+        return file_sha256(path)
 
-    monkeypatch.setattr("concord.pipeline.planning.file_hashes.sha256_of", put_and_hash)
+    monkeypatch.setattr("concord.pipeline.planning.file_hashes.file_sha256", put_and_hash)
     with pytest.raises(InputError, match=r"a\.jsonl: changed while it was being planned"):
         planned(s3_url, tmp_path)
 
