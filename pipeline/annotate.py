@@ -14,6 +14,7 @@ import orjson
 import yaml
 
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import STAGES
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
 from concord.pipeline.executors.local import LocalExecutor
@@ -29,8 +30,6 @@ from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.atomic_writes import store_faults, write_over
 from concord.pipeline.storage.paths import OutputPath, place_at
 from concord.pipeline.worker.shard_worker import Timings, build_parse_worker, build_worker
-
-_STAGES = ("read", "parse", "tag", "write")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +215,7 @@ class _Tally:
         reports = list(done)
         self.shards = 0
         self.words = 0
-        self.seconds = dict.fromkeys(_STAGES, 0.0)
+        self.seconds = dict.fromkeys(STAGES, 0.0)
         self.wall_seconds = 0.0
         self.replaced: Mapping[str, int] = {}
         self._plan = plan
@@ -227,7 +226,7 @@ class _Tally:
     def take(self, report: ShardReport, timings: Timings) -> None:
         self.shards += 1
         self.words += timings.words
-        for stage in _STAGES:
+        for stage in STAGES:
             self.seconds[stage] += getattr(timings, stage)
         self._shards_done += 1
         self._read_done += report.read
@@ -264,7 +263,7 @@ def _write_stats(folder: RunFolder, tally: _Tally) -> None:
     """
     earlier = folder.stats()
     earlier_seconds = earlier.get("seconds", {})
-    seconds = {stage: earlier_seconds.get(stage, 0.0) + tally.seconds[stage] for stage in _STAGES}
+    seconds = {stage: earlier_seconds.get(stage, 0.0) + tally.seconds[stage] for stage in STAGES}
     wall_seconds = earlier.get("wall_seconds", 0.0) + tally.wall_seconds
     words = earlier.get("words", 0) + tally.words
     rates = {stage: words / taken for stage, taken in (*seconds.items(), ("run", wall_seconds)) if taken > 0}

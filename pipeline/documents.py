@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from concord.models.outputs import Prediction
 
+STAGES = ("read", "parse", "tag", "write")
+"""What a record passes, in order; dead letters, timings, statistics and metrics name the stages so."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
@@ -27,7 +30,7 @@ class DeadLetter:
 
     Attributes:
         position: as Document.source_position.
-        stage: read, parse, tag or write.
+        stage: one of STAGES.
         error: a short stable reason such as ``invalid_utf8``, for counting.
         message: where, what was expected, what came, what to do.
         attempts: how often a retry has been tried.

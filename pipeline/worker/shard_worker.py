@@ -14,7 +14,7 @@ import torch
 from concord.models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from concord.models.tagger import Tagger
 from concord.pipeline.config import AnnotateConfig, ParserConfig
-from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
+from concord.pipeline.documents import STAGES, AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import IntegrityError, ModelError, ShortageError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.output.manifest import ShardReport
@@ -349,7 +349,7 @@ class _Clock:
     """Seconds by stage."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("read", "parse", "tag", "write"), 0.0)
+        self.seconds = dict.fromkeys(STAGES, 0.0)
 
     @contextmanager
     def timing(self, stage: str) -> Iterator[None]:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import backed_off
@@ -16,7 +17,6 @@ from concord.pipeline.plan import Plan
 from concord.pipeline.storage.paths import OutputPath, readable
 from concord.workflows.console import counted, indented, short_path, short_source, table
 
-STAGES = ("read", "parse", "tag", "write")
 LEAST_SECONDS = 0.1
 """A stage that took less has no rate worth a line."""
 SHOWN_LETTERS = 3
