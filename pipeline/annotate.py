@@ -21,14 +21,14 @@ from concord.pipeline.executors.local import LocalExecutor
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.output.dead_letters import DeadLetterFilter
-from concord.pipeline.output.manifest import ShardReport, total
-from concord.pipeline.output.output_folder import STATS_NAME, RunFolder
+from concord.pipeline.output.manifest import ShardReport, sum_outcomes
+from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
 from concord.pipeline.plan import Changes, Plan, Shard
 from concord.pipeline.planning.inputs import absolute, absolute_input, absolute_output
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
-from concord.pipeline.storage.atomic_writes import store_faults, write_over
-from concord.pipeline.storage.paths import OutputPath, place_at
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.storage.output_paths import OutputPath, output_path
 from concord.pipeline.worker.shard_worker import Timings, build_parse_worker, build_worker
 
 
@@ -106,10 +106,10 @@ def annotate(
         StoppedError: after SIGTERM or SIGINT.
     """
     config = _absolute(config)
-    folder = RunFolder(config.output)
+    folder = OutputFolder(config.output)
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.resolve()
-    folder.freeze(plan)
+    folder.write_plan(plan)
     planner.hashes.keep(staging=folder.staging)
     executor = partial(_executor, config, build, build_parse)
     return _carry_out(config, plan, folder=folder, progress=progress, executor=executor)
@@ -139,9 +139,9 @@ def retry(
         ConcordError: as ``annotate`` does.
     """
     config = _absolute(config)
-    folder = RunFolder(config.output)
+    folder = OutputFolder(config.output)
     plan = Planner(config, folder, tagger=tagger, parser=parser).retry(choice)
-    folder.freeze(plan)
+    folder.write_plan(plan)
     executor = partial(_executor, config, build, build_parse)
     return _carry_out(config, plan, folder=folder, progress=progress, executor=executor)
 
@@ -150,12 +150,12 @@ def _carry_out(
     config: AnnotateConfig,
     plan: Plan,
     *,
-    folder: RunFolder,
+    folder: OutputFolder,
     progress: Callable[[Progress], None] | None,
     executor: Callable[[], Executor],
 ) -> RunReport:
     """Have the shards of a frozen plan done that are not, and finish the run."""
-    kept, done = folder.kept(plan), folder.done(plan)
+    kept, done = folder.reused_shards(plan), folder.committed_shards(plan)
     left = [shard for shard in plan.shards if shard.index not in done]
     tally = _Tally(plan, [*kept.values(), *done.values()], progress)
     finished = folder.is_finished(plan)
@@ -163,13 +163,15 @@ def _carry_out(
         _write(folder, "config.resolved.yaml", _yaml(config))
         tally.tell()
         if left:
-            folder.invalidate(left, generation=plan.generation)
+            folder.remove_broken_commits(left, generation=plan.generation)
             _work(plan, left, folder=folder, executor=executor(), tally=tally)
         folder.finish(plan)
     report = folder.run / "report.html"
     if config.report and not (finished and report.exists()):
         write_report(folder.output)
-    return _run_report(config, plan, [*kept.values(), *folder.done(plan).values()], done_before=len(done), tally=tally)
+    return _run_report(
+        config, plan, [*kept.values(), *folder.committed_shards(plan).values()], done_before=len(done), tally=tally
+    )
 
 
 def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: ComponentIdentity | None = None) -> RunReport:
@@ -182,10 +184,10 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
         PlanError, InputError, ModelError: as ``annotate`` would.
     """
     config = _absolute(config)
-    folder = RunFolder(config.output)
+    folder = OutputFolder(config.output)
     plan = Planner(config, folder, tagger=tagger, parser=parser).resolve()
-    done = folder.done(plan)
-    reports = [*folder.kept(plan).values(), *done.values()]
+    done = folder.committed_shards(plan)
+    reports = [*folder.reused_shards(plan).values(), *done.values()]
     return _run_report(config, plan, reports, done_before=len(done), tally=_Tally(plan, reports, None))
 
 
@@ -244,7 +246,7 @@ class _Tally:
             )
 
 
-def _work(plan: Plan, left: Sequence[Shard], *, folder: RunFolder, executor: Executor, tally: _Tally) -> None:
+def _work(plan: Plan, left: Sequence[Shard], *, folder: OutputFolder, executor: Executor, tally: _Tally) -> None:
     start = time.perf_counter()
     try:
         tally.replaced = executor.run(plan, left, tally.take)
@@ -255,7 +257,7 @@ def _work(plan: Plan, left: Sequence[Shard], *, folder: RunFolder, executor: Exe
             _write_stats(folder, tally)
 
 
-def _write_stats(folder: RunFolder, tally: _Tally) -> None:
+def _write_stats(folder: OutputFolder, tally: _Tally) -> None:
     """Add this call's times to ``stats.json``; what a killed call took is not in there.
 
     The file holds ``shards`` and ``words`` that were timed, ``wall_seconds`` of all calls together, ``seconds`` by
@@ -277,10 +279,10 @@ def _write_stats(folder: RunFolder, tally: _Tally) -> None:
     _write(folder, STATS_NAME, orjson.dumps(stats, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
-def _write(folder: RunFolder, name: str, content: bytes) -> None:
+def _write(folder: OutputFolder, name: str, content: bytes) -> None:
     path = folder.run / name
-    with store_faults(path):
-        write_over(path, content, staging=folder.staging)
+    with store_errors(path):
+        write_atomically(path, content, staging=folder.staging)
 
 
 def _yaml(config: AnnotateConfig) -> bytes:
@@ -291,8 +293,8 @@ def _yaml(config: AnnotateConfig) -> bytes:
 def _run_report(
     config: AnnotateConfig, plan: Plan, reports: Sequence[ShardReport], *, done_before: int, tally: _Tally
 ) -> RunReport:
-    outcome = total(reports, generation=plan.generation)
-    output = place_at(config.output)
+    outcome = sum_outcomes(reports, generation=plan.generation)
+    output = output_path(config.output)
     html = output / "_run" / "report.html"
     return RunReport(
         output=output,

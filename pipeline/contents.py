@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
-from concord.pipeline.storage.paths import OutputPath, readable
+from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 
 Fault = tuple[OutputPath, str]
 
@@ -28,7 +28,7 @@ def content_faults(report: ShardReport, paths: Mapping[str, OutputPath], *, seen
     tables: dict[str, pa.Table] = {}
     for name, path in paths.items():
         try:
-            tables[name] = pq.ParquetFile(readable(path), page_checksum_verification=True).read()
+            tables[name] = pq.ParquetFile(arrow_source(path), page_checksum_verification=True).read()
         except (pa.ArrowException, OSError) as error:
             yield path, f"cannot be read: {error}"
             return

@@ -16,7 +16,7 @@ import click
 from concord.pipeline.storage.urls import is_url
 
 if TYPE_CHECKING:
-    from concord.pipeline.storage.paths import OutputPath
+    from concord.pipeline.storage.output_paths import OutputPath
 
 USAGE = 2
 NO_SPACE = 75

@@ -12,7 +12,7 @@ from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conll import DOCUMENT_START
 from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.storage.compressed import write_packed
+from concord.pipeline.storage.compressed import write_compressed
 
 GoldForm = Literal["conll", "conllu"]
 
@@ -39,7 +39,7 @@ def write_gold(
         lines = _columns(documents)
     else:
         lines = _conllu(documents, label_column, header or {})
-    write_packed(path, (f"{line}\n" for line in lines))
+    write_compressed(path, (f"{line}\n" for line in lines))
 
 
 def _columns(documents: Iterable[GoldDocument]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conllu import ENTITY_KEY, PARSER_KEY, SOURCE_KEY, conllu_row
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
-from concord.pipeline.storage.compressed import write_packed
+from concord.pipeline.storage.compressed import write_compressed
 
 SUFFIXES = (".conllu", ".conllu.gz", ".conllu.zst")
 
@@ -35,7 +35,7 @@ def write_parsed_corpus(
         StoreError: when there is no space.
     """
     lines = [f"# {PARSER_KEY} = {parser}", f"# {SOURCE_KEY} = {source}", *_lines(documents, iter(analyses))]
-    write_packed(path, (f"{line}\n" for line in lines))
+    write_compressed(path, (f"{line}\n" for line in lines))
 
 
 def _lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[WordAnalysis]]) -> Iterator[str]:

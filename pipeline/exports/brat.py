@@ -14,7 +14,7 @@ import orjson
 
 from concord.pipeline.exports.export_item import ExportItem, plain_line_ends
 from concord.pipeline.output.document_rows import EntityRow
-from concord.pipeline.storage.atomic_writes import stage_folder, store_faults
+from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 INDEX_NAME = "documents.jsonl"
 
@@ -40,7 +40,7 @@ def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[st
     Raises:
         StoreError: when there is no space.
     """
-    with store_faults(folder), stage_folder(folder) as staged, (staged / INDEX_NAME).open("xb") as index:
+    with store_errors(folder), stage_folder(folder) as staged, (staged / INDEX_NAME).open("xb") as index:
         for item in items:
             name = _file_name(item.name)
             text = plain_line_ends(item.text)

@@ -18,7 +18,7 @@ from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
 from concord.pipeline.exports.export_item import percent_encoded
 from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, TokenRow
-from concord.pipeline.storage.compressed import write_packed
+from concord.pipeline.storage.compressed import write_compressed
 
 _WHITE_SPACE = re.compile(r"\s+")
 
@@ -34,7 +34,7 @@ def write_conllu(path: Path, documents: Iterable[CollectedDocument]) -> None:
     Raises:
         StoreError: when there is no space.
     """
-    write_packed(path, (f"{line}\n" for document in documents for line in _lines(document)))
+    write_compressed(path, (f"{line}\n" for document in documents for line in _lines(document)))
 
 
 def _lines(document: CollectedDocument) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.pipeline.exports.export_item import ExportItem, rounded
 from concord.pipeline.output.document_rows import CollectedSentence, TokenRow
-from concord.pipeline.storage.atomic_writes import stage_folder, store_faults
+from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 SPANS_KEY = "entities"
 CONFIDENCE = "confidence"
@@ -52,7 +52,7 @@ def write_docbin(folder: Path, items: Iterable[ExportItem]) -> None:
     vocab: Any = importlib.import_module("spacy.vocab")
     if not tokens.Span.has_extension(CONFIDENCE):
         tokens.Span.set_extension(CONFIDENCE, default=None)
-    with store_faults(folder), stage_folder(folder) as staged:
+    with store_errors(folder), stage_folder(folder) as staged:
         for number, group in enumerate(_parts(items)):
             # A vocabulary for each part: it only ever grows.
             words = vocab.Vocab()

@@ -21,8 +21,8 @@ from concord.pipeline.exports.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, read_collection
 from concord.pipeline.output.shard_stats import entity_types
-from concord.pipeline.storage.compressed import write_packed
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.compressed import write_compressed
+from concord.pipeline.storage.output_paths import OutputPath
 
 ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]
 
@@ -183,7 +183,7 @@ class Outgoing:
 
     def _write_letters(self) -> None:
         if self._letters:
-            write_packed(self._errors, (f"{orjson.dumps(letter).decode()}\n" for letter in self._letters))
+            write_compressed(self._errors, (f"{orjson.dumps(letter).decode()}\n" for letter in self._letters))
         else:
             # Of an earlier try.
             self._errors.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import orjson
 
 from concord.pipeline.exports.export_item import ExportItem, rounded
 from concord.pipeline.output.document_rows import CollectedSentence
-from concord.pipeline.storage.compressed import write_packed
+from concord.pipeline.storage.compressed import write_compressed
 
 
 def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:
@@ -19,7 +19,7 @@ def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:
     Raises:
         StoreError: when there is no space.
     """
-    write_packed(path, (orjson.dumps(_record(item), option=orjson.OPT_APPEND_NEWLINE).decode() for item in items))
+    write_compressed(path, (orjson.dumps(_record(item), option=orjson.OPT_APPEND_NEWLINE).decode() for item in items))
 
 
 def _record(item: ExportItem) -> dict[str, Any]:

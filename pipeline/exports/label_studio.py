@@ -15,7 +15,7 @@ import orjson
 
 from concord.pipeline.exports.export_item import ExportItem, plain_line_ends, rounded
 from concord.pipeline.output.document_rows import EntityRow
-from concord.pipeline.storage.compressed import write_packed
+from concord.pipeline.storage.compressed import write_compressed
 
 _FROM, _TO = "label", "text"
 _LAST_OF_ONE_UNIT = "\uffff"
@@ -30,7 +30,7 @@ def write_label_studio(path: Path, items: Iterable[ExportItem]) -> None:
     Raises:
         StoreError: when there is no space.
     """
-    write_packed(path, _pieces(items))
+    write_compressed(path, _pieces(items))
 
 
 def labeling_config(labels: Iterable[str]) -> str:

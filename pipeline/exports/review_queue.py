@@ -32,7 +32,7 @@ from concord.pipeline.output.document_rows import (
     read_collection,
 )
 from concord.pipeline.output.shard_stats import entity_types
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 
 QueueForm = Literal["label-studio", "jsonl", "brat"]
 

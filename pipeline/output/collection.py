@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ def open_collection(output: OutputPath) -> Collection:
         PlanError: when the folder holds no finished run.
         IntegrityError: when the manifest cannot be read.
     """
-    folder = RunFolder(output.absolute())
+    folder = OutputFolder(output.absolute())
     manifest = folder.manifest()
     if manifest is None:
         folder.plan()

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.parquet_parts import rows
+from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.output.schema import ERRORS
 from concord.pipeline.plan import Shard
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 
 
 class ExistingDeadLetter(NamedTuple):
@@ -35,7 +35,7 @@ class DeadLetterFilter:
     errors: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
-    def takes(self, letter: DeadLetter | ExistingDeadLetter) -> bool:
+    def matches(self, letter: DeadLetter | ExistingDeadLetter) -> bool:
         """Say whether a dead letter is meant."""
         return (
             (not self.stages or letter.stage in self.stages)
@@ -52,7 +52,7 @@ def read_dead_letters(output: OutputPath, reports: Iterable[ShardReport]) -> Ite
     """
     for report in reports:
         if "errors" in report.files:
-            for batch in rows(output / report.files["errors"].path, tuple(ERRORS.names)):
+            for batch in iter_batches(output / report.files["errors"].path, tuple(ERRORS.names)):
                 yield from (DeadLetter(**row) for row in batch.to_pylist())
 
 

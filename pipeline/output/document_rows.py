@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.parquet_parts import rows
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.output.parquet_parts import iter_batches
+from concord.pipeline.storage.output_paths import OutputPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def read_documents(part: OutputPath) -> Iterator[TokenDocument]:
     """
     doc_id: str | None = None
     pieces: list[pa.RecordBatch] = []
-    for batch in rows(part, ("doc_id", "sent_id", *_COLUMNS)):
+    for batch in iter_batches(part, ("doc_id", "sent_id", *_COLUMNS)):
         for next_id, piece in _runs(batch):
             if doc_id is not None and next_id != doc_id:
                 yield _document(doc_id, pieces)
@@ -244,7 +244,7 @@ RowT = TypeVar("RowT", bound=NamedTuple)
 
 
 def _all_rows(part: OutputPath, kind: type[RowT]) -> Iterator[RowT]:
-    for batch in rows(part, kind._fields):
+    for batch in iter_batches(part, kind._fields):
         yield from map(kind._make, _by_row(batch))
 
 
@@ -254,7 +254,7 @@ class _RowStream(Generic[RowT]):
     def __init__(self, part: OutputPath, kind: type[RowT]) -> None:
         self._part = part
         self._kind = kind
-        self._batches = rows(part, kind._fields)
+        self._batches = iter_batches(part, kind._fields)
         self._left = 0
         self._batch: pa.RecordBatch | None = None
         self._decoded: Iterator[tuple[Any, ...]] | None = None

@@ -74,7 +74,7 @@ class Outcome:
     dead_letters: int
 
 
-def total(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
+def sum_outcomes(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
     """Add up what the shards of a collection hold, as seen from a generation."""
     annotated = unchanged = dead_letters = 0
     for report in reports:

@@ -16,18 +16,18 @@ import orjson
 
 from concord.pipeline.contents import content_faults
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
-from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, total
+from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, sum_outcomes
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import (
     crash_point,
-    store_faults,
+    store_errors,
     sync_folder,
+    write_atomically,
     write_once,
-    write_over,
 )
 from concord.pipeline.storage.files import file_sha256
-from concord.pipeline.storage.paths import Listing, OutputPath, files_at, place_at, staging_for
+from concord.pipeline.storage.output_paths import Listing, OutputPath, list_files, output_path, staging_folder
 
 STATS_NAME = "stats.json"
 
@@ -47,12 +47,12 @@ class Finding:
     problem: str
 
 
-class RunFolder:
+class OutputFolder:
     """An output folder with its plan, commit records and manifest."""
 
     def __init__(self, output: OutputPath | str) -> None:
         """Take an absolute path or a URL of S3; nothing is read yet."""
-        self.output = place_at(output) if isinstance(output, str) else output
+        self.output = output_path(output) if isinstance(output, str) else output
         self.run = self.output / "_run"
         self.plans = self.run / "plans"
         self.manifest_path = self.run / "manifest.json"
@@ -61,9 +61,9 @@ class RunFolder:
     @property
     def staging(self) -> Path:
         """The folder for unfinished files."""
-        return staging_for(self.output)
+        return staging_folder(self.output)
 
-    def freeze(self, plan: Plan) -> None:
+    def write_plan(self, plan: Plan) -> None:
         """Write the plan of a generation, or check that the one standing there decides the same output.
 
         Raises:
@@ -73,7 +73,7 @@ class RunFolder:
         path = self.plan_path(plan.generation)
         created = False
         if not path.exists():
-            with store_faults(path):
+            with store_errors(path):
                 created = write_once(path, plan.to_json(), staging=self.staging)
             crash_point("plan")
         if not created and self.plan(plan.generation).digest != plan.digest:
@@ -102,7 +102,7 @@ class RunFolder:
 
     def latest_generation(self) -> int | None:
         """Give the number of the newest plan; None where there is no run."""
-        plans = files_at(self.plans, "*.json")
+        plans = list_files(self.plans, "*.json")
         return max((int(path.stem) for path in plans if path.stem.isdecimal()), default=None)
 
     def manifest(self) -> Manifest | None:
@@ -134,7 +134,7 @@ class RunFolder:
             StoreError: when there is no space.
         """
         path = self.record_path(report.shard, generation=report.generation)
-        with store_faults(path):
+        with store_errors(path):
             won = write_once(path, _canonical(report), staging=self.staging)
         if won:
             crash_point("commit")
@@ -149,7 +149,7 @@ class RunFolder:
                 (self.output / part.path).unlink(missing_ok=True)
         return winner
 
-    def committed(self, shard: int, *, generation: int) -> ShardReport | None:
+    def find_commit(self, shard: int, *, generation: int) -> ShardReport | None:
         """Give a shard's record if its parts are there and of the right size."""
         path = self.record_path(shard, generation=generation)
         try:
@@ -158,13 +158,13 @@ class RunFolder:
             return None
         return report if report is not None and self._has_parts(report, _size) else None
 
-    def built_on(self, shard: int, *, generation: int) -> ShardReport:
+    def require_commit(self, shard: int, *, generation: int) -> ShardReport:
         """Give the record of an earlier generation's shard whose rows or parses are to be used.
 
         Raises:
             IntegrityError: when it is gone.
         """
-        report = self.committed(shard, generation=generation)
+        report = self.find_commit(shard, generation=generation)
         if report is None:
             raise IntegrityError(
                 f"{self.output}: shard {shard:05d} of generation {generation} is gone, whose rows were to be used; "
@@ -172,23 +172,23 @@ class RunFolder:
             )
         return report
 
-    def done(self, plan: Plan) -> dict[int, ShardReport]:
+    def committed_shards(self, plan: Plan) -> dict[int, ShardReport]:
         """Give the records of a plan's shards that need no more work, by the shard's index."""
         return self._all_committed((shard.index, plan.generation) for shard in plan.shards)
 
-    def kept(self, plan: Plan) -> dict[int, ShardReport]:
+    def reused_shards(self, plan: Plan) -> dict[int, ShardReport]:
         """Give the records of earlier generations that a plan keeps, by the shard's index."""
         return self._all_committed((carry.shard, carry.generation) for carry in plan.kept)
 
-    def is_whole(self, plan: Plan) -> bool:
+    def is_complete(self, plan: Plan) -> bool:
         """Say whether every shard of a plan stands, new and kept."""
-        return len(self.done(plan)) == len(plan.shards) and len(self.kept(plan)) == len(plan.kept)
+        return len(self.committed_shards(plan)) == len(plan.shards) and len(self.reused_shards(plan)) == len(plan.kept)
 
-    def invalidate(self, shards: Iterable[Shard], *, generation: int) -> None:
+    def remove_broken_commits(self, shards: Iterable[Shard], *, generation: int) -> None:
         """Remove the records of shards whose parts are gone or cut short, so that they can be done again."""
         for shard in shards:
             path = self.record_path(shard.index, generation=generation)
-            if path.exists() and self.committed(shard.index, generation=generation) is None:
+            if path.exists() and self.find_commit(shard.index, generation=generation) is None:
                 path.unlink(missing_ok=True)
 
     def finish(self, plan: Plan) -> Manifest:
@@ -205,10 +205,10 @@ class RunFolder:
             raise PlanError(f"{self.output}: another run has begun a newer generation; run the command again")
         content = _canonical(manifest)
         if not (self.manifest_path.exists() and self.manifest_path.read_bytes() == content):
-            with store_faults(self.manifest_path):
-                write_over(self.manifest_path, content, staging=self.staging)
+            with store_errors(self.manifest_path):
+                write_atomically(self.manifest_path, content, staging=self.staging)
             crash_point("swap")
-        orphans = list(self._orphans(manifest))
+        orphans = list(self.orphans(manifest))
         for orphan in orphans:
             orphan.unlink(missing_ok=True)
         for folder in {orphan.parent for orphan in orphans}:
@@ -229,8 +229,9 @@ class RunFolder:
         return (
             manifest is not None
             and manifest.plan == plan.digest
-            and {report.shard: report for report in manifest.shards} == self.kept(plan) | self.done(plan)
-            and not any(self._orphans(manifest))
+            and {report.shard: report for report in manifest.shards}
+            == self.reused_shards(plan) | self.committed_shards(plan)
+            and not any(self.orphans(manifest))
         )
 
     def faults(self, manifest: Manifest, *, deep: bool) -> Iterator[Finding]:
@@ -247,11 +248,11 @@ class RunFolder:
                 paths = {name: self.output / part.path for name, part in report.files.items()}
                 for place, problem in content_faults(report, paths, seen=seen):
                     yield Finding(place=self._below(place), problem=problem)
-        for orphan in self._orphans(manifest):
+        for orphan in self.orphans(manifest):
             yield Finding(place=self._below(orphan), problem="stray: no commit record names it")
 
     def _new_manifest(self, plan: Plan) -> Manifest:
-        reports = self.kept(plan) | self.done(plan)
+        reports = self.reused_shards(plan) | self.committed_shards(plan)
         wanted = sorted([shard.index for shard in plan.shards] + [carry.shard for carry in plan.kept])
         missing = [f"{index:05d}" for index in wanted if index not in reports]
         if missing:
@@ -259,7 +260,7 @@ class RunFolder:
                 f"{self.output}: no whole commit for shard {', '.join(missing[:5])}; run the command again"
             )
         shards = tuple(reports[index] for index in wanted)
-        outcome = total(shards, generation=plan.generation)
+        outcome = sum_outcomes(shards, generation=plan.generation)
         manifest = Manifest(
             schema_version=plan.schema_version,
             generation=plan.generation,
@@ -273,7 +274,7 @@ class RunFolder:
         check_equation(manifest, place=str(self.output))
         return manifest
 
-    def _orphans(self, manifest: Manifest) -> Iterator[OutputPath]:
+    def orphans(self, manifest: Manifest) -> Iterator[OutputPath]:
         """Give all files that a manifest does not name, but for what a newer generation has done so far."""
         kept = {self.output / part.path for shard in manifest.shards for part in shard.files.values()}
         kept |= {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
@@ -282,7 +283,7 @@ class RunFolder:
         places += [(self.run / "staging", "*"), (self.plans, "*")]
         places += [(self.run / "commits", "*/*"), (self.run / "trials", "*/*")]
         for folder, pattern in places:
-            files = (path for path in files_at(folder, pattern) if path not in kept)
+            files = (path for path in list_files(folder, pattern) if path not in kept)
             yield from (path for path in files if (_generation(path) or 0) <= manifest.generation)
 
     def _all_committed(self, wanted: Iterable[tuple[int, int]]) -> dict[int, ShardReport]:
@@ -371,7 +372,7 @@ def verify(output: OutputPath, *, deep: bool = True) -> list[Finding]:
         PlanError: when the folder holds no run.
         IntegrityError: when the manifest cannot be read.
     """
-    folder = RunFolder(output.absolute())
+    folder = OutputFolder(output.absolute())
     manifest = folder.manifest()
     if manifest is None:
         folder.plan()

@@ -9,22 +9,22 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import PartFile
-from concord.pipeline.storage.atomic_writes import crash_point, stage, store_faults, swap_in
+from concord.pipeline.storage.atomic_writes import crash_point, move_into_place, stage_file, store_errors
 from concord.pipeline.storage.files import file_sha256
-from concord.pipeline.storage.paths import OutputPath, readable
+from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 
 # Rows decoded at once; a document's rows stay together however many batches they span.
 _BATCH_ROWS = 16_384
 
 
-def rows(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def iter_batches(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Read some columns of a part, a batch at a time; pages are checked against bit rot.
 
     Raises:
         IntegrityError: when the file is missing or broken.
     """
     try:
-        with pq.ParquetFile(readable(part), page_checksum_verification=True) as file:
+        with pq.ParquetFile(arrow_source(part), page_checksum_verification=True) as file:
             yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
     except (OSError, pa.ArrowInvalid) as error:
         raise IntegrityError(f"{part}: cannot be read: {error}") from error
@@ -37,7 +37,7 @@ def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Tabl
         IntegrityError: when the file is missing or broken.
     """
     try:
-        with pq.ParquetFile(readable(part), page_checksum_verification=True) as file:
+        with pq.ParquetFile(arrow_source(part), page_checksum_verification=True) as file:
             return file.read(columns=None if columns is None else list(columns))
     except (OSError, pa.ArrowException) as error:
         raise IntegrityError(f"{part}: cannot be read: {error}; check the folder with 'concord verify'") from error
@@ -71,14 +71,14 @@ def write_part(
     def fill(stream: BinaryIO) -> None:
         _write_table(table, stream)
 
-    with store_faults(output / name):
-        staged = stage(staging, fill)
+    with store_errors(output / name):
+        staged = stage_file(staging, fill)
         try:
             _check_footer(staged, table)
             sha256 = file_sha256(staged)
             size = staged.stat().st_size
             path = f"{name}/part-{shard}-g{generation}-{sha256[:8]}.parquet"
-            swap_in(staged, output / path)
+            move_into_place(staged, output / path)
         except BaseException:
             staged.unlink(missing_ok=True)
             raise

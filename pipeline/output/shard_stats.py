@@ -14,7 +14,7 @@ from concord.pipeline.documents import AnnotatedDocument
 from concord.pipeline.output.manifest import ShardReport
 
 
-class Step(IntEnum):
+class BackOffStep(IntEnum):
     """How a shard is done: as planned, in batches of a half, a quarter or an eighth, at last one document at a time.
 
     The last step keeps batches of an eighth, and computes on the CPU.
@@ -29,20 +29,20 @@ class Step(IntEnum):
     @property
     def divisor(self) -> int:
         """What parser.batch_documents and tagger.batch_words are divided by."""
-        return 1 << min(self, Step.EIGHTH)
+        return 1 << min(self, BackOffStep.EIGHTH)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """How the shard was done, in words."""
-        return _TOLD[self]
+        return _DESCRIPTIONS[self]
 
 
-_TOLD = {
-    Step.AS_PLANNED: "as planned",
-    Step.HALF: "in batches cut to halves",
-    Step.QUARTER: "in batches cut to quarters",
-    Step.EIGHTH: "in batches cut to eighths",
-    Step.ALONE: "one document at a time",
+_DESCRIPTIONS = {
+    BackOffStep.AS_PLANNED: "as planned",
+    BackOffStep.HALF: "in batches cut to halves",
+    BackOffStep.QUARTER: "in batches cut to quarters",
+    BackOffStep.EIGHTH: "in batches cut to eighths",
+    BackOffStep.ALONE: "one document at a time",
 }
 
 
@@ -110,9 +110,9 @@ def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | 
     return dict(counts)
 
 
-def count_step(step: Step) -> dict[str, float]:
+def count_step(step: BackOffStep) -> dict[str, float]:
     """Count a shard that had to back off as ``backed_off.<step>``; nothing for one that was done as planned."""
-    return {} if step is Step.AS_PLANNED else {f"{_BACKED_OFF}{step.name.lower()}": 1}
+    return {} if step is BackOffStep.AS_PLANNED else {f"{_BACKED_OFF}{step.name.lower()}": 1}
 
 
 def entity_types(reports: Iterable[ShardReport]) -> tuple[str, ...]:
@@ -121,15 +121,15 @@ def entity_types(reports: Iterable[ShardReport]) -> tuple[str, ...]:
     return tuple(sorted(name.removeprefix(_OF_TYPE) for name in names if name.startswith(_OF_TYPE)))
 
 
-def backed_off(reports: Iterable[ShardReport]) -> dict[str, Step]:
+def backed_off(reports: Iterable[ShardReport]) -> dict[str, BackOffStep]:
     """Give the shards that had to back off, by name. Their bytes need not be those of an undisturbed run."""
     steps = {f"{report.shard:05d}": _step_of(report.stats) for report in reports}
-    return {name: step for name, step in steps.items() if step is not Step.AS_PLANNED}
+    return {name: step for name, step in steps.items() if step is not BackOffStep.AS_PLANNED}
 
 
-def _step_of(stats: Mapping[str, float]) -> Step:
+def _step_of(stats: Mapping[str, float]) -> BackOffStep:
     names = (name.removeprefix(_BACKED_OFF) for name in stats if name.startswith(_BACKED_OFF))
-    return max((Step[name.upper()] for name in names), default=Step.AS_PLANNED)
+    return max((BackOffStep[name.upper()] for name in names), default=BackOffStep.AS_PLANNED)
 
 
 def _near_ties(prediction: Prediction, limit: float) -> int:

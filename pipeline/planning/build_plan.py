@@ -24,7 +24,7 @@ from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute
 from concord.pipeline.planning.sharding import ShardCutter
 from concord.pipeline.readers.encodings import check_encoding
 from concord.pipeline.readers.read_file import scan_file
-from concord.pipeline.storage.files import state_of
+from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.storage.urls import is_url
 
@@ -107,9 +107,9 @@ def retry_plan(
     Raises:
         InputError, StoreError: when a file that holds one is gone or cannot be read.
     """
-    letters = [letter for letters in standing.letters.values() for letter in letters if choice.takes(letter)]
+    letters = [letter for letters in standing.letters.values() for letter in letters if choice.matches(letter)]
     files = _files_of(letters, config)
-    states = {path: file.state or state_of(path) for path, file in files.items()}
+    states = {path: file.state or file_state(path) for path, file in files.items()}
     digests = dict(zip(states, hashes.of(list(states), list(states.values())), strict=True))
     # Small shards are put together when the collection is next brought up to date.
     planning = config.planning.model_copy(update={"compact_at": None})
@@ -174,7 +174,7 @@ def _plan_all(
         room = None if config.limit is None else config.limit - cutter.records
         if room == 0:
             break
-        states.append(file.state or state_of(file.path))
+        states.append(file.state or file_state(file.path))
         before = cutter.records
         found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
         for record in islice(found, room):
@@ -193,7 +193,7 @@ def _plan_changes(
     Files that stand as they are come first: of two records with one id the one that stands keeps it.
     """
     paths = [file.path for file in files]
-    states = [file.state or state_of(file.path) for file in files]
+    states = [file.state or file_state(file.path) for file in files]
     digests = hashes.of(paths, states)
     comparison = Comparison(standing, config, digests=dict(zip(paths, digests, strict=True)))
     stand = [path for path in paths if comparison.stands(path)]
@@ -226,7 +226,7 @@ def _take(doc_id: str | None, taken: set[bytes]) -> bool:
 
 
 def _source(file: InputFile, state: FileState, digest: str, records: int) -> Source:
-    if file.state is None and state_of(file.path) != state:
+    if file.state is None and file_state(file.path) != state:
         raise _changed(file)
     return Source(uri=file.path, format=file.format, size=state.size, sha256=digest, records=records)
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
 from concord.pipeline.output.manifest import ShardReport, shard_ref
-from concord.pipeline.output.parquet_parts import rows
+from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.plan import ShardRef
 from concord.pipeline.readers.fields import DUPLICATE_ID
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 
 MARK_BYTES = 16
 """Of a SHA-256: two of 1e9 texts agree in so many by chance with a probability of 1e-21."""
@@ -125,12 +125,12 @@ def _documents(output: OutputPath, report: ShardReport, place: ShardRef) -> Iter
     """Give id, row and code points of each document of a shard."""
     columns = ("doc_id", "text_sha256", "source_uri", "meta", "n_chars")
     uris: dict[str, str] = {}
-    for batch in rows(output / report.files["documents"].path, columns):
+    for batch in iter_batches(output / report.files["documents"].path, columns):
         for doc_id, digest, uri, meta, size in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
             mark = bytes.fromhex(digest)[:MARK_BYTES]
             yield doc_id, ExistingDocument(place, mark, uris.setdefault(uri, uri), fingerprint(meta)), size
 
 
 def _letters(output: OutputPath, report: ShardReport) -> Iterator[ExistingDeadLetter]:
-    for batch in rows(output / report.files["errors"].path, ExistingDeadLetter._fields):
+    for batch in iter_batches(output / report.files["errors"].path, ExistingDeadLetter._fields):
         yield from map(ExistingDeadLetter, *(batch.column(name).to_pylist() for name in ExistingDeadLetter._fields))

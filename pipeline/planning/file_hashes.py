@@ -6,9 +6,9 @@ from pathlib import Path
 
 import orjson
 
-from concord.pipeline.storage.atomic_writes import store_faults, write_over
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import file_sha256
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.remote_files import FileState
 
 HashFiles = Callable[[Sequence[str]], list[str]]
@@ -69,8 +69,8 @@ class FileHashes:
     def keep(self, *, staging: Path) -> None:
         """Write down what was seen, for the next run."""
         if self._memory is not None and self._seen != self._known:
-            with store_faults(self._memory):
-                write_over(self._memory, orjson.dumps(self._seen), staging=staging)
+            with store_errors(self._memory):
+                write_atomically(self._memory, orjson.dumps(self._seen), staging=staging)
 
 
 def _read(memory: OutputPath | None) -> Mapping[str, list[object]]:

@@ -16,8 +16,8 @@ from fsspec.utils import glob_translate
 
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.read_file import format_of
-from concord.pipeline.storage.paths import SCHEME
-from concord.pipeline.storage.remote_files import FileState, look, walk
+from concord.pipeline.storage.output_paths import SCHEME
+from concord.pipeline.storage.remote_files import FileState, stat_url, walk_url
 from concord.pipeline.storage.urls import check_url, is_url, without_secrets
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class _Found:
 
 
 def _find_behind_url(where: str) -> _Found:
-    state = look(where)
+    state = stat_url(where)
     if state is not None:
         return _Found(root=where.rpartition("/")[0], named=True, states={where: state})
     if urlsplit(where).scheme in _UNLISTED:
@@ -180,7 +180,7 @@ def _outside_url(output: str, found: _Found) -> list[str]:
 
 def _shown(root: str) -> Iterator[tuple[str, FileState]]:
     """Give the files below a URL that are not hidden; a key that ends with a slash only marks a folder."""
-    for url, state in walk(root):
+    for url, state in walk_url(root):
         below = url.removeprefix(f"{root}/")
         if not below.endswith("/") and not any(part.startswith(".") for part in below.split("/")):
             yield url, state

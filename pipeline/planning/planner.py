@@ -10,14 +10,14 @@ from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, component_signature, row_config
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.parsing.stanza_parser import parser_identity
 from concord.pipeline.plan import Plan, ShardRef
 from concord.pipeline.planning.build_plan import make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingFile, ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
-from concord.pipeline.storage.files import state_of
+from concord.pipeline.storage.files import file_state
 
 _MOST_LOCAL_THREADS = 4
 
@@ -32,7 +32,7 @@ class Planner:
     def __init__(
         self,
         config: AnnotateConfig,
-        folder: RunFolder,
+        folder: OutputFolder,
         *,
         tagger: ResolvedTagger,
         parser: ComponentIdentity | None = None,
@@ -107,7 +107,7 @@ class Planner:
             raise PlanError(f"{folder.output}: the run is not finished; finish it with 'concord annotate' first")
         base = folder.plan(manifest.generation)
         self._check_recipe(base)
-        if not folder.is_whole(base):
+        if not folder.is_complete(base):
             raise IntegrityError(f"{folder.output}: files are gone or cut; 'concord annotate' makes them anew")
         standing = self._scan_existing([base], files=_known_files(base, None, limit=base.config.limit))
         generation = max(latest.generation, base.generation + 1)
@@ -152,13 +152,13 @@ class Planner:
 
     def _follow(self, finished: Plan) -> Plan:
         """Give what comes after a finished generation: itself if nothing has changed since."""
-        if not self._folder.is_whole(finished) and finished.stands_alone:
+        if not self._folder.is_complete(finished) and finished.stands_alone:
             # Harmed since: the same plan again gives the bytes that are gone.
             again = self._plan(finished.generation)
             if again.digest == finished.digest:
                 return again
         following = self._plan(finished.generation + 1, base=finished)
-        standing = self._folder.kept(finished) | self._folder.done(finished)
+        standing = self._folder.reused_shards(finished) | self._folder.committed_shards(finished)
         untouched = {(carry.shard, carry.generation) for carry in following.kept}
         whole = untouched == {(report.shard, report.generation) for report in standing.values()}
         if following.shards or not whole:
@@ -217,11 +217,11 @@ class Planner:
         current: dict[int, ShardRef] = {}
         parsed: set[ShardRef] = set()
         for plan in plans:
-            done = self._folder.done(plan)
+            done = self._folder.committed_shards(plan)
             for shard in plan.shards:
                 for carry in shard.carries if shard.index in done else ():
                     reports.pop(ShardRef(shard=carry.shard, generation=carry.generation), None)
-            own = {shard_ref(report): report for report in (*self._folder.kept(plan).values(), *done.values())}
+            own = {shard_ref(report): report for report in (*self._folder.reused_shards(plan).values(), *done.values())}
             reports |= own
             if not self._recipe.difference(plan.recipe):
                 # Of a shard that was written over by a run of which no plan is left, only the later state counts.
@@ -283,7 +283,7 @@ def _threads(config: AnnotateConfig, latest: Plan | None) -> int:
 
 
 def _hash_files(config: AnnotateConfig, paths: Sequence[str]) -> list[str]:
-    if sum(state_of(path).size for path in paths) <= config.planning.hash_with_ray_bytes:
+    if sum(file_state(path).size for path in paths) <= config.planning.hash_with_ray_bytes:
         return hash_here(paths)
     resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
     from concord.pipeline.executors.ray_cluster import hash_files

@@ -15,7 +15,7 @@ from concord.pipeline.plan import Piece
 from concord.pipeline.readers.fields import build_document, claimed_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import cursor_at
-from concord.pipeline.storage.files import arrow_file
+from concord.pipeline.storage.files import open_for_arrow
 from concord.pipeline.storage.urls import is_url
 
 _BATCH_ROWS = 64
@@ -40,7 +40,7 @@ class RowStream:
         """
         self.position = 0
         try:
-            source = arrow_file(path) if is_url(path) else path
+            source = open_for_arrow(path) if is_url(path) else path
             self._file = pq.ParquetFile(source, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
             raise _damage(error) from None

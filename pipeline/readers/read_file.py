@@ -15,7 +15,7 @@ from concord.pipeline.readers.jsonl import JsonLinesReader
 from concord.pipeline.readers.parquet import ParquetReader
 from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.readers.text import TextReader
-from concord.pipeline.storage.files import unreadable
+from concord.pipeline.storage.files import read_error
 
 
 class Reader(Protocol):
@@ -82,7 +82,7 @@ def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Ite
     try:
         yield from reader_for(format, where=path).scan(path, name=name, config=config)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
 
 
 def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
@@ -95,7 +95,7 @@ def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
     try:
         yield from reader_for(piece.format, where=piece.uri).read(piece, config)
     except OSError as error:
-        raise unreadable(piece.uri, error) from error
+        raise read_error(piece.uri, error) from error
 
 
 def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig) -> str:
@@ -109,4 +109,4 @@ def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig)
     try:
         return reader_for(format, where=path).text_at(path, position, config)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error

@@ -14,7 +14,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from concord.pipeline.readers.records import RecordError
-from concord.pipeline.storage.files import arrow_file, open_file, state_of
+from concord.pipeline.storage.files import file_state, open_file, open_for_arrow
 from concord.pipeline.storage.urls import is_url
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
@@ -131,7 +131,7 @@ def cursor_at(path: str, position: int, *, opened_by: Callable[[str], CursorT]) 
 def _version(path: str) -> tuple[object, ...]:
     """Give what tells a file from another that bore its name."""
     if is_url(path):
-        return state_of(path)
+        return file_state(path)
     status = Path(path).stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -146,7 +146,7 @@ class _Decompressed(io.RawIOBase):
         self._codec = codec
         self._position = 0
         self._source = self._reopen(0)
-        if state_of(path).size == 0:
+        if file_state(path).size == 0:
             self.error = RecordError("truncated_stream", _advice("the file is empty"))
 
     @override
@@ -190,7 +190,7 @@ class _Decompressed(io.RawIOBase):
         return bytes(salvaged)
 
     def _reopen(self, position: int) -> Any:
-        source = pa.CompressedInputStream(arrow_file(self._path), self._codec)
+        source = pa.CompressedInputStream(open_for_arrow(self._path), self._codec)
         while position and (skipped := source.read(min(position, _CHUNK_BYTES))):
             position -= len(skipped)
         return source

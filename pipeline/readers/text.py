@@ -12,7 +12,7 @@ from concord.pipeline.readers.encodings import decode
 from concord.pipeline.readers.fields import duplicate_id
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import read_whole, with_codecs
-from concord.pipeline.storage.files import state_of
+from concord.pipeline.storage.files import file_state
 
 
 class TextReader:
@@ -22,7 +22,7 @@ class TextReader:
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         """Find the one record of a file, without reading it."""
-        size = state_of(path).size
+        size = file_state(path).size
         yield ScannedRecord(position=0, end=size, size=size, doc_id=name)
 
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
@@ -31,7 +31,7 @@ class TextReader:
         Raises:
             InputError: when its size has changed since the plan was made.
         """
-        size = state_of(piece.uri).size
+        size = file_state(piece.uri).size
         if size != piece.end:
             raise InputError(
                 f"{piece.uri}: expected {piece.end} bytes, got {size}; the file has changed since the plan was"

@@ -18,8 +18,8 @@ from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
 from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, WholeDocument, measure_quality
-from concord.pipeline.storage.atomic_writes import store_faults, write_over
-from concord.pipeline.storage.paths import OutputPath, staging_for
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.storage.output_paths import OutputPath, staging_folder
 
 REPORT_NAME = "report.html"
 SHOWN_SENTENCES = 60
@@ -44,8 +44,8 @@ def write_report(output: OutputPath) -> OutputPath:
     run = output.absolute() / "_run"
     content = render_report(measure_quality(output), stats=_read_json(run / "stats.json"))
     path = run / REPORT_NAME
-    with store_faults(path):
-        write_over(path, content.encode("utf-8", "backslashreplace"), staging=staging_for(output.absolute()))
+    with store_errors(path):
+        write_atomically(path, content.encode("utf-8", "backslashreplace"), staging=staging_folder(output.absolute()))
     return path
 
 

@@ -16,9 +16,9 @@ from concord.models.labels import decode_spans
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import TokenDocument, TokenSentence, read_documents, written
 from concord.pipeline.output.manifest import Manifest, check_equation
-from concord.pipeline.output.parquet_parts import rows
+from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 
 BIN_WIDTH = 0.05
 """Nats a bar of the uncertainty histogram covers."""
@@ -165,7 +165,7 @@ def _survey_documents(parts: Sequence[OutputPath]) -> tuple[int, dict[str, Mappi
     def counted() -> Iterator[Mapping[str, Any]]:
         nonlocal count
         columns = ("doc_id", "source_uri", "source_position", "n_sentences", "n_tokens", "n_entities", "meta")
-        for batch in chain.from_iterable(rows(part, columns) for part in parts):
+        for batch in chain.from_iterable(iter_batches(part, columns) for part in parts):
             count += batch.num_rows
             yield from batch.to_pylist()
 
@@ -183,7 +183,7 @@ def _reasons(parts: Sequence[OutputPath]) -> tuple[Reason, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     examples: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     columns = ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts")
-    for batch in chain.from_iterable(rows(part, columns) for part in parts):
+    for batch in chain.from_iterable(iter_batches(part, columns) for part in parts):
         for row in batch.to_pylist():
             key = (row["stage"], row["error"])
             counts[key] += 1

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.paths import OutputPath, S3Path
+from concord.pipeline.storage.output_paths import OutputPath, S3Path
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "swap", "sweep")
@@ -53,7 +53,7 @@ def crash_point(step: str) -> None:
 
 
 @contextmanager
-def store_faults(place: OutputPath) -> Iterator[None]:
+def store_errors(place: OutputPath) -> Iterator[None]:
     """Turn faults of the store (no space, quota, input/output) into StoreError; other OSErrors pass.
 
     Raises:
@@ -70,7 +70,7 @@ def store_faults(place: OutputPath) -> Iterator[None]:
         ) from error
 
 
-def stage(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
+def stage_file(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
     """Write a new file of a random name, flushed to disk; on any failure it is removed.
 
     Args:
@@ -92,7 +92,7 @@ def stage(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
     return staged
 
 
-def swap_in(staged: Path, final: OutputPath) -> None:
+def move_into_place(staged: Path, final: OutputPath) -> None:
     """Give a staged file or folder its final name, over whatever file or empty folder bore it; to S3 go files only."""
     if isinstance(final, S3Path):
         final.write(staged.read_bytes())
@@ -121,25 +121,25 @@ def stage_folder(final: Path) -> Iterator[Path]:
                 os.fsync(stream.fileno())
         sync_folder(staged)
         crash_point("fsync")
-        swap_in(staged, final)
+        move_into_place(staged, final)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
 
 
-def write_over(final: OutputPath, content: bytes, *, staging: Path) -> None:
+def write_atomically(final: OutputPath, content: bytes, *, staging: Path) -> None:
     """Write a small file in one step, over whatever bore its name."""
     if isinstance(final, S3Path):
         final.write(content)
         return
 
     def place(staged: Path) -> None:
-        swap_in(staged, final)
+        move_into_place(staged, final)
 
     _stage_and(place, content, staging)
 
 
-def write_lightly(final: OutputPath, content: bytes) -> None:
+def write_unsynced(final: OutputPath, content: bytes) -> None:
     """Write a small file in one step without flushing it: it outlives this process, not the machine."""
     if isinstance(final, S3Path):
         final.write(content)
@@ -181,8 +181,8 @@ def _stage_and(place: Callable[[Path], Result], content: bytes, staging: Path) -
 
     for _ in range(_SWEEPS_BORNE):
         with suppress(FileNotFoundError):
-            return place(stage(staging, fill))
-    return place(stage(staging, fill))
+            return place(stage_file(staging, fill))
+    return place(stage_file(staging, fill))
 
 
 def _link(staged: Path, final: Path) -> bool:

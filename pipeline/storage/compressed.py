@@ -7,12 +7,12 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from concord.pipeline.storage.atomic_writes import stage, store_faults, swap_in
+from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors
 
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
-def write_packed(path: Path, pieces: Iterable[str]) -> None:
+def write_compressed(path: Path, pieces: Iterable[str]) -> None:
     """Write a file in one step, over whatever bears its name; ``.gz`` and ``.zst`` are packed.
 
     Args:
@@ -35,5 +35,5 @@ def write_packed(path: Path, pieces: Iterable[str]) -> None:
             for piece in pieces:
                 packed.write(piece.encode())
 
-    with store_faults(path):
-        swap_in(stage(path.parent, fill), path)
+    with store_errors(path):
+        move_into_place(stage_file(path.parent, fill), path)

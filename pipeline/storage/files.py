@@ -9,15 +9,15 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from concord.pipeline.errors import InputError, StoreError
-from concord.pipeline.storage.paths import OutputPath, S3Path
-from concord.pipeline.storage.remote_files import FileState, look, open_url
+from concord.pipeline.storage.output_paths import OutputPath, S3Path
+from concord.pipeline.storage.remote_files import FileState, open_url, stat_url
 from concord.pipeline.storage.urls import is_url
 
 # A file that is hashed is read to its end: larger requests mean fewer round trips.
 _HASHED_BYTES = 8 << 20
 
 
-def state_of(path: str) -> FileState:
+def file_state(path: str) -> FileState:
     """Look at a file.
 
     Raises:
@@ -25,14 +25,14 @@ def state_of(path: str) -> FileState:
         StoreError: when its store fails.
     """
     if is_url(path):
-        found = look(path)
+        found = stat_url(path)
         if found is None:
             raise InputError(f"{path}: expected a file, found none; check that it is there")
         return found
     try:
         status = Path(path).stat()
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     if not S_ISREG(status.st_mode):
         raise InputError(f"{path}: expected a regular file; take it out of the input")
     return FileState(status.st_size, status.st_mtime_ns)
@@ -47,7 +47,7 @@ def open_file(path: str) -> BinaryIO:
     return open_url(path) if is_url(path) else Path(path).open("rb")
 
 
-def arrow_file(path: str) -> Any:
+def open_for_arrow(path: str) -> Any:
     """Open a file for Arrow; raises as ``open_file`` does."""
     return pa.PythonFile(open_url(path), mode="r") if is_url(path) else pa.OSFile(path)
 
@@ -67,7 +67,7 @@ def file_sha256(file: str | OutputPath) -> str:
         with _open_to_hash(file) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise unreadable(str(file), error) from error
+        raise read_error(str(file), error) from error
 
 
 def _open_to_hash(file: str | Path) -> io.BufferedReader:
@@ -76,7 +76,7 @@ def _open_to_hash(file: str | Path) -> io.BufferedReader:
     return Path(file).open("rb")
 
 
-def unreadable(path: str, error: OSError) -> InputError | StoreError:
+def read_error(path: str, error: OSError) -> InputError | StoreError:
     """Give the error that explains why a file cannot be read."""
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
         return InputError(f"{path}: cannot be read ({error.strerror}); check that it is there and may be read")

@@ -37,7 +37,7 @@ class FileState(NamedTuple):
     changed: int | str | None
 
 
-def look(url: str) -> FileState | None:
+def stat_url(url: str) -> FileState | None:
     """Look at a file; None where none has this name, though a folder may.
 
     Raises:
@@ -49,7 +49,7 @@ def look(url: str) -> FileState | None:
         return store.look(path)
 
 
-def walk(url: str) -> Iterator[tuple[str, FileState]]:
+def walk_url(url: str) -> Iterator[tuple[str, FileState]]:
     """Give the URL and state of every file below a folder.
 
     Raises:
@@ -75,7 +75,7 @@ def open_url(url: str, *, read_bytes: int = _READ_BYTES) -> io.BufferedReader:
     return io.BufferedReader(_Ranges(url), read_bytes)
 
 
-class MemoryStore(Protocol):
+class RemoteStore(Protocol):
     def look(self, path: str) -> FileState | None:
         """Give a file's state; None where there is no file of the name."""
 
@@ -153,7 +153,7 @@ class _Ranges(io.RawIOBase):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        state = look(url)
+        state = stat_url(url)
         if state is None:
             raise InputError(f"{url}: expected a file, found none; check that it is there")
         self._url = url
@@ -204,7 +204,7 @@ class _Ranges(io.RawIOBase):
         return content if self._whole is None else self._whole[start:end]
 
 
-def _located(url: str) -> tuple[MemoryStore, str]:
+def _located(url: str) -> tuple[RemoteStore, str]:
     """Give the store of a URL and the path that it takes."""
     if url.startswith(_S3_SCHEME):
         return _S3(), url.removeprefix(_S3_SCHEME)

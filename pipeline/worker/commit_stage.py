@@ -8,10 +8,10 @@ import pyarrow as pa
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.output.dead_letters import with_attempts
 from concord.pipeline.output.manifest import ShardReport, check_equation
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import write_part
 from concord.pipeline.output.schema import SCHEMAS, signed_schema
-from concord.pipeline.output.shard_stats import Step, count_margins, count_rows, count_step
+from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.plan import Shard
 from concord.pipeline.worker.bisect import dead_letters_in, describe_error, in_bulk, make_dead_letter
@@ -24,7 +24,7 @@ class CommitStage:
 
     def __init__(
         self,
-        folder: RunFolder,
+        folder: OutputFolder,
         *,
         generation: int,
         parser: str,
@@ -45,7 +45,11 @@ class CommitStage:
         self._threshold = threshold
 
     def __call__(
-        self, shard: Shard, outcomes: Sequence[AnnotatedDocument | DeadLetter], *, step: Step = Step.AS_PLANNED
+        self,
+        shard: Shard,
+        outcomes: Sequence[AnnotatedDocument | DeadLetter],
+        *,
+        step: BackOffStep = BackOffStep.AS_PLANNED,
     ) -> ShardReport:
         """Write and commit, with the rows that the shard takes over before those of its outcomes.
 
@@ -84,7 +88,7 @@ class CommitStage:
         """Put the rows that a shard takes over before its own; give the documents among them as well."""
         sources = []
         for carry in shard.carries:
-            report = self._folder.built_on(carry.shard, generation=carry.generation)
+            report = self._folder.require_commit(carry.shard, generation=carry.generation)
             sources.append(carry_rows(self._folder.output, report, carry))
         unchanged = sum(source["documents"].num_rows for source in sources)
         joined = {
@@ -130,7 +134,7 @@ class CommitStage:
             return folder.commit(replace(report, files=files))
         except FileNotFoundError:
             # A second driver that finished first has swept the staging folder under us; its record counts.
-            winner = folder.committed(shard.index, generation=self._generation)
+            winner = folder.find_commit(shard.index, generation=self._generation)
             if winner is None:
                 raise
             return winner

@@ -9,7 +9,7 @@ from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.plan import RenamedDocument, RowsToCopy
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 
 _OWNED = ("documents", "sentences", "tokens", "entities")
 

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from concord.models.config import Config
 from concord.pipeline.errors import ShardError
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.storage import paths as places
-from concord.pipeline.storage.atomic_writes import store_faults, write_lightly
+from concord.pipeline.storage.atomic_writes import store_errors, write_unsynced
+from concord.pipeline.storage.output_paths import OutputPath, list_files, output_path
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class CrashLog:
 
     def __init__(self, plan: Plan) -> None:
         """Take the plan; nothing is read or made yet."""
-        self._folder = places.place_at(plan.config.output) / "_run" / TRIALS_NAME / str(plan.generation)
+        self._folder = output_path(plan.config.output) / "_run" / TRIALS_NAME / str(plan.generation)
         self._attempts = plan.config.executor.attempts
         self._allowed = plan.config.max_dead_letters
 
@@ -146,7 +146,7 @@ class CrashLog:
 
     def standing(self) -> dict[str, ShardAttempts]:
         """Give the trials in which a worker has died, by the shard's name."""
-        found = {path.stem: _read(path, ShardAttempts) for path in places.files_at(self._folder, "*.json")}
+        found = {path.stem: _read(path, ShardAttempts) for path in list_files(self._folder, "*.json")}
         return {name: trial for name, trial in found.items() if trial is not None}
 
     def are_too_many(self, left_out: int, shard: Shard) -> bool:
@@ -164,19 +164,19 @@ class CrashLog:
             )
         return None
 
-    def _path(self, shard: Shard) -> places.OutputPath:
+    def _path(self, shard: Shard) -> OutputPath:
         return self._folder / f"{shard.name}.json"
 
-    def _mark(self, shard: Shard) -> places.OutputPath:
+    def _mark(self, shard: Shard) -> OutputPath:
         return self._folder / f"{shard.name}.mark"
 
 
-def _write(path: places.OutputPath, value: Config) -> None:
-    with store_faults(path):
-        write_lightly(path, orjson.dumps(value.model_dump(mode="json")))
+def _write(path: OutputPath, value: Config) -> None:
+    with store_errors(path):
+        write_unsynced(path, orjson.dumps(value.model_dump(mode="json")))
 
 
-def _read(path: places.OutputPath, kind: type[Kind]) -> Kind | None:
+def _read(path: OutputPath, kind: type[Kind]) -> Kind | None:
     """Read a file; None where there is none, or one that was cut with its machine."""
     try:
         return kind.model_validate_json(path.read_bytes())

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import InputError
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Shard
 from concord.pipeline.readers.read_file import read_piece
-from concord.pipeline.storage.files import state_of
+from concord.pipeline.storage.files import file_state
 from concord.pipeline.worker.stored_parses import StoredParses
 
 Read = Callable[[Shard], list[Document | ParsedDocument | DeadLetter]]
@@ -17,7 +17,7 @@ Read = Callable[[Shard], list[Document | ParsedDocument | DeadLetter]]
 class ReadStage:
     """A shard's pieces to documents; those whose parse stands already come parsed."""
 
-    def __init__(self, config: ReaderConfig, folder: RunFolder, *, marks: Mapping[str, str]) -> None:
+    def __init__(self, config: ReaderConfig, folder: OutputFolder, *, marks: Mapping[str, str]) -> None:
         """Take how to read, where parses stand, and how files behind URLs were marked when they were planned."""
         self._config = config
         self._folder = folder
@@ -40,7 +40,7 @@ class ReadStage:
     def _check_marks(self, shard: Shard) -> None:
         """Refuse files behind URLs that are no longer the ones that were planned."""
         for uri in dict.fromkeys(piece.uri for piece in shard.pieces if piece.uri in self._marks):
-            if str(state_of(uri).changed) != self._marks[uri]:
+            if str(file_state(uri).changed) != self._marks[uri]:
                 raise InputError(f"{uri}: has changed since the plan was made; run the command again")
 
 

@@ -18,9 +18,9 @@ from concord.pipeline.documents import STAGES, AnnotatedDocument, DeadLetter, Do
 from concord.pipeline.errors import IntegrityError, ModelError, ShortageError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import UNCALIBRATED
-from concord.pipeline.output.shard_stats import Step
+from concord.pipeline.output.shard_stats import BackOffStep
 from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.bisect import left_out
@@ -38,7 +38,7 @@ Record = Document | ParsedDocument | DeadLetter
 Outcome = AnnotatedDocument | DeadLetter
 Committed = Callable[[Shard], ShardReport | None]
 Lend = Callable[[], AbstractContextManager[tuple[DocumentParser, DocumentTagger]]]
-BackOff = Callable[[Step], AbstractContextManager[tuple[Parse, Tag]]]
+BackOff = Callable[[BackOffStep], AbstractContextManager[tuple[Parse, Tag]]]
 
 _OUT_OF_MEMORY = "out_of_memory"
 _LEFT_OUT = {
@@ -52,7 +52,7 @@ _LEFT_OUT = {
 class Commit(Protocol):
     """What commits a shard; see CommitStage."""
 
-    def __call__(self, shard: Shard, outcomes: Sequence[Outcome], *, step: Step) -> ShardReport:
+    def __call__(self, shard: Shard, outcomes: Sequence[Outcome], *, step: BackOffStep) -> ShardReport:
         """Write and commit."""
 
 
@@ -109,19 +109,19 @@ class ShardWorker:
         Args:
             on_cpu: lends the two for work on the CPU; None where they work there anyway.
         """
-        parse, tag = _stages(plan.config, parser, tagger, step=Step.AS_PLANNED)
-        folder = RunFolder(plan.config.output)
+        parse, tag = _stages(plan.config, parser, tagger, step=BackOffStep.AS_PLANNED)
+        folder = OutputFolder(plan.config.output)
 
         @contextmanager
-        def back_off(step: Step) -> Iterator[tuple[Parse, Tag]]:
-            if step is Step.ALONE and on_cpu is not None:
+        def back_off(step: BackOffStep) -> Iterator[tuple[Parse, Tag]]:
+            if step is BackOffStep.ALONE and on_cpu is not None:
                 with on_cpu() as (parser_there, tagger_there):
                     yield _stages(plan.config, parser_there, tagger_there, step=step)
             else:
                 yield _stages(plan.config, parser, tagger, step=step)
 
         return cls(
-            committed=lambda shard: folder.committed(shard.index, generation=plan.generation),
+            committed=lambda shard: folder.find_commit(shard.index, generation=plan.generation),
             read=ReadStage(plan.config.reader, folder, marks=plan.marks),
             parse=parse,
             tag=tag,
@@ -174,18 +174,20 @@ class ShardWorker:
             return_freed()
         return report, Timings(**clock.seconds, words=words)
 
-    def _annotate(self, shard: Shard, records: Sequence[Record], clock: "_Clock") -> tuple[Step, list[Outcome]]:
+    def _annotate(self, shard: Shard, records: Sequence[Record], clock: "_Clock") -> tuple[BackOffStep, list[Outcome]]:
         """Parse and tag as planned, or in the first step that has memory for it."""
         trial = self._trials.read(shard)
         if not self._trials.is_suspicious(trial):
-            for step in (Step.AS_PLANNED, Step.HALF, Step.QUARTER, Step.EIGHTH):
+            for step in (BackOffStep.AS_PLANNED, BackOffStep.HALF, BackOffStep.QUARTER, BackOffStep.EIGHTH):
                 outcomes = self._together(shard, records, step, clock)
                 if outcomes is not None:
                     return step, outcomes
                 free_all()
-        return Step.ALONE, self._one_by_one(shard, records, trial, clock)
+        return BackOffStep.ALONE, self._one_by_one(shard, records, trial, clock)
 
-    def _together(self, shard: Shard, records: Sequence[Record], step: Step, clock: "_Clock") -> list[Outcome] | None:
+    def _together(
+        self, shard: Shard, records: Sequence[Record], step: BackOffStep, clock: "_Clock"
+    ) -> list[Outcome] | None:
         """Do a shard in large batches; None where there is no memory for them."""
         with self._stages_of(step) as (parse, tag):
             try:
@@ -194,12 +196,12 @@ class ShardWorker:
                 with clock.timing("tag"):
                     return tag(parsed)
             except ShortageError as error:
-                logger.warning("shard %s: no memory to do it %s: %s", shard.name, step.told, error)
+                logger.warning("shard %s: no memory to do it %s: %s", shard.name, step.description, error)
                 return None
 
     @contextmanager
-    def _stages_of(self, step: Step) -> Iterator[tuple[Parse, Tag]]:
-        if step is Step.AS_PLANNED:
+    def _stages_of(self, step: BackOffStep) -> Iterator[tuple[Parse, Tag]]:
+        if step is BackOffStep.AS_PLANNED:
             yield self.parse, self.tag
         else:
             with self.back_off(step) as stages:
@@ -215,7 +217,7 @@ class ShardWorker:
         """
         outcomes: list[Outcome] = []
         short = 0
-        with self.back_off(Step.ALONE) as (parse, tag):
+        with self.back_off(BackOffStep.ALONE) as (parse, tag):
             for number, record in enumerate(records):
                 suspect = trial.quarantined.get(number)
                 if isinstance(record, DeadLetter):
@@ -267,7 +269,7 @@ class ParseWorker:
     def assemble(cls, plan: Plan, *, parser: DocumentParser) -> Self:
         """Build the stages of a plan around a parser that is loaded."""
         return cls(
-            read=ReadStage(plan.config.reader, RunFolder(plan.config.output), marks=plan.marks),
+            read=ReadStage(plan.config.reader, OutputFolder(plan.config.output), marks=plan.marks),
             parse=ParseStage(parser, batch_documents=plan.config.parser.batch_documents),
         )
 
@@ -322,7 +324,7 @@ def build_worker(plan: Plan) -> ShardWorker:
 
 
 def _stages(
-    config: AnnotateConfig, parser: DocumentParser, tagger: DocumentTagger, *, step: Step
+    config: AnnotateConfig, parser: DocumentParser, tagger: DocumentTagger, *, step: BackOffStep
 ) -> tuple[ParseStage, TagStage]:
     """Give the stages of a step."""
     batch_words = max(1, config.tagger.batch_words // step.divisor)

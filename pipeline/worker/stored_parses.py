@@ -7,7 +7,7 @@ from hashlib import sha256
 import pyarrow as pa
 
 from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import ShardRef
@@ -60,7 +60,7 @@ class Parses:
 class StoredParses:
     """The parses that some committed shards hold, by document."""
 
-    def __init__(self, folder: RunFolder, places: Sequence[ShardRef]) -> None:
+    def __init__(self, folder: OutputFolder, places: Sequence[ShardRef]) -> None:
         """Read the shards.
 
         Raises:
@@ -104,8 +104,8 @@ def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
     }
 
 
-def _stored_tables(folder: RunFolder, place: ShardRef) -> dict[str, pa.Table]:
-    report = folder.built_on(place.shard, generation=place.generation)
+def _stored_tables(folder: OutputFolder, place: ShardRef) -> dict[str, pa.Table]:
+    report = folder.require_commit(place.shard, generation=place.generation)
     return {name: read_part(folder.output / report.files[name].path, columns) for name, columns in _COLUMNS.items()}
 
 

@@ -20,7 +20,7 @@ from environment import environment
 
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.stanza_parser import parser_identity
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import make_plan
@@ -86,7 +86,7 @@ def main() -> None:
         plan = plan_run(
             source, output, model=arguments.model, threads=arguments.threads, shard_bytes=arguments.shard_bytes
         )
-        RunFolder(output).freeze(plan)
+        OutputFolder(output).write_plan(plan)
         before = resident_megabytes()
         worker = build_worker(plan)
         loaded = resident_megabytes()

@@ -13,7 +13,7 @@ from concord_testing import fakes, runs
 from concord.pipeline.annotate import Progress, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -67,7 +67,7 @@ def test_paths_are_made_absolute(source: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     report = runs.run_job(runs.job(Path("in.jsonl"), Path("out")))
     assert report.output == tmp_path / "out"
-    assert RunFolder(report.output).plan().config.input == str(source)
+    assert OutputFolder(report.output).plan().config.input == str(source)
 
 
 def test_a_finished_run_is_left_untouched(source: Path, tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_what_is_missing_is_done_again_and_nothing_else(source: Path, tmp_path: 
     config = runs.job(source, output)
     runs.run_job(config)
     whole = runs.committed_bytes(output)
-    folder = RunFolder(output)
+    folder = OutputFolder(output)
     folder.manifest_path.unlink()
     folder.record_path(1, generation=0).unlink()
-    (output / folder.done(folder.plan())[2].files["tokens"].path).write_bytes(b"cut")
+    (output / folder.committed_shards(folder.plan())[2].files["tokens"].path).write_bytes(b"cut")
     (output / "tokens" / "part-00009-g0-stray.parquet").touch()
     (output / "_run" / "staging" / "left").touch()
     report = runs.run_job(config)
@@ -126,7 +126,7 @@ def test_a_broken_manifest_is_made_anew(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     runs.run_job(config)
     whole = runs.committed_bytes(tmp_path / "out")
-    RunFolder(tmp_path / "out").manifest_path.write_text("{")
+    OutputFolder(tmp_path / "out").manifest_path.write_text("{")
     runs.run_job(config)
     assert runs.committed_bytes(tmp_path / "out") == whole
 
@@ -164,7 +164,7 @@ def test_threads_stay_those_of_the_plan(source: Path, tmp_path: Path) -> None:
     again = runs.run_job(runs.job(source, tmp_path / "out", executor={}), build=fakes.build_no_worker)
     assert again.done_before == again.shards
     runs.run_job(runs.job(source, tmp_path / "other", executor={}))
-    assert 1 <= RunFolder(tmp_path / "other").plan().threads <= 4
+    assert 1 <= OutputFolder(tmp_path / "other").plan().threads <= 4
 
 
 @pytest.mark.parametrize(("allowed", "exit_code"), [(0.1, 3), (0.2, 0)])
@@ -183,7 +183,7 @@ def test_a_stage_that_drops_a_document_fails_the_run(source: Path, tmp_path: Pat
     with pytest.raises(ReconciliationError) as caught:
         runs.run_job(config, build=fakes.build_worker_that_loses)
     assert caught.value.exit_code == 1
-    assert not RunFolder(tmp_path / "out").manifest_path.exists()
+    assert not OutputFolder(tmp_path / "out").manifest_path.exists()
     runs.run_job(config)
     assert verify(tmp_path / "out") == []
 

@@ -12,7 +12,7 @@ from concord_testing import runs
 
 from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 
 # Parts of a shard: four tables, and errors where there are any. Each is written, flushed and renamed; so are, but for
 # the renaming, plan, resolved configuration, commit record and manifest.
@@ -107,9 +107,9 @@ def test_a_signal_lets_the_shard_in_flight_finish(
     os.kill(process.pid, number)
     process.join()
     assert process.exitcode == exit_code
-    folder = RunFolder(tmp_path / "out")
+    folder = OutputFolder(tmp_path / "out")
     assert not list(folder.staging.iterdir())
-    done = folder.done(folder.plan())
+    done = folder.committed_shards(folder.plan())
     assert 1 <= len(done) < len(folder.plan().shards)
     assert sum(1 for _ in (tmp_path / "out" / "tokens").iterdir()) == len(done)
     assert check_rerun(config, undisturbed).done_before == len(done)

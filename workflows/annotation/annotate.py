@@ -13,7 +13,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ConcordError, IntegrityError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import backed_off
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, total_counts
@@ -53,7 +53,7 @@ def describe(report: RunReport, *, config: AnnotateConfig, tagger: ResolvedTagge
     Raises:
         IntegrityError: when its manifest is gone.
     """
-    folder = RunFolder(report.output)
+    folder = OutputFolder(report.output)
     plan, manifest = folder.plan(), folder.manifest()
     if manifest is None:
         raise IntegrityError(f"{folder.manifest_path}: gone as soon as the run was finished; run the command again")
@@ -104,7 +104,7 @@ def preview(config: AnnotateConfig) -> Answer:
 
 
 def _try_track(
-    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: RunFolder, manifest: Manifest
+    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: OutputFolder, manifest: Manifest
 ) -> None:
     try:
         _track(config, tagger, report, folder=folder, manifest=manifest)
@@ -113,7 +113,7 @@ def _try_track(
 
 
 def _track(
-    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: RunFolder, manifest: Manifest
+    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: OutputFolder, manifest: Manifest
 ) -> None:
     """Log a run whose tagger came from the registry, once, linked to the version."""
     if not isinstance(report.output, Path):
@@ -168,7 +168,7 @@ def _metrics(report: RunReport, *, counts: Mapping[str, int]) -> dict[str, float
 
 def _expected_seconds(report: RunReport) -> float | None:
     """Estimate the time of a run from what earlier ones have taken for each document; None where there were none."""
-    folder = RunFolder(report.output)
+    folder = OutputFolder(report.output)
     stats, manifest = folder.stats(), folder.manifest()
     counts = total_counts(manifest) if manifest is not None else {}
     rate = stats.get("words_per_second", {}).get("run")

@@ -11,8 +11,8 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
-from concord.pipeline.output.output_folder import RunFolder
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.annotate import describe
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.console import Answer, counted, short_path, short_source, table
@@ -29,11 +29,11 @@ def list_letters(output: OutputPath, choice: DeadLetterFilter) -> Answer:
         PlanError: when the folder holds no run.
         IntegrityError: when a part cannot be read.
     """
-    folder = RunFolder(output.absolute())
+    folder = OutputFolder(output.absolute())
     plan = folder.plan()
-    reports = folder.kept(plan) | folder.done(plan)
+    reports = folder.reused_shards(plan) | folder.committed_shards(plan)
     standing = read_dead_letters(folder.output, (reports[shard] for shard in sorted(reports)))
-    letters = [letter for letter in standing if choice.takes(letter)]
+    letters = [letter for letter in standing if choice.matches(letter)]
     counts = Counter((letter.stage, letter.error) for letter in letters)
     return Answer(
         values={
@@ -57,7 +57,7 @@ def retry(output: OutputPath, choice: DeadLetterFilter, *, overrides: Sequence[s
         ConfigError: naming the key.
         ConcordError: as ``concord.pipeline.annotate.retry`` does.
     """
-    plan = RunFolder(output.absolute()).plan()
+    plan = OutputFolder(output.absolute()).plan()
     job = plan.config.model_dump(mode="json") | {"output": str(output.absolute())}
     apply_overrides(job, overrides)
     config = AnnotateConfig.from_mapping(job)

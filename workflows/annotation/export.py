@@ -13,7 +13,7 @@ from concord.pipeline.exports.export import ExportForm, ExportReport, export
 from concord.pipeline.exports.label_studio import labeling_config
 from concord.pipeline.exports.review_queue import Choice, QueueForm, Quotas, ReviewReport
 from concord.pipeline.exports.review_queue import review as draw_queue
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, short_path, table
 
 LEFT_OUT = 3

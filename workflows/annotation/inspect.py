@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 
 from concord.models.config import ConfigError
-from concord.pipeline.output.manifest import total
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.manifest import sum_outcomes
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.output_folder import verify as find_faults
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.report.html import write_report
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation.summary import describe_component, equation
 from concord.workflows.console import Answer, counted, indented, table
@@ -26,10 +26,10 @@ def status(output: OutputPath) -> Answer:
         PlanError: when the folder holds no run.
         IntegrityError: when the manifest cannot be read.
     """
-    folder = RunFolder(output.absolute())
+    folder = OutputFolder(output.absolute())
     plan = folder.plan()
-    done = folder.kept(plan) | folder.done(plan)
-    outcome = total(done.values(), generation=plan.generation)
+    done = folder.reused_shards(plan) | folder.committed_shards(plan)
+    outcome = sum_outcomes(done.values(), generation=plan.generation)
     finished = folder.is_finished(plan)
     stepped, trials = backed_off(done.values()), CrashLog(plan).standing()
     values: dict[str, Any] = {
@@ -59,7 +59,7 @@ def status(output: OutputPath) -> Answer:
     rate = values["stats"].get("words_per_second", {}).get("run")
     if rate:
         rows.append(("speed", f"{rate:,.0f} words/s"))
-    rows += [("backed off", f"shard {name} was done {step.told}") for name, step in stepped.items()]
+    rows += [("backed off", f"shard {name} was done {step.description}") for name, step in stepped.items()]
     rows += [("deaths", f"shard {name}: {trial.told}") for name, trial in trials.items()]
     return Answer(values=values, text=table(rows))
 

@@ -14,7 +14,7 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.paths import OutputPath, readable
+from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 from concord.workflows.console import counted, indented, short_path, short_source, table
 
 LEAST_SECONDS = 0.1
@@ -92,7 +92,7 @@ def _backed_off(manifest: Manifest) -> str:
     found = backed_off(manifest.shards)
     if not found:
         return ""
-    lines = [f"{name} {step.told}" for name, step in found.items()][:SHOWN_LETTERS]
+    lines = [f"{name} {step.description}" for name, step in found.items()][:SHOWN_LETTERS]
     if len(found) > len(lines):
         lines.append(f"{len(found) - len(lines):,} more, see concord status")
     told = f"{counted(len(found), 'shard')} had to back off, and may differ in bytes from an undisturbed run's"
@@ -101,7 +101,7 @@ def _backed_off(manifest: Manifest) -> str:
 
 def _rows(parts: Sequence[OutputPath]) -> Iterator[dict[str, Any]]:
     for part in parts:
-        yield from pq.read_table(readable(part)).to_pylist()
+        yield from pq.read_table(arrow_source(part)).to_pylist()
 
 
 def _letter_line(row: Mapping[str, Any]) -> str:
@@ -165,7 +165,7 @@ def _frequent_names(report: RunReport, manifest: Manifest) -> dict[str, list[tup
     """Give the most frequent names of each type, of equals the first in the alphabet."""
     counts: Counter[tuple[str, str]] = Counter()
     for part in manifest.files("entities"):
-        columns = pq.read_table(readable(report.output / part.path), columns=["label", "text"])
+        columns = pq.read_table(arrow_source(report.output / part.path), columns=["label", "text"])
         for group in columns.group_by(["label", "text"]).aggregate([([], "count_all")]).to_pylist():
             counts[group["label"], " ".join(group["text"].split())] += group["count_all"]
     frequent: dict[str, list[tuple[str, int]]] = {}

@@ -12,7 +12,7 @@ from concord.workflows.console import Answer, emit, report_errors, set_environme
 
 if TYPE_CHECKING:
     from concord.pipeline.config import AnnotateConfig
-    from concord.pipeline.storage.paths import OutputPath
+    from concord.pipeline.storage.output_paths import OutputPath
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -30,14 +30,14 @@ class _Collection(click.Path):
         if not str(value).startswith("s3://"):
             return super().convert(value, param, ctx)
         from concord.pipeline.errors import InputError
-        from concord.pipeline.storage.paths import place_at
+        from concord.pipeline.storage.output_paths import output_path
         from concord.pipeline.storage.urls import check_url
 
         try:
             check_url(value)
         except InputError as error:
             self.fail(str(error), param, ctx)
-        return place_at(value)
+        return output_path(value)
 
 
 COLLECTION = _Collection(path_type=Path, file_okay=False, exists=True)

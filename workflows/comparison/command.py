@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from concord.pipeline.storage.atomic_writes import store_faults, write_over
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.workflows.comparison.compare import CompareJob, Comparison, compare, describe_tagger, evidence
 from concord.workflows.comparison.paired_tests import (
     Line,
@@ -25,8 +25,8 @@ def run(job: CompareJob, *, output: Path | None = None) -> Answer:
         from concord.workflows.comparison.page import render_page
 
         page = render_page(job, comparison)
-        with store_faults(output):
-            write_over(output, page.encode("utf-8", "backslashreplace"), staging=output.parent)
+        with store_errors(output):
+            write_atomically(output, page.encode("utf-8", "backslashreplace"), staging=output.parent)
         values["report"] = str(output)
     return Answer(values=values, text=_describe(job, comparison))
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from concord.pipeline.storage.atomic_writes import store_faults, write_over
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.summary import describe_component
 from concord.workflows.console import Answer, indented, printable, table
 from concord.workflows.diff.diff import (
@@ -47,8 +47,8 @@ def run(first: OutputPath, second: OutputPath, *, listed: int, output: Path | No
     if output is not None:
         from concord.workflows.diff.page import render_page
 
-        with store_faults(output):
-            write_over(output, render_page(diff).encode("utf-8", "backslashreplace"), staging=output.parent)
+        with store_errors(output):
+            write_atomically(output, render_page(diff).encode("utf-8", "backslashreplace"), staging=output.parent)
         values["report"] = str(output)
     return Answer(values=values, text=_describe(diff))
 

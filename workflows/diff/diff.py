@@ -7,7 +7,7 @@ from typing import Any
 from concord.models.labels import OUTSIDE
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.storage.paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import counted
 from concord.workflows.diff.document_pairs import DocumentPairs, LetterChanges, ids, pair_documents, pair_letters
 from concord.workflows.diff.row_differences import (

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from concord.models.config import Config
 from concord.pipeline.errors import InputError
-from concord.pipeline.storage.atomic_writes import store_faults, write_over
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import warn
 from concord.workflows.environment import has_ended, process_name
@@ -245,9 +245,9 @@ def read_entry(folder: Path) -> OutboxEntry:
 def write_entry(folder: Path, record: OutboxEntry) -> OutboxEntry:
     """Write a record, in one step."""
     path = folder / ENTRY_NAME
-    with store_faults(path):
+    with store_errors(path):
         # A loss may be no number, which JSON of other makers cannot say.
-        write_over(path, json.dumps(record.model_dump(), indent=1).encode() + b"\n", staging=folder)
+        write_atomically(path, json.dumps(record.model_dump(), indent=1).encode() + b"\n", staging=folder)
     return record
 
 

@@ -17,7 +17,7 @@ from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildWorker, stop_request
 from concord.pipeline.executors.ray_auth import auth_mode
 from concord.pipeline.executors.ray_cluster import connected, places
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 
 SUPPORT = Path(fakes.__file__).parents[1]
 
@@ -90,8 +90,8 @@ def test_a_shard_that_kills_its_workers_at_no_document_fails_when_the_others_are
     config = ray_job(source, tmp_path / "out", attempts=1)
     assert finish(start(config, ray_address, fakes.build_worker_that_dies_reading)) == 1
     assert "its worker died 2 times, and not at one of its documents" in capfd.readouterr().err
-    folder = RunFolder(tmp_path / "out")
-    assert len(folder.done(folder.plan())) == len(folder.plan().shards) - 1
+    folder = OutputFolder(tmp_path / "out")
+    assert len(folder.committed_shards(folder.plan())) == len(folder.plan().shards) - 1
 
 
 @pytest.mark.ray

@@ -19,7 +19,7 @@ from concord_testing.processes import command_of, descendants, ray_workers
 
 from concord.pipeline.annotate import RunReport
 from concord.pipeline.executors import ray_scheduler
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 
 SUPPORT = Path(fakes.__file__).parents[1]
 # Ray ends a driver whose cluster is gone after a minute; a test need not wait so long.
@@ -105,8 +105,8 @@ def test_a_run_whose_head_is_gone_ends_and_goes_on_later(
         os.kill(store, signal.SIGKILL)
         assert end_of(process) not in (0, None)
     assert not list(output.glob("_run/trials/*/*")), "no shard is charged with the end of its cluster"
-    folder = RunFolder(output)
-    assert 0 < len(folder.done(folder.plan())) < len(folder.plan().shards)
+    folder = OutputFolder(output)
+    assert 0 < len(folder.committed_shards(folder.plan())) < len(folder.plan().shards)
     assert run_here(source, output).done_before > 0
     check_whole(output, expected)
 

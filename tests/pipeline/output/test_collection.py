@@ -6,7 +6,7 @@ import pytest
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 
 FinishRun = Callable[..., Path]
 
@@ -27,8 +27,8 @@ def test_a_collection_is_read_as_its_manifest_names_it(finish_run: FinishRun) ->
 
 def test_a_newer_generation_does_not_count_before_it_is_finished(finish_run: FinishRun) -> None:
     output = finish_run(DOCUMENTS)
-    folder = RunFolder(output)
-    folder.freeze(folder.plan().model_copy(update={"generation": 1}))
+    folder = OutputFolder(output)
+    folder.write_plan(folder.plan().model_copy(update={"generation": 1}))
     collection = open_collection(output)
     assert (folder.latest_generation(), collection.plan.generation, collection.manifest.generation) == (1, 0, 0)
 

@@ -15,7 +15,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import InputError, PlanError, StoreError
 from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -68,11 +68,11 @@ def letters_of(report: RunReport, **filters: tuple[str, ...]) -> list[DeadLetter
     """Give the dead letters that stand, and check the folder on the way."""
     assert verify(report.output) == []
     assert report.read == report.annotated + report.unchanged + report.dead_letters
-    manifest = RunFolder(report.output).manifest()
+    manifest = OutputFolder(report.output).manifest()
     assert manifest is not None
     found = read_dead_letters(report.output, manifest.shards)
     return sorted(
-        (letter for letter in found if DeadLetterFilter(**filters).takes(letter)), key=lambda letter: letter.message
+        (letter for letter in found if DeadLetterFilter(**filters).matches(letter)), key=lambda letter: letter.message
     )
 
 
@@ -112,7 +112,7 @@ def test_only_dead_letters_are_done_again(archive: Path) -> None:
     before = parts(first.output)
     untouched = {
         path
-        for report in RunFolder(first.output).manifest().shards
+        for report in OutputFolder(first.output).manifest().shards
         if not report.dead_letters  # type: ignore[union-attr]
         for path in (first.output / part.path for part in report.files.values())
     }
@@ -212,7 +212,7 @@ def test_without_a_chosen_letter_nothing_is_done(archive: Path) -> None:
     before = parts(first.output)
     report = try_again(archive, DeadLetterFilter(ids=("nobody",)), build=fakes.build_no_worker)
     assert parts(report.output) == before
-    assert RunFolder(report.output).latest_generation() == 0
+    assert OutputFolder(report.output).latest_generation() == 0
     assert (report.dead_letters, report.changes.retried) == (5, 0)
 
 
@@ -253,7 +253,7 @@ def test_an_interrupted_retry_is_gone_on_with_by_either_command(archive: Path) -
         try_again(archive, build=fakes.build_worker_without_room)
     report = try_again(archive)
     assert set(attempts(report).values()) == {1}
-    assert RunFolder(report.output).latest_generation() == 1
+    assert OutputFolder(report.output).latest_generation() == 1
     with pytest.raises(StoreError):
         try_again(archive, build=fakes.build_worker_without_room)
     report = runs.run_job(job(archive))
@@ -285,7 +285,7 @@ def test_letters_stand_under_a_limit(archive: Path, monkeypatch: pytest.MonkeyPa
     assert first.read == 6
     assert first.dead_letters > 0
     again = runs.run_job(limited, build=fakes.build_no_worker)
-    assert (again.changes.new, RunFolder(first.output).latest_generation()) == (0, 0)
+    assert (again.changes.new, OutputFolder(first.output).latest_generation()) == (0, 0)
     report = try_again(archive, config=limited)
     assert (report.read, report.changes.retried) == (6, first.dead_letters)
     (archive / "0 first.txt").write_text("Before all others.")

@@ -15,7 +15,7 @@ from concord_testing import runs
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError, StoreError
 from concord.pipeline.output.manifest import PartFile, ShardReport
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.files import file_sha256
@@ -32,7 +32,7 @@ def output(tmp_path: Path) -> Path:
 @pytest.fixture
 def plan(output: Path) -> Plan:
     """Give that run's plan."""
-    return RunFolder(output).plan()
+    return OutputFolder(output).plan()
 
 
 def part_with(output: Path, content: bytes, shard: int) -> ShardReport:
@@ -46,7 +46,7 @@ def part_with(output: Path, content: bytes, shard: int) -> ShardReport:
 
 
 def test_the_first_commit_counts_and_the_second_cleans_up(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = OutputFolder(tmp_path)
     first, second = part_with(tmp_path, b"first", 0), part_with(tmp_path, b"second", 0)
     assert folder.commit(first) == first
     assert folder.commit(second) == first
@@ -55,7 +55,7 @@ def test_the_first_commit_counts_and_the_second_cleans_up(tmp_path: Path) -> Non
 
 
 def test_a_second_commit_of_equal_bytes_keeps_the_file(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = OutputFolder(tmp_path)
     report = part_with(tmp_path, b"same", 0)
     folder.commit(report)
     assert folder.commit(report) == report
@@ -63,7 +63,7 @@ def test_a_second_commit_of_equal_bytes_keeps_the_file(tmp_path: Path) -> None:
 
 
 def test_of_many_commits_at_once_one_counts(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = OutputFolder(tmp_path)
     for shard in range(10):
         reports = [part_with(tmp_path, bytes([attempt]) * 4, shard) for attempt in range(8)]
         with ThreadPoolExecutor(8) as pool:
@@ -74,7 +74,7 @@ def test_of_many_commits_at_once_one_counts(tmp_path: Path) -> None:
 
 
 def test_no_space_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = RunFolder(tmp_path)
+    folder = OutputFolder(tmp_path)
     report = part_with(tmp_path, b"x", 0)
 
     def no_space(_descriptor: int) -> None:
@@ -92,20 +92,22 @@ def test_a_store_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "link", no_links)
     with pytest.raises(StoreError, match="no hard links"):
-        RunFolder(tmp_path).commit(part_with(tmp_path, b"x", 0))
+        OutputFolder(tmp_path).commit(part_with(tmp_path, b"x", 0))
 
 
 def test_another_plan_of_the_same_generation_is_refused(output: Path, plan: Plan) -> None:
     other = plan.model_copy(update={"threads": 3})
     with pytest.raises(PlanError, match="another run has just begun generation 0"):
-        RunFolder(output).freeze(other)
+        OutputFolder(output).write_plan(other)
 
 
 def test_an_equal_plan_for_another_executor_is_taken(output: Path, plan: Plan) -> None:
     executor = plan.config.executor.model_copy(update={"kind": "ray"})
-    before = RunFolder(output).plan_path(0).read_bytes()
-    RunFolder(output).freeze(plan.model_copy(update={"config": plan.config.model_copy(update={"executor": executor})}))
-    assert RunFolder(output).plan_path(0).read_bytes() == before
+    before = OutputFolder(output).plan_path(0).read_bytes()
+    OutputFolder(output).write_plan(
+        plan.model_copy(update={"config": plan.config.model_copy(update={"executor": executor})})
+    )
+    assert OutputFolder(output).plan_path(0).read_bytes() == before
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
@@ -114,27 +116,27 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 
 def test_shards_with_whole_parts_are_done(output: Path, plan: Plan) -> None:
-    folder = RunFolder(output)
-    done = folder.done(plan)
+    folder = OutputFolder(output)
+    done = folder.committed_shards(plan)
     assert sorted(done) == [shard.index for shard in plan.shards]
     assert len(done) > 2
     (output / done[0].files["tokens"].path).unlink()
     cut = output / done[1].files["tokens"].path
     cut.write_bytes(cut.read_bytes()[:-1])
     folder.record_path(2, generation=0).write_text("{")
-    assert sorted(folder.done(plan)) == [shard.index for shard in plan.shards][3:]
+    assert sorted(folder.committed_shards(plan)) == [shard.index for shard in plan.shards][3:]
 
 
 def test_only_records_of_broken_shards_are_withdrawn(output: Path, plan: Plan) -> None:
-    folder = RunFolder(output)
-    (output / folder.done(plan)[1].files["entities"].path).unlink()
-    folder.invalidate(plan.shards, generation=0)
+    folder = OutputFolder(output)
+    (output / folder.committed_shards(plan)[1].files["entities"].path).unlink()
+    folder.remove_broken_commits(plan.shards, generation=0)
     there = [folder.record_path(shard.index, generation=0).exists() for shard in plan.shards]
     assert there == [shard.index != 1 for shard in plan.shards]
 
 
 def test_finishing_needs_every_shard(output: Path, plan: Plan) -> None:
-    folder = RunFolder(output)
+    folder = OutputFolder(output)
     folder.record_path(1, generation=0).unlink()
     with pytest.raises(IntegrityError, match="shard 00001"):
         folder.finish(plan)
@@ -142,11 +144,11 @@ def test_finishing_needs_every_shard(output: Path, plan: Plan) -> None:
 
 def test_finishing_checks_the_equation_in_total(output: Path, plan: Plan) -> None:
     with pytest.raises(ReconciliationError, match="records were planned"):
-        RunFolder(output).finish(plan.model_copy(update={"read": plan.read + 1}))
+        OutputFolder(output).finish(plan.model_copy(update={"read": plan.read + 1}))
 
 
 def test_the_manifest_lists_every_part_in_order(output: Path, plan: Plan) -> None:
-    manifest = RunFolder(output).manifest()
+    manifest = OutputFolder(output).manifest()
     assert manifest is not None
     assert (manifest.read, manifest.annotated, manifest.dead_letters) == (13, 12, 1)
     for name in SCHEMAS:
@@ -178,12 +180,12 @@ def flip_a_byte(output: Path) -> None:
 
 
 def edit_record(output: Path) -> None:
-    path = RunFolder(output).record_path(0, generation=0)
+    path = OutputFolder(output).record_path(0, generation=0)
     path.write_bytes(path.read_bytes().replace(b'"read":', b'"read":1'))
 
 
 def edit_manifest(output: Path) -> None:
-    folder = RunFolder(output)
+    folder = OutputFolder(output)
     values = orjson.loads(folder.manifest_path.read_bytes())
     values["shards"][0]["annotated"] += 1
     folder.manifest_path.write_bytes(orjson.dumps(values))
@@ -197,10 +199,10 @@ def edit_manifest(output: Path) -> None:
         (lambda output: some_part(output).write_bytes(b""), "tokens/part-00000", "bytes, found 0"),
         (lambda output: (output / "errors" / "part-x.parquet").touch(), "errors/part-x.parquet", "stray"),
         (lambda output: (output / "_run" / "staging" / "x").touch(), "_run/staging/x", "stray"),
-        (lambda output: RunFolder(output).record_path(1, generation=0).unlink(), "_run/commits/0/00001", "missing"),
+        (lambda output: OutputFolder(output).record_path(1, generation=0).unlink(), "_run/commits/0/00001", "missing"),
         (edit_record, "_run/commits/0/00000.json", "not what the manifest says"),
         (edit_manifest, "_run/commits/0/00000.json", "not what the manifest says"),
-        (lambda output: RunFolder(output).plan_path(0).write_text("{}"), "_run/plans/0.json", ""),
+        (lambda output: OutputFolder(output).plan_path(0).write_text("{}"), "_run/plans/0.json", ""),
     ],
 )
 def test_harm_is_found(output: Path, harm: Callable[[Path], None], place: str, problem: str) -> None:
@@ -218,7 +220,7 @@ def test_a_shallow_look_finds_what_is_missing_but_not_a_flipped_byte(output: Pat
 
 def rewrite(output: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
     """Change a committed table of the first shard and make record and manifest say so."""
-    folder = RunFolder(output)
+    folder = OutputFolder(output)
     manifest = folder.manifest()
     assert manifest is not None
     first = manifest.shards[0]

@@ -14,7 +14,7 @@ from concord_testing import fakes, runs, stores
 
 from concord.pipeline.annotate import dry_run
 from concord.pipeline.errors import ConcordError, InputError, StoreError
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.planner import Planner
@@ -58,7 +58,7 @@ def put_in_memory(folder: Path, url: str) -> None:
 
 
 def documents(output: Path) -> list[dict[str, object]]:
-    folder = RunFolder(output)
+    folder = OutputFolder(output)
     manifest = folder.manifest()
     assert manifest is not None
     return [row for part in manifest.files("documents") for row in read_part(output / part.path).to_pylist()]
@@ -84,13 +84,13 @@ def test_a_collection_behind_a_url_gives_the_documents_of_the_local_one(
     assert documents(tmp_path / "remote") == expected
     assert (remote.read, remote.dead_letters) == (local.read, 0) == (42, 0)
     assert verify(tmp_path / "remote") == []
-    assert RunFolder(tmp_path / "remote").plan().ignored == 1
+    assert OutputFolder(tmp_path / "remote").plan().ignored == 1
 
 
 def planned(where: str, tmp_path: Path) -> dict[str, int]:
     """Give the files that a job plans to read, with their records."""
     config = runs.job(where, tmp_path / "planned")
-    plan = Planner(config, RunFolder(tmp_path / "planned"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
+    plan = Planner(config, OutputFolder(tmp_path / "planned"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
     return {source.uri.removeprefix(where.partition("*")[0]): source.records for source in plan.sources}
 
 
@@ -140,7 +140,7 @@ def test_pieces_of_a_plain_file_are_read_by_ranges(tmp_path: Path) -> None:
     lines = [json.dumps({"id": f"d{number}", "text": SENTENCE * 2000}).encode() + b"\n" for number in range(40)]
     with stores.web_server({"/in.jsonl": b"".join(lines)}) as (url, server):
         config = runs.job(f"{url}/in.jsonl", tmp_path / "out")
-        plan = Planner(config, RunFolder(tmp_path / "out"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
+        plan = Planner(config, OutputFolder(tmp_path / "out"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
         server.asked.clear()
         read = [record.doc_id for record in read_piece(plan.shards[-1].pieces[0], config.reader)]
     assert read == ["d39"]

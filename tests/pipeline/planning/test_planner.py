@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from concord.pipeline.annotate import RunReport, dry_run
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import PlanError, StoreError
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning import planner
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
@@ -118,7 +118,7 @@ def test_a_run_that_finds_nothing_changed_writes_nothing(archive: Path) -> None:
     before = parts(first.output)
     again = runs.run_job(job(archive), build=fakes.build_no_worker)
     assert parts(first.output) == before
-    assert RunFolder(first.output).latest_generation() == 0
+    assert OutputFolder(first.output).latest_generation() == 0
     assert (again.annotated, again.words) == (20, 0)
 
 
@@ -234,7 +234,7 @@ def test_small_shards_are_put_together(archive: Path) -> None:
         (archive / f"night{number}.txt").write_text(f"Night {number} was dark.")
         report = runs.run_job(job(archive, **settings))
         assert report.annotated == 1
-    plan = RunFolder(report.output).plan()
+    plan = OutputFolder(report.output).plan()
     assert len(plan.kept) + len(plan.shards) < 6
     assert_as_one_run(archive, report)
 
@@ -257,7 +257,7 @@ def test_a_try_drops_nothing(archive: Path) -> None:
 
 def test_what_a_newer_generation_has_done_is_no_stray(archive: Path) -> None:
     first = runs.run_job(job(archive))
-    plan = RunFolder(first.output).plan()
+    plan = OutputFolder(first.output).plan()
     (archive / "new.txt").write_text("Dora went.")
     (archive / "t3.txt").write_text("Carla came.")
     with pytest.raises(StoreError):
@@ -265,10 +265,10 @@ def test_what_a_newer_generation_has_done_is_no_stray(archive: Path) -> None:
     begun = {*first.output.rglob("*-g1-*"), *first.output.rglob("commits/1/*"), *first.output.rglob("plans/1.json")}
     assert len(begun) > 4
     with pytest.raises(PlanError, match="newer generation"):
-        RunFolder(first.output).finish(plan)
-    manifest = RunFolder(first.output).manifest()
+        OutputFolder(first.output).finish(plan)
+    manifest = OutputFolder(first.output).manifest()
     assert manifest is not None
-    assert begun.isdisjoint(RunFolder(first.output)._orphans(manifest))
+    assert begun.isdisjoint(OutputFolder(first.output).orphans(manifest))
 
 
 def test_an_archive_that_has_moved_is_followed_where_that_is_allowed(
@@ -298,7 +298,7 @@ def test_harm_to_a_later_generation_is_mended(archive: Path) -> None:
     runs.run_job(job(archive))
     (archive / "new.txt").write_text("Dora went.")
     report = runs.run_job(job(archive))
-    manifest = RunFolder(report.output).manifest()
+    manifest = OutputFolder(report.output).manifest()
     assert manifest is not None
     (report.output / manifest.shards[0].files["tokens"].path).unlink()
     lost = manifest.shards[0].annotated
@@ -444,5 +444,5 @@ def test_a_driver_that_is_overtaken_by_another_takes_what_that_has_done(
         report = runs.run_job(job(archive))
     else:
         report = runs.run_job(job(archive), build=build)
-    assert RunFolder(report.output).latest_generation() == 1
+    assert OutputFolder(report.output).latest_generation() == 1
     assert_as_one_run(archive, report)

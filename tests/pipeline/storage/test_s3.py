@@ -9,10 +9,10 @@ from concord_testing import fakes, runs, stores
 
 from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.output.manifest import PartFile, ShardReport
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import s3
-from concord.pipeline.storage.paths import place_at
+from concord.pipeline.storage.output_paths import output_path
 
 pytestmark = pytest.mark.slow
 
@@ -41,11 +41,11 @@ def test_a_collection_in_s3_has_the_bytes_of_a_folder(source: Path, s3_url: str,
     output = f"{s3_url}/my/out"
     report = runs.run_job(runs.job(source, output, report=True))
     assert committed(output) == undisturbed
-    assert verify(place_at(output)) == []
+    assert verify(output_path(output)) == []
     assert str(report.output) == output
     assert str(report.report) == f"{output}/_run/report.html"
     stores.remove(f"{output}/_run/report.html")
-    assert write_report(place_at(output)) == report.report
+    assert write_report(output_path(output)) == report.report
     assert stores.get(f"{output}/_run/report.html").startswith(b"<!doctype html>")
     assert not any("staging" in name for name in stores.contents(output))
 
@@ -70,7 +70,7 @@ def test_a_kill_between_two_writes_changes_no_byte(
     assert process.exitcode == -signal.SIGKILL
     runs.run_job(config)
     assert committed(output) == undisturbed
-    assert verify(place_at(output)) == []
+    assert verify(output_path(output)) == []
 
 
 def test_two_drivers_at_once_commit_each_shard_once(source: Path, s3_url: str, undisturbed: dict[str, bytes]) -> None:
@@ -80,11 +80,11 @@ def test_two_drivers_at_once_commit_each_shard_once(source: Path, s3_url: str, u
         driver.join()
     assert [driver.exitcode for driver in drivers] == [0, 0]
     assert committed(f"{s3_url}/out") == undisturbed
-    assert verify(place_at(f"{s3_url}/out")) == []
+    assert verify(output_path(f"{s3_url}/out")) == []
 
 
 def test_of_many_writers_of_a_record_one_wins(s3_url: str) -> None:
-    place = place_at(f"{s3_url}/record.json")
+    place = output_path(f"{s3_url}/record.json")
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda number: (place.write_once(b"%d" % number), number), range(32)))
     winners = [number for wrote, number in won if wrote]
@@ -92,7 +92,7 @@ def test_of_many_writers_of_a_record_one_wins(s3_url: str) -> None:
 
 
 def test_the_loser_of_a_shard_removes_its_parts(s3_url: str) -> None:
-    folder = RunFolder(f"{s3_url}/out")
+    folder = OutputFolder(f"{s3_url}/out")
     first, second = (report(name) for name in ("part-00000-g0-11111111", "part-00000-g0-22222222"))
     for part in (first, second):
         stores.put(f"{s3_url}/out/{part.files['documents'].path}", b"rows")
@@ -109,11 +109,11 @@ def report(name: str) -> ShardReport:
 
 
 def test_a_record_whose_answer_went_missing_counts_all_the_same(s3_url: str) -> None:
-    folder = RunFolder(f"{s3_url}/out")
+    folder = OutputFolder(f"{s3_url}/out")
     own = report("part-00000-g0-11111111")
     stores.put(f"{s3_url}/out/{own.files['documents'].path}", b"rows")
     assert folder.commit(own) == folder.commit(own) == own
-    assert folder.committed(0, generation=0) == own
+    assert folder.find_commit(0, generation=0) == own
 
 
 def test_a_second_generation_touches_only_what_has_changed(tmp_path: Path, s3_url: str) -> None:
@@ -132,7 +132,7 @@ def test_a_second_generation_touches_only_what_has_changed(tmp_path: Path, s3_ur
     parts = {name for name in before if name.endswith(".parquet")}
     kept = {name for name in parts if after.get(name) == before[name]}
     assert len(kept) >= len(parts) - 4 > 0
-    assert verify(place_at(f"{s3_url}/out")) == []
+    assert verify(output_path(f"{s3_url}/out")) == []
 
 
 def test_verify_finds_what_is_not_as_it_was_written(source: Path, s3_url: str) -> None:
@@ -144,19 +144,21 @@ def test_verify_finds_what_is_not_as_it_was_written(source: Path, s3_url: str) -
     flipped = bytearray(whole)
     flipped[len(flipped) // 2] ^= 1
     stores.put(f"{output}/{part}", bytes(flipped))
-    assert verify(place_at(output), deep=False) == []
-    assert [(found.place, "SHA-256 differs" in found.problem) for found in verify(place_at(output))] == [(part, True)]
+    assert verify(output_path(output), deep=False) == []
+    assert [(found.place, "SHA-256 differs" in found.problem) for found in verify(output_path(output))] == [
+        (part, True)
+    ]
     stores.put(f"{output}/{part}", whole[:-1])
-    assert [found.place for found in verify(place_at(output), deep=False)] == [part]
+    assert [found.place for found in verify(output_path(output), deep=False)] == [part]
     stores.remove(f"{output}/{part}")
     stores.put(f"{output}/tokens/part-00099-g0-00000000.parquet", b"stray")
-    problems = {found.place: found.problem for found in verify(place_at(output), deep=False)}
+    problems = {found.place: found.problem for found in verify(output_path(output), deep=False)}
     assert problems[part] == "missing"
     assert "stray" in problems["tokens/part-00099-g0-00000000.parquet"]
 
     runs.run_job(runs.job(source, output))
     assert stores.get(f"{output}/{part}") == whole
-    assert verify(place_at(output)) == []
+    assert verify(output_path(output)) == []
 
 
 def test_an_output_inside_its_input_is_not_read(source: Path, s3_url: str) -> None:
@@ -174,7 +176,7 @@ def test_a_store_that_does_not_answer_can_be_tried_again(
     runs.run_job(config)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(s3, "client", s3.client.__wrapped__)
-    for look in (lambda: runs.run_job(config), lambda: verify(place_at(f"{s3_url}/out"))):
+    for look in (lambda: runs.run_job(config), lambda: verify(output_path(f"{s3_url}/out"))):
         with pytest.raises(StoreError, match="run the same command again") as caught:
             look()
         assert caught.value.exit_code == 75

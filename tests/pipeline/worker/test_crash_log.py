@@ -16,8 +16,8 @@ from concord.models.config import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ShardError, ShortageError
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.output_folder import RunFolder, verify
-from concord.pipeline.output.shard_stats import Step, backed_off
+from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.shard_stats import BackOffStep, backed_off
 from concord.pipeline.output.tables import annotated_tables
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.crash_log import Cause, CrashLog, ShardAttempts, WorkPlace
@@ -35,15 +35,15 @@ def source(tmp_path: Path) -> Path:
 
 def letters(output: Path) -> list[tuple[str, str, str]]:
     """Give id, stage and error of every dead letter."""
-    manifest = RunFolder(output).manifest()
+    manifest = OutputFolder(output).manifest()
     assert manifest is not None
     rows = [row for part in manifest.files("errors") for row in pq.read_table(output / part.path).to_pylist()]
     return [(row["doc_id"], row["stage"], row["error"]) for row in rows]
 
 
 def reports(output: Path) -> dict[int, ShardReport]:
-    folder = RunFolder(output)
-    return folder.done(folder.plan())
+    folder = OutputFolder(output)
+    return folder.committed_shards(folder.plan())
 
 
 def run_until_done(config: AnnotateConfig) -> int:
@@ -106,7 +106,7 @@ def planned(source: Path, tmp_path: Path, **changes: Any) -> Plan:
     """Give the plan of a finished run of one shard."""
     config = runs.job(source, tmp_path / "planned", planning={"shard_bytes": 10**6}, **changes)
     runs.run_job(config)
-    return RunFolder(Path(config.output)).plan()
+    return OutputFolder(Path(config.output)).plan()
 
 
 def charge_alone(trials: CrashLog, plan: Plan, number: int, cause: Cause = "worker_died") -> ShardAttempts:
@@ -219,7 +219,7 @@ def test_a_document_too_large_for_memory_is_left_out_at_last(source: Path, tmp_p
     assert (report.annotated, report.dead_letters) == (13, 1)
     assert letters(tmp_path / "out") == [("d12", "parse", "out_of_memory")]
     (step,) = backed_off(reports(tmp_path / "out").values()).values()
-    assert step is Step.ALONE
+    assert step is BackOffStep.ALONE
 
 
 def test_the_last_step_is_done_on_the_cpu(source: Path, tmp_path: Path) -> None:

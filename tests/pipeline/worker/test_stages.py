@@ -17,7 +17,7 @@ from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import ModelError, ReconciliationError, StoreError
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.plan import Plan
@@ -284,8 +284,8 @@ def test_a_driver_whose_staged_file_was_swept_takes_the_winners_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_for(tmp_path)
-    folder = RunFolder(tmp_path / "out")
-    folder.freeze(plan)
+    folder = OutputFolder(tmp_path / "out")
+    folder.write_plan(plan)
     worker, other = fakes.build_fake_worker(plan), fakes.build_fake_worker(plan)
     sync = os.fsync
 
@@ -298,7 +298,7 @@ def test_a_driver_whose_staged_file_was_swept_takes_the_winners_record(
 
     monkeypatch.setattr(os, "fsync", overtaken)
     report, _ = worker.run(plan.shards[0])
-    assert report == folder.committed(0, generation=0)
+    assert report == folder.find_commit(0, generation=0)
     assert verify(folder.output) == []
 
 

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.executors.base import BuildWorker
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
-from concord.pipeline.output.output_folder import RunFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder, verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes, runs
@@ -349,10 +349,10 @@ class Round:
             self._end(driver, {0}, f"night {night}, undisturbed")
             if night == 0:
                 shutil.copytree(self._reference, first)
-        plan = RunFolder(self._reference).plan()
+        plan = OutputFolder(self._reference).plan()
         self._generation = plan.generation
         self._shards = len(plan.shards)
-        timed = RunFolder(self._reference).stats()
+        timed = OutputFolder(self._reference).stats()
         self._shard_seconds = timed["wall_seconds"] / max(timed["shards"], 1) if timed else time.monotonic() - started
 
     def _suffer(self, night: int, fault: Fault) -> bool:

@@ -17,7 +17,7 @@ from concord.pipeline.documents import (
     ParsedSentence,
     ParsedWord,
 )
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Piece, Plan, Shard
 from concord.pipeline.planning.build_plan import ComponentIdentity
@@ -61,8 +61,8 @@ def write_run(
         for index, group in enumerate(groups)
     ]
     plan = _plan(output, shards).model_copy(update=changes)
-    folder = RunFolder(output)
-    folder.freeze(plan)
+    folder = OutputFolder(output)
+    folder.write_plan(plan)
     commit = CommitStage(
         folder, generation=0, parser="parser-x", tagger="tagger-x", calibration="none", threshold=THRESHOLD
     )

@@ -19,7 +19,7 @@ from mlflow.entities import Run
 
 from concord.models.checkpoint import tagger_digest
 from concord.pipeline.annotate import Progress, RunReport
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.workflows.annotation import annotate as workflow
 from concord.workflows.cli.main import main
 from concord.workflows.registry import outbox as record
@@ -212,7 +212,7 @@ def test_a_promotion_in_mid_run_changes_nothing_until_the_next(
     assert [progress.shards_done for progress in told] == [0, 1, 2, 3]
     assert resolve("models:/tiny@live").version == 2
     assert annotate(collection, "next").exit_code == 0
-    used = {name: RunFolder(collection.parent / name).plan().tagger for name in ("out", "next")}
+    used = {name: OutputFolder(collection.parent / name).plan().tagger for name in ("out", "next")}
     assert {name: identity.version for name, identity in used.items()} == {"out": "1", "next": "2"}
     for name, identity in used.items():
         documents = pq.read_table(collection.parent / name / "documents")
@@ -225,9 +225,9 @@ def test_a_worker_needs_no_store_and_no_mlflow(collection: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from concord.pipeline.output.output_folder import RunFolder\n"
+        "from concord.pipeline.output.output_folder import OutputFolder\n"
         "from concord.pipeline.worker.shard_worker import build_worker\n"
-        "folder = RunFolder(Path(sys.argv[1]))\n"
+        "folder = OutputFolder(Path(sys.argv[1]))\n"
         "plan = folder.plan()\n"
         "worker = build_worker(plan)\n"
         "assert worker.tag(worker.parse(worker.read(plan.shards[0])))[0].predictions\n"

@@ -7,7 +7,7 @@ from concord_testing import runs
 
 from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation import inspect
 from concord.workflows.annotation.summary import describe_run
@@ -23,7 +23,7 @@ def config(tmp_path: Path) -> AnnotateConfig:
 
 
 def told(report: RunReport, config: AnnotateConfig) -> str:
-    folder = RunFolder(report.output)
+    folder = OutputFolder(report.output)
     manifest = folder.manifest()
     assert manifest is not None
     return describe_run(report, config=config, plan=folder.plan(), manifest=manifest)
@@ -31,7 +31,7 @@ def told(report: RunReport, config: AnnotateConfig) -> str:
 
 def test_summary_status_and_report_name_a_shard_that_backed_off(config: AnnotateConfig) -> None:
     report = runs.run_job(config)
-    (name,) = (shard.name for shard in RunFolder(report.output).plan().shards[-1:])
+    (name,) = (shard.name for shard in OutputFolder(report.output).plan().shards[-1:])
 
     summary = told(report, config)
     assert "1 shard had to back off, and may differ in bytes from an undisturbed run's" in summary
@@ -56,7 +56,7 @@ def test_an_undisturbed_run_says_nothing_of_it(config: AnnotateConfig) -> None:
 
 def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> None:
     output = runs.run_job(config).output
-    plan = RunFolder(output).plan()
+    plan = OutputFolder(output).plan()
     CrashLog(plan).charge(plan.shards[0], "worker_died", None)
     answer = inspect.run(output)
     assert answer.values["trials"]["00000"]["deaths"] == 1

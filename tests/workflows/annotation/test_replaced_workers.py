@@ -5,14 +5,14 @@ from pathlib import Path
 
 from concord_testing import runs
 
-from concord.pipeline.output.output_folder import RunFolder
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.workflows.annotation.summary import describe_run
 
 
 def test_the_summary_counts_replaced_workers_by_cause(tmp_path: Path) -> None:
     config = runs.job(runs.write_collection(tmp_path / "in.jsonl"), tmp_path / "out")
     report = runs.run_job(config)
-    folder = RunFolder(report.output)
+    folder = OutputFolder(report.output)
     manifest = folder.manifest()
     assert manifest is not None
     assert report.replaced == {}

@@ -24,7 +24,7 @@ from concord.pipeline.storage.s3 import Bucket, S3Object
 SCHEME = "s3://"
 
 
-class Status(NamedTuple):
+class ObjectStatus(NamedTuple):
     """What is asked of a file's status; bytes."""
 
     st_size: int
@@ -69,10 +69,10 @@ class S3Path:
         """Give the place itself."""
         return self
 
-    def stat(self) -> Status:
+    def stat(self) -> ObjectStatus:
         """Ask for the object's size."""
         with _store_errors():
-            return Status(Bucket(self.bucket).look(self.key).size)
+            return ObjectStatus(Bucket(self.bucket).look(self.key).size)
 
     def exists(self) -> bool:
         """Say whether there is an object of this key."""
@@ -116,7 +116,7 @@ class S3Path:
 OutputPath = Path | S3Path
 
 
-def place_at(where: str) -> OutputPath:
+def output_path(where: str) -> OutputPath:
     """Give the place of an output."""
     if not where.startswith(SCHEME):
         return Path(where)
@@ -124,7 +124,7 @@ def place_at(where: str) -> OutputPath:
     return S3Path(bucket, key.strip("/"))
 
 
-def files_at(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
+def list_files(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
     """Give the files below a folder whose paths match, sorted; none where there is no such folder."""
     if isinstance(folder, S3Path):
         return sorted(folder.glob(pattern))
@@ -174,7 +174,7 @@ class Listing:
             return {found.key: found for found in Bucket(output.bucket).list(f"{output.key}/".lstrip("/"))}
 
 
-def readable(part: OutputPath) -> Path | pa.BufferReader:
+def arrow_source(part: OutputPath) -> Path | pa.BufferReader:
     """Give what Arrow reads a part from; one of S3 is fetched whole, as a shard's part is small.
 
     Raises:
@@ -184,7 +184,7 @@ def readable(part: OutputPath) -> Path | pa.BufferReader:
     return pa.BufferReader(part.read_bytes()) if isinstance(part, S3Path) else part
 
 
-def staging_for(output: OutputPath) -> Path:
+def staging_folder(output: OutputPath) -> Path:
     """Give the folder for a collection's unfinished files: below it, or for S3 one of this process's own."""
     return _own_folder(os.getpid()) if isinstance(output, S3Path) else output / "_run" / "staging"
 
