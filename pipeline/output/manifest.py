@@ -1,15 +1,30 @@
-"""The manifest and the commit records it is made of."""
+"""The manifest, the commit records it is made of, and their JSON."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from concord.pipeline.errors import ReconciliationError
+import orjson
+
+from concord.pipeline.errors import IntegrityError, ReconciliationError
 from concord.pipeline.plan import ShardRef
+from concord.pipeline.storage.output_paths import OutputPath
+
+MANIFEST_VERSION = 1
+
+# What reading a file raises that is no record: not JSON, not an object, other keys.
+_MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartFile:
-    """A committed file: path below the output folder, rows, bytes and sha256 in hex."""
+    """A committed data file.
+
+    Attributes:
+        path: below the output folder.
+        size: bytes.
+        sha256: hex.
+    """
 
     path: str
     rows: int
@@ -19,12 +34,13 @@ class PartFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardReport:
-    """What became of a shard: the content of its commit record.
+    """The outcome of a shard; the content of its commit record.
 
     Attributes:
         read: records counted by the planner, not by the reader.
-        annotated, unchanged: documents annotated by this commit, and taken over from earlier ones.
-        stats: counts and sums for the report, name -> number; equal for equal plans (no times in here).
+        annotated, unchanged: documents annotated by this commit, and documents copied from earlier ones.
+        files: data files by table name.
+        stats: counts for the report, name -> number. They contain no times: equal plans give equal stats.
     """
 
     shard: int
@@ -37,17 +53,14 @@ class ShardReport:
     stats: Mapping[str, float] = field(default_factory=dict)
 
 
-MANIFEST_VERSION = 1
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """A finished run: what readers go by.
+    """The state of a finished run; readers see exactly the files it names.
 
     Attributes:
         plan: digest of the plan.
-        annotated, unchanged: documents annotated in the manifest's generation, and taken over from earlier ones.
-        shards: the content of every commit record that counts, in the shards' order.
+        annotated, unchanged: documents annotated in the manifest's generation, and in earlier ones.
+        shards: the content of every valid commit record, in shard order.
     """
 
     manifest_version: int = MANIFEST_VERSION
@@ -61,13 +74,13 @@ class Manifest:
     shards: tuple[ShardReport, ...]
 
     def files(self, table: str) -> list[PartFile]:
-        """Give a table's parts in the shards' order."""
+        """Return the data files of a table in shard order."""
         return [shard.files[table] for shard in self.shards if table in shard.files]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What became of records: annotated in one generation, taken over from earlier ones, or a dead letter."""
+    """How many records were annotated in one generation, were annotated in earlier ones, or are dead letters."""
 
     annotated: int
     unchanged: int
@@ -75,7 +88,7 @@ class Outcome:
 
 
 def sum_outcomes(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
-    """Add up what the shards of a collection hold, as seen from a generation."""
+    """Add up the outcomes of shards as seen from a generation: documents of earlier ones count as unchanged."""
     annotated = unchanged = dead_letters = 0
     for report in reports:
         new = report.annotated if report.generation == generation else 0
@@ -86,10 +99,10 @@ def sum_outcomes(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
 
 
 def check_equation(report: ShardReport | Manifest, *, place: str) -> None:
-    """Check read = annotated + unchanged + dead letters.
+    """Check that read = annotated + unchanged + dead letters.
 
     Raises:
-        ReconciliationError: naming the place and both sides.
+        ReconciliationError: with the place and both sides.
     """
     outcomes = report.annotated + report.unchanged + report.dead_letters
     if report.read != outcomes:
@@ -100,5 +113,44 @@ def check_equation(report: ShardReport | Manifest, *, place: str) -> None:
 
 
 def shard_ref(report: ShardReport) -> ShardRef:
-    """Give the commit that a report is of."""
+    """Return the reference by which plans name this commit."""
     return ShardRef(shard=report.shard, generation=report.generation)
+
+
+def canonical_json(value: Manifest | ShardReport) -> bytes:
+    """Serialize with sorted keys and a final newline, so that equal values have equal bytes."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+
+
+def read_manifest(path: OutputPath) -> Manifest | None:
+    """Read a manifest; None if there is no such file.
+
+    Raises:
+        IntegrityError: when the file is not a manifest.
+    """
+    try:
+        values = orjson.loads(path.read_bytes())
+        return Manifest(**{**values, "shards": tuple(_report(shard) for shard in values["shards"])})
+    except FileNotFoundError:
+        return None
+    except _MALFORMED as error:
+        raise IntegrityError(f"{path}: not a manifest: {error}") from None
+
+
+def read_commit_record(path: OutputPath) -> ShardReport | None:
+    """Read a shard's commit record; None if there is no such file.
+
+    Raises:
+        IntegrityError: when the file is not a commit record.
+    """
+    try:
+        return _report(orjson.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except _MALFORMED as error:
+        raise IntegrityError(f"{path}: not a commit record: {error}") from None
+
+
+def _report(values: dict[str, Any]) -> ShardReport:
+    files = {name: PartFile(**part) for name, part in values["files"].items()}
+    return ShardReport(**{**values, "files": files})

@@ -28,7 +28,7 @@ from concord_runs import command_environment, command_line, concord, model_optio
 from corpora import write_chunks
 from environment import environment
 
-from concord.pipeline.output.output_folder import verify
+from concord.pipeline.output.verify import verify
 
 POLL_SECONDS = 0.005
 PATIENCE_SECONDS = 600.0

@@ -22,7 +22,7 @@ from concord_runs import command_line
 from concord_testing.heads import ray_head
 from environment import environment
 
-from concord.pipeline.output.output_folder import verify
+from concord.pipeline.output.verify import verify
 from concord.workflows.cluster.package import pack
 from concord.workflows.jobs import read_annotate_job
 

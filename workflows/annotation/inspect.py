@@ -9,9 +9,9 @@ import pyarrow as pa
 from concord.models.config import ConfigError
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.output_folder import verify as find_faults
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
 from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.output.verify import verify as find_faults
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.crash_log import CrashLog

@@ -17,7 +17,8 @@ from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildWorker, stop_request
 from concord.pipeline.executors.ray_auth import auth_mode
 from concord.pipeline.executors.ray_cluster import connected, places
-from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.verify import verify
 
 SUPPORT = Path(fakes.__file__).parents[1]
 

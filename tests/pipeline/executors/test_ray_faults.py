@@ -19,7 +19,8 @@ from concord_testing.processes import command_of, descendants, ray_workers
 
 from concord.pipeline.annotate import RunReport
 from concord.pipeline.executors import ray_scheduler
-from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.verify import verify
 
 SUPPORT = Path(fakes.__file__).parents[1]
 # Ray ends a driver whose cluster is gone after a minute; a test need not wait so long.

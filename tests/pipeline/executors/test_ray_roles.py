@@ -23,7 +23,7 @@ from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_cluster import RayExecutor
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.output_folder import verify
+from concord.pipeline.output.verify import verify
 from concord.pipeline.planning.build_plan import make_plan
 from concord.pipeline.worker.shard_worker import Timings
 

@@ -15,7 +15,8 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import InputError, PlanError, StoreError
 from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
-from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker

@@ -14,8 +14,9 @@ from concord_testing import fakes, runs, stores
 
 from concord.pipeline.annotate import dry_run
 from concord.pipeline.errors import ConcordError, InputError, StoreError
-from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
+from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.readers.read_file import read_piece

@@ -9,7 +9,8 @@ from concord_testing import fakes, runs, stores
 
 from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.output.manifest import PartFile, ShardReport
-from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.verify import verify
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import s3
 from concord.pipeline.storage.output_paths import output_path
@@ -151,10 +152,10 @@ def test_verify_finds_what_is_not_as_it_was_written(source: Path, s3_url: str) -
     stores.put(f"{output}/{part}", whole[:-1])
     assert [found.place for found in verify(output_path(output), deep=False)] == [part]
     stores.remove(f"{output}/{part}")
-    stores.put(f"{output}/tokens/part-00099-g0-00000000.parquet", b"stray")
+    stores.put(f"{output}/tokens/part-00099-g0-00000000.parquet", b"orphan")
     problems = {found.place: found.problem for found in verify(output_path(output), deep=False)}
     assert problems[part] == "missing"
-    assert "stray" in problems["tokens/part-00099-g0-00000000.parquet"]
+    assert "orphan" in problems["tokens/part-00099-g0-00000000.parquet"]
 
     runs.run_job(runs.job(source, output))
     assert stores.get(f"{output}/{part}") == whole

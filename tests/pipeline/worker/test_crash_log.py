@@ -16,9 +16,10 @@ from concord.models.config import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ShardError, ShortageError
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import BackOffStep, backed_off
 from concord.pipeline.output.tables import annotated_tables
+from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.crash_log import Cause, CrashLog, ShardAttempts, WorkPlace
 from concord.pipeline.worker.memory import shortages

@@ -22,7 +22,7 @@ from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.output_folder import verify
+from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.shard_worker import ShardWorker, Timings, build_parse_worker, build_worker
 from concord.pipeline.worker.stored_parses import Parses

@@ -17,9 +17,10 @@ from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import ModelError, ReconciliationError, StoreError
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table
+from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import make_plan
 from concord.pipeline.worker.parse_stage import ParseStage

@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.executors.base import BuildWorker
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
-from concord.pipeline.output.output_folder import OutputFolder, verify
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes, runs

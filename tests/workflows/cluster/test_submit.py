@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from concord_testing.heads import ray_head
 
 from concord.models.config import ConfigError
-from concord.pipeline.output.output_folder import verify
+from concord.pipeline.output.verify import verify
 from concord.workflows.cli.main import main
 from concord.workflows.cluster import package as parcel
 from concord.workflows.cluster.package import pack

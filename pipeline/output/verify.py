@@ -1,0 +1,247 @@
+"""Verifying a finished run: compare everything below the output folder with its manifest."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
+from concord.pipeline.output.manifest import Manifest, ShardReport, check_equation, read_commit_record
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
+from concord.pipeline.storage.files import file_sha256
+from concord.pipeline.storage.output_paths import Listing, OutputPath, arrow_source
+
+# A path and what is wrong there.
+_Fault = tuple[OutputPath, str]
+_Numbers = NDArray[np.int64]
+_Texts = NDArray[np.object_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A deviation from the manifest; ``place`` is a path below the output folder."""
+
+    place: str
+    problem: str
+
+
+def verify(output: OutputPath, *, deep: bool = True) -> list[Finding]:
+    """Compare a finished run's folder with its manifest.
+
+    Checks the plan, every commit record, the totals per shard and overall, that every part exists with the right size,
+    and that there are no orphans. ``deep`` adds the hash, rows and schema of every part, that document ids are unique,
+    and that sentences, tokens and entities are complete and in order.
+
+    Raises:
+        PlanError: when the folder contains no run.
+        IntegrityError: when the manifest cannot be read.
+    """
+    folder = OutputFolder(output.absolute())
+    manifest = folder.manifest()
+    if manifest is None:
+        folder.plan()
+        return [Finding(place="_run/manifest.json", problem="missing: the run is not finished; run the command again")]
+    if folder.latest_generation() not in (None, manifest.generation):
+        started = f"generation {folder.latest_generation()} was started but is not finished: run the command again"
+        return [Finding(place="_run/plans", problem=started)]
+    found = _faults(folder, manifest, deep=deep)
+    return [Finding(place=str(path).removeprefix(f"{folder.output}/"), problem=problem) for path, problem in found]
+
+
+def _faults(folder: OutputFolder, manifest: Manifest, *, deep: bool) -> Iterator[_Fault]:
+    yield from _plan_faults(folder, manifest)
+    seen: set[str] = set()
+    listing = Listing(folder.output)
+    for report in manifest.shards:
+        yield from _record_faults(folder, report)
+        broken = [*_part_faults(folder, report, listing, deep=deep)]
+        yield from broken
+        if deep and not broken:
+            paths = {name: folder.output / part.path for name, part in report.files.items()}
+            yield from _content_faults(report, paths, seen=seen)
+    yield from ((orphan, "orphan: no commit record names it") for orphan in folder.orphans(manifest))
+
+
+def _plan_faults(folder: OutputFolder, manifest: Manifest) -> Iterator[_Fault]:
+    try:
+        plan = folder.plan(manifest.generation)
+    except PlanError as error:
+        yield folder.plan_path(manifest.generation), str(error)
+        return
+    planned = {shard.index: shard.records for shard in plan.shards}
+    planned |= {kept.shard: kept.records for kept in plan.kept}
+    reported = {report.shard: report.read for report in manifest.shards}
+    if plan.digest != manifest.plan:
+        yield folder.manifest_path, "the manifest was made by another plan"
+    if planned != reported:
+        yield folder.manifest_path, "its shards or their records are not those of the plan"
+    if plan.read != manifest.read or sum(reported.values()) != manifest.read:
+        problem = f"{plan.read} records were planned, but the manifest says that {manifest.read} were read"
+        yield folder.manifest_path, problem
+    try:
+        check_equation(manifest, place="in total")
+    except ReconciliationError as error:
+        yield folder.manifest_path, str(error)
+
+
+def _record_faults(folder: OutputFolder, report: ShardReport) -> Iterator[_Fault]:
+    path = folder.record_path(report.shard, generation=report.generation)
+    try:
+        if read_commit_record(path) != report:
+            yield path, "missing, or not what the manifest says"
+        check_equation(report, place=f"shard {report.shard:05d}")
+    except (IntegrityError, ReconciliationError) as error:
+        yield path, str(error)
+
+
+def _part_faults(folder: OutputFolder, report: ShardReport, listing: Listing, *, deep: bool) -> Iterator[_Fault]:
+    expected = set(SCHEMAS) - {"errors"} | ({"errors"} if report.dead_letters else set())
+    for name in sorted(expected - set(report.files)):
+        yield folder.output / name, f"shard {report.shard:05d} has no part of this table"
+    for part in report.files.values():
+        path = folder.output / part.path
+        fault = folder.part_fault(part, listing.size)
+        if fault is None and deep and file_sha256(path) != part.sha256:
+            fault = "its bytes are not those that were committed (SHA-256 differs)"
+        if fault is not None:
+            yield path, fault
+
+
+def _content_faults(report: ShardReport, paths: Mapping[str, OutputPath], *, seen: set[str]) -> Iterator[_Fault]:
+    """Read a shard's parts and yield what is wrong with their content.
+
+    Args:
+        paths: the parts by table name.
+        seen: ids of the documents of earlier shards; those of this shard are added.
+    """
+    tables: dict[str, pa.Table] = {}
+    for name, path in paths.items():
+        try:
+            tables[name] = pq.ParquetFile(arrow_source(path), page_checksum_verification=True).read()
+        except (pa.ArrowException, OSError) as error:
+            yield path, f"cannot be read: {error}"
+            return
+        fault = _shape_fault(tables[name], name, rows=report.files[name].rows)
+        if fault:
+            yield path, fault
+            return
+    yield from _document_faults(report, tables, paths, seen=seen)
+    for name, check in _CHECKS.items():
+        yield from ((paths[name], problem) for problem in check(tables))
+
+
+def _shape_fault(table: pa.Table, name: str, *, rows: int) -> str | None:
+    if schema_version(table.schema) != SCHEMA_VERSION:
+        return f"expected schema version {SCHEMA_VERSION}, got {schema_version(table.schema)}"
+    if not table.schema.equals(SCHEMAS[name]):
+        return f"its columns are not those of {name}"
+    if table.num_rows != rows:
+        return f"expected {rows} rows, got {table.num_rows}"
+    return None
+
+
+def _document_faults(
+    report: ShardReport, tables: Mapping[str, pa.Table], paths: Mapping[str, OutputPath], *, seen: set[str]
+) -> Iterator[_Fault]:
+    ids = tables["documents"]["doc_id"].to_pylist()
+    if len(ids) != report.annotated + report.unchanged:
+        expected = f"{report.annotated} annotated and {report.unchanged} unchanged documents"
+        yield paths["documents"], f"expected {expected}, got {len(ids)}"
+    dead_letters = tables["errors"].num_rows if "errors" in tables else 0
+    if dead_letters != report.dead_letters:
+        yield paths["documents"], f"expected {report.dead_letters} dead letters, got {dead_letters}"
+    for doc_id in ids:
+        if doc_id in seen:
+            yield paths["documents"], f"document {doc_id!r} occurs twice"
+        seen.add(doc_id)
+
+
+def _sentence_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
+    documents, sentences, tokens = tables["documents"], tables["sentences"], tables["tokens"]
+    counts = _numbers(documents, "n_sentences")
+    if not _same(sentences["doc_id"], np.repeat(_texts(documents, "doc_id"), counts)):
+        yield "its documents are not those of documents, in order"
+    if not np.array_equal(_numbers(sentences, "sent_id"), _counting_up(counts, first=0)):
+        yield "sent_id does not count from 0 in each document"
+    lengths = _numbers(sentences, "n_tokens")
+    if lengths.sum() != tokens.num_rows or (lengths < 1).any():
+        yield "n_tokens does not add up to the rows of tokens"
+        return
+    last = np.cumsum(lengths) - 1
+    if not np.array_equal(_numbers(sentences, "start_char"), _numbers(tokens, "start_char")[last - lengths + 1]):
+        yield "start_char is not that of the first word"
+    if not np.array_equal(_numbers(sentences, "end_char"), _numbers(tokens, "end_char")[last]):
+        yield "end_char is not that of the last word"
+
+
+def _token_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
+    documents, sentences, tokens = tables["documents"], tables["sentences"], tables["tokens"]
+    counts, lengths = _numbers(documents, "n_tokens"), _numbers(sentences, "n_tokens")
+    if not _same(tokens["doc_id"], np.repeat(_texts(documents, "doc_id"), counts)):
+        yield "its documents are not those of documents, in order"
+        return
+    if not np.array_equal(_numbers(tokens, "sent_id"), np.repeat(_numbers(sentences, "sent_id"), lengths)):
+        yield "its sentences are not those of sentences, in order"
+        return
+    if not np.array_equal(_numbers(tokens, "token_id"), _counting_up(lengths, first=1)):
+        yield "token_id does not count from 1 in each sentence"
+    heads = _numbers(tokens, "head")
+    if (heads < 0).any() or (heads > np.repeat(lengths, lengths)).any():
+        yield "a head is not in its sentence"
+    starts, ends = _numbers(tokens, "start_char"), _numbers(tokens, "end_char")
+    if (starts < 0).any() or (ends <= starts).any() or (ends > np.repeat(_numbers(documents, "n_chars"), counts)).any():
+        yield "offsets leave the document"
+    shared = (starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1])
+    first_words = np.cumsum(counts) - counts
+    starts_document = np.zeros(len(starts), dtype=bool)
+    starts_document[first_words[first_words < len(starts)]] = True
+    if ((starts[1:] < ends[:-1]) & ~shared & ~starts_document[1:]).any():
+        yield "words overlap or are out of order"
+    if not np.array_equal(_lengths(tokens["text"]), ends - starts):
+        yield "text is not as long as its offsets say"
+
+
+def _entity_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
+    documents, entities = tables["documents"], tables["entities"]
+    counts = _numbers(documents, "n_entities")
+    if not _same(entities["doc_id"], np.repeat(_texts(documents, "doc_id"), counts)):
+        yield "its documents are not those of documents, in order"
+    if not np.array_equal(_numbers(entities, "entity_id"), _counting_up(counts, first=0)):
+        yield "entity_id does not count from 0 in each document"
+    lengths = _numbers(entities, "end_char") - _numbers(entities, "start_char")
+    if not np.array_equal(_lengths(entities["text"]), lengths):
+        yield "text is not as long as its offsets say"
+
+
+_CHECKS: dict[str, Callable[[Mapping[str, pa.Table]], Iterator[str]]] = {
+    "sentences": _sentence_problems,
+    "tokens": _token_problems,
+    "entities": _entity_problems,
+}
+
+
+def _numbers(table: pa.Table, name: str) -> _Numbers:
+    return np.asarray(table[name].to_numpy(), dtype=np.int64)
+
+
+def _texts(table: pa.Table, name: str) -> _Texts:
+    return np.asarray(table[name].to_pylist(), dtype=object)
+
+
+def _lengths(texts: pa.ChunkedArray) -> _Numbers:
+    return np.asarray(pc.utf8_length(texts).to_numpy(), dtype=np.int64)
+
+
+def _same(column: pa.ChunkedArray, expected: _Texts) -> bool:
+    return bool(column.to_pylist() == expected.tolist())
+
+
+def _counting_up(counts: _Numbers, *, first: int) -> _Numbers:
+    """Count up from ``first`` once for each count: counts 2, 3 with first 0 return 0 1 0 1 2."""
+    ends = np.cumsum(counts)
+    return np.asarray(np.arange(counts.sum()) - np.repeat(ends - counts, counts) + first, dtype=np.int64)
