@@ -16,7 +16,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
 from concord.models.tagger import OneStageTagger, TaggerConfig, gold_labels
-from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 
 class BiLstmCnnConfig(TaggerConfig):

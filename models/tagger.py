@@ -25,7 +25,8 @@ from concord.models.inference.token_table import TokenTable
 from concord.models.inference.windows import Window, cut_windows, window_part
 from concord.models.labels import Scheme
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
-from concord.models.words.encoder import EncoderConfig, FrozenEncoder, load_encoder, pad_features
+from concord.models.words.encoder import EncoderConfig
+from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder, pad_features
 from concord.models.words.tuned_encoder import TunedEncoder
 
 Precision = Literal["fp32", "bf16"]

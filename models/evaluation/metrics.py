@@ -1,13 +1,17 @@
-"""Scores: strict span F1 and seqeval's strict F1 beside it for entities, accuracy for token labels."""
+"""Scores: strict span F1, with seqeval's as a second opinion, for entities; accuracy for token labels."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, decode_spans
 
+Labels = Sequence[Sequence[str]]
+"""One sequence of labels per sentence."""
+
 Grouping = Callable[[int, Span], str]
-"""Names the group of a span, given the number of its sentence."""
+"""Maps the index of a sentence and a span of it to the name of the span's group."""
 
 Reading = Callable[[Sequence[str]], Iterable[Span]]
 """Reads the spans off the labels of a sentence: ``entity_spans`` or ``word_spans``."""
@@ -31,24 +35,24 @@ class Scores:
 
     @property
     def precision(self) -> float:
-        """Percent of the predicted spans that are right; 0 where there is none."""
+        """Percent of the predicted spans that are right; 0 if there are none."""
         return 100.0 * self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """Percent of the gold spans that were found; 0 where there is none."""
+        """Percent of the gold spans that were found; 0 if there are none."""
         return 100.0 * self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of both, in percent."""
+        """Harmonic mean of precision and recall, in percent."""
         total = self.gold + self.predicted
         return 200.0 * self.correct / total if total else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpanScores:
-    """Scores over all types and for each."""
+    """Scores over all types together and for each type."""
 
     overall: Scores
     by_type: dict[str, Scores] = field(default_factory=dict)
@@ -56,7 +60,7 @@ class SpanScores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenScores:
-    """Scores of token labels over all words and for each label; the recall of a label is its accuracy."""
+    """Scores of token labels over all words and by label; the recall of a label is its accuracy."""
 
     words: int
     correct: int
@@ -64,15 +68,15 @@ class TokenScores:
 
     @property
     def accuracy(self) -> float:
-        """Percent of the words whose label is right; 0 where there is none."""
+        """Percent of the words whose label is right; 0 if there are none."""
         return 100.0 * self.correct / self.words if self.words else 0.0
 
 
-def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> SpanScores:
+def span_scores(gold: Labels, predicted: Labels) -> SpanScores:
     """Score BIO2 label sequences by exact spans and types.
 
     Raises:
-        ValueError: when the two have not the same number of sentences or words.
+        ValueError: when the two differ in their number of sentences or words.
     """
     by_type = grouped_scores(gold, predicted, lambda _, span: span.label)
     return SpanScores(overall=sum(by_type.values(), Scores()), by_type=by_type)
@@ -84,32 +88,30 @@ def entity_spans(labels: Sequence[str]) -> tuple[Span, ...]:
 
 
 def word_spans(labels: Sequence[str]) -> tuple[Span, ...]:
-    """Take token labels as spans of one word each, so that the recall of spans is the accuracy of words."""
+    """Read token labels as spans of one word each, so that the recall of spans is the accuracy of words."""
     return tuple(Span(place, place + 1, label) for place, label in enumerate(labels))
 
 
-def grouped_scores(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    group: Grouping,
-    *,
-    read: Reading = entity_spans,
-) -> dict[str, Scores]:
-    """Score label sequences by exact spans and types, each group of spans by itself.
+def gold_sequences(documents: Iterable[Iterable[Sentence]]) -> list[tuple[str, ...]]:
+    """Return the gold labels of every sentence; a sentence without any has none."""
+    return [sentence.labels or () for document in documents for sentence in document]
 
-    A span has one group, whichever side it was read off, so the groups sum to the whole.
+
+def grouped_scores(
+    gold: Labels, predicted: Labels, group: Grouping, *, read: Reading = entity_spans
+) -> dict[str, Scores]:
+    """Score label sequences by exact spans and types, each group of spans separately.
+
+    A span has one group, whether it is gold or predicted, so the groups add up to the whole.
 
     Returns:
-        Scores by the name of the group, in sorted order.
+        Name of the group -> scores, in sorted order.
 
     Raises:
-        ValueError: when the two have not the same number of sentences or words.
+        ValueError: when the two differ in their number of sentences or words.
     """
     wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
-    for number, (wanted_labels, found_labels) in enumerate(zip(gold, predicted, strict=True)):
-        if len(wanted_labels) != len(found_labels):
-            raise ValueError(f"sentence {number}: expected {len(wanted_labels)} labels, got {len(found_labels)}")
-        wanted_spans, found_spans = set(read(wanted_labels)), set(read(found_labels))
+    for number, (wanted_spans, found_spans) in enumerate(paired_spans(gold, predicted, read=read)):
         wanted.update(group(number, span) for span in wanted_spans)
         found.update(group(number, span) for span in found_spans)
         right.update(group(number, span) for span in wanted_spans & found_spans)
@@ -119,19 +121,31 @@ def grouped_scores(
     }
 
 
-def token_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> TokenScores:
+def paired_spans(gold: Labels, predicted: Labels, *, read: Reading) -> Iterator[tuple[set[Span], set[Span]]]:
+    """Yield the gold and the predicted spans of each sentence.
+
+    Raises:
+        ValueError: when the two differ in their number of sentences or words.
+    """
+    for number, (wanted, found) in enumerate(zip(gold, predicted, strict=True)):
+        if len(wanted) != len(found):
+            raise ValueError(f"sentence {number}: expected {len(wanted)} labels, got {len(found)}")
+        yield set(read(wanted)), set(read(found))
+
+
+def token_scores(gold: Labels, predicted: Labels) -> TokenScores:
     """Score token labels word by word.
 
     Raises:
-        ValueError: when the two have not the same number of sentences or words.
+        ValueError: when the two differ in their number of sentences or words.
     """
     by_label = grouped_scores(gold, predicted, lambda _, span: span.label, read=word_spans)
     total = sum(by_label.values(), Scores())
     return TokenScores(words=total.gold, correct=total.correct, by_label=by_label)
 
 
-def seqeval_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Give seqeval's micro F1 in its strict mode for BIO2, in percent, as a second opinion."""
+def seqeval_f1(gold: Labels, predicted: Labels) -> float:
+    """Return seqeval's micro F1 in its strict mode for BIO2, in percent."""
     from seqeval.metrics import f1_score
     from seqeval.scheme import IOB2
 

@@ -1,4 +1,4 @@
-"""The sweep of the uncertainty threshold on a dev set (Ye et al., 2021, figure 6)."""
+"""A sweep of the uncertainty threshold over a dev set (Ye et al., 2021, figure 6)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import torch
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.evaluation.metrics import span_scores
+from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.inference.token_table import TokenTable
 from concord.models.labels import to_gold
 
@@ -25,7 +25,7 @@ class ThresholdScore:
 
 
 def threshold_grid(labels: int) -> tuple[float, ...]:
-    """Give the thresholds to try: all refined, 0 to ln L in steps of 0.05 nats, none refined."""
+    """Return the thresholds to try: all refined, 0 to ln L in steps of 0.05 nats, none refined."""
     most = math.log(labels)
     steps = [round(STEP * number, 2) for number in range(int(most / STEP) + 1)]
     return (REFINE_ALL, *steps, math.ceil(most / STEP + 1) * STEP)
@@ -36,7 +36,7 @@ def sweep_threshold(
 ) -> list[ThresholdScore]:
     """Score every threshold of the grid from one pass in which stage two refined every word.
 
-    What stage two says of a word does not depend on the threshold, so one pass serves all.
+    What stage two predicts for a word does not depend on the threshold, so one pass is enough.
 
     Args:
         table: from ``tabulate(documents, threshold=REFINE_ALL)``.
@@ -45,20 +45,24 @@ def sweep_threshold(
     score = _accuracy(documents, vocabulary) if vocabulary.scheme == "TOKENS" else _span_f1(documents, vocabulary)
     curve = []
     for threshold in threshold_grid(len(vocabulary.labels)):
-        labels = torch.where(table.uncertainty > threshold, table.label, table.draft)
-        curve.append(ThresholdScore(threshold=threshold, score=score(labels)))
+        curve.append(ThresholdScore(threshold=threshold, score=score(labels_at(table, threshold))))
     return curve
 
 
 def best_threshold(curve: Sequence[ThresholdScore]) -> ThresholdScore:
-    """Give the best entry; of equals the one with the largest threshold, which refines least."""
+    """Return the best entry; ties go to the largest threshold, which refines the fewest words."""
     return max(curve, key=lambda entry: (entry.score, entry.threshold))
+
+
+def labels_at(table: TokenTable, threshold: float) -> torch.Tensor:
+    """Return the number of each word's label: stage two's if the draft's uncertainty is above the threshold."""
+    return torch.where(table.uncertainty > threshold, table.label, table.draft)
 
 
 def label_sequences(
     labels: torch.Tensor, documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary
 ) -> list[tuple[str, ...]]:
-    """Turn a column of a token table into label sequences, one a sentence, written as gold labels are."""
+    """Turn a column of a token table into one label sequence per sentence, in the notation of gold labels."""
     names, numbers, first = vocabulary.labels, labels.tolist(), 0
     sequences = []
     for document in documents:
@@ -70,7 +74,7 @@ def label_sequences(
 
 
 def _span_f1(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:
-    gold = [sentence.labels or () for document in documents for sentence in document]
+    gold = gold_sequences(documents)
 
     def score(labels: torch.Tensor) -> float:
         return span_scores(gold, label_sequences(labels, documents, vocabulary)).overall.f1
@@ -79,7 +83,7 @@ def _span_f1(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) ->
 
 
 def _accuracy(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:
-    # By numbers: the grid grows with the number of labels, and text would take seconds for a thousand.
+    # Compares numbers: the grid grows with the number of labels, and comparing text takes seconds for a thousand.
     numbers = {label: number for number, label in enumerate(vocabulary.labels)}
     gold = torch.tensor(
         [numbers.get(label, -1) for document in documents for sentence in document for label in sentence.labels or ()],

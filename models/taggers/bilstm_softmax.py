@@ -10,7 +10,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.bilstm import BiLstmConfig, build_bilstm
 from concord.models.tagger import OneStageTagger, TaggerConfig
-from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 
 class BiLstmSoftmaxConfig(TaggerConfig):

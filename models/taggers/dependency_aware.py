@@ -23,7 +23,7 @@ from concord.models.layers.dropout import draw_mask
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import OneStageTagger, TaggerConfig, gold_labels
-from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 # Embeddings of tags and of relations are a quarter as wide as the word's vector.
 _FEATURE_PART = 4

@@ -14,11 +14,11 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.chosen import ChosenDecoder, DecoderName
 from concord.models.decoders.distribution import LabelDistribution
+from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.two_stream import RelativeTransformer, TwoStreamConfig
-from concord.models.layers.watch import watch_outputs
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import OneStageTagger, TaggerConfig
-from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 
 class RelTransformerConfig(TaggerConfig):
@@ -55,6 +55,6 @@ class RelTransformer(OneStageTagger):
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
         """Give the attention of each layer, ``words_1`` and up."""
-        with watch_outputs(self.transformer.attentions()) as seen:
+        with capture_outputs(self.transformer.attentions()) as seen:
             self.distribution(batch)
         return {name: AttentionWeights(weights=weights, over="words") for name, weights in seen.items()}

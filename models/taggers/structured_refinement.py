@@ -21,7 +21,7 @@ from concord.models.layers.bilstm import BiLstm, BiLstmConfig
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import OneStageTagger, TaggerConfig
 from concord.models.words.char_lstm import CharLstmConfig
-from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 # Bounds of the CRF's initial scores, as in the authors' library torchlatent up to version 0.4.2.
 _INITIAL_SCORE = 0.01

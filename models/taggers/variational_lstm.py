@@ -20,7 +20,7 @@ from concord.models.inference.token_table import TokenTable
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.tagger import CallSettings, OneStageTagger, TaggerConfig
 from concord.models.two_stage.draft_network import DraftNetwork
-from concord.models.words.embedding import WordRepresentationConfig
+from concord.models.words.representation import WordRepresentationConfig
 
 
 class VariationalLstmTaggerConfig(TaggerConfig):

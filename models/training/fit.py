@@ -20,8 +20,14 @@ from concord.models.checkpoint import save_tagger
 from concord.models.config import Config, ConfigError
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.metrics import span_scores, token_scores
-from concord.models.evaluation.threshold_sweep import REFINE_ALL, best_threshold, label_sequences, sweep_threshold
+from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
+from concord.models.evaluation.threshold_sweep import (
+    REFINE_ALL,
+    best_threshold,
+    label_sequences,
+    labels_at,
+    sweep_threshold,
+)
 from concord.models.labels import Scheme
 from concord.models.tagger import Tagger
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
@@ -164,14 +170,14 @@ def _score(tagger: Tagger, dev: Documents) -> tuple[dict[str, float], float | No
 
     A tagger of two stages takes the best threshold for its own.
     """
-    gold = [sentence.labels or () for document in dev for sentence in document]
+    gold = gold_sequences(dev)
     tagger.eval()
     table = tagger.tabulate(dev, threshold=REFINE_ALL)
     labels, threshold = table.label, None
     if isinstance(tagger, TwoStageTagger):
         threshold = best_threshold(sweep_threshold(table, dev, tagger.vocabulary)).threshold
         tagger.set_threshold(threshold)
-        labels = torch.where(table.uncertainty > threshold, table.label, table.draft)
+        labels = labels_at(table, threshold)
     predicted = label_sequences(labels, dev, tagger.vocabulary)
     drafted = label_sequences(table.draft, dev, tagger.vocabulary)
     if tagger.vocabulary.scheme == "TOKENS":

@@ -10,7 +10,7 @@ from concord.models.layers.two_stream import TwoStreamConfig
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.tagger import TaggerConfig
 from concord.models.two_stage.document_memory import MemoryKey
-from concord.models.words.embedding import WordRepresentationConfig
+from concord.models.words.representation import WordRepresentationConfig
 
 
 class MemoryConfig(Config):

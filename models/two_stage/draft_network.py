@@ -13,7 +13,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import entropy
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig
 from concord.models.outputs import Draft
-from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 
 class DraftNetwork(nn.Module):

@@ -12,7 +12,7 @@ from concord.models.decoders.distribution import LabelDistribution
 from concord.models.layers.two_stream import RelativeTransformer, TwoStreamEncoder
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryReader
-from concord.models.words.embedding import WordRepresentation
+from concord.models.words.representation import WordRepresentation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

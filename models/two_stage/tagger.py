@@ -19,7 +19,7 @@ from concord.models.data.batch import IGNORED_LABEL, Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.inference.token_table import TokenTable, kept_cells, top_two_margin
 from concord.models.inference.windows import Window
-from concord.models.layers.watch import watch_outputs
+from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import CallSettings, Tagger, gold_labels
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
@@ -119,7 +119,7 @@ class TwoStageTagger(Tagger):
         samples = self.draft_network.lstm.draw_samples(config.samples, config.sample_seed)
         draft = self.draft_network.draft(batch, features, samples)
         memory = self._batch_memory(batch, draft.hidden, draft.probabilities)
-        with watch_outputs(self.refine_network.attentions()) as seen:
+        with capture_outputs(self.refine_network.attentions()) as seen:
             self.refine_network(batch, features, draft.probabilities, memory)
         found = {
             name: AttentionWeights(weights=seen[name], over="words")

@@ -25,7 +25,7 @@ from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.outputs import Prediction
 from concord.models.tagger import Precision, Tagger
-from concord.models.words.encoder import load_encoder
+from concord.models.words.frozen_encoder import load_encoder
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 NEAR = 1e-5

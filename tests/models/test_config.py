@@ -7,7 +7,7 @@ from concord.models.config import Config, ConfigError
 from concord.models.registry import tagger_class
 from concord.models.words.char_cnn import CharCnnConfig
 from concord.models.words.char_lstm import CharLstmConfig
-from concord.models.words.embedding import WordRepresentationConfig
+from concord.models.words.representation import WordRepresentationConfig
 
 
 class Inner(Config):

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from concord.models.evaluation.breakdown import consistency_counts_by_document, group_counts_by_document
+from concord.models.evaluation.document_counts import consistency_counts_by_document, group_counts_by_document
 from concord.models.evaluation.metrics import Reading, entity_spans, word_spans
 from concord.models.evaluation.significance import (
     Difference,

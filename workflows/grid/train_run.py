@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from concord.models.checkpoint import load_tagger, pick_device
-from concord.models.evaluation.breakdown import counts_by_document, label_counts_by_document
+from concord.models.evaluation.document_counts import counts_by_document, label_counts_by_document
 from concord.models.training.fit import STATE_NAME
-from concord.models.words.encoder import EncoderConfig, FrozenEncoder, load_encoder
+from concord.models.words.encoder import EncoderConfig
+from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.workflows.console import info
 from concord.workflows.grid.config import COMMAND, GridConfig, Run
 from concord.workflows.jobs import ParseConfig, TrainJob, read_train_job

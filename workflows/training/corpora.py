@@ -6,6 +6,7 @@ from pathlib import Path
 
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence, TreeError, check_trees
+from concord.models.evaluation.metrics import gold_sequences
 from concord.models.labels import Scheme, Span, decode_spans, encode_spans
 from concord.models.layers.tree_lstm import grow_forest
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
@@ -86,17 +87,12 @@ def tree_source(path: str) -> str:
 
 def token_labels(documents: Sequence[Sequence[Sentence]]) -> set[str]:
     """Give the labels that words have."""
-    return {label for labels in gold_labels(documents) for label in labels}
+    return {label for labels in gold_sequences(documents) for label in labels}
 
 
 def entity_types(documents: Sequence[Sequence[Sentence]]) -> set[str]:
     """Give the entity types of gold labels."""
-    return {span.label for labels in gold_labels(documents) for span in decode_spans(labels, "BIO")}
-
-
-def gold_labels(documents: Sequence[Sequence[Sentence]]) -> list[tuple[str, ...]]:
-    """Give the gold labels of every sentence."""
-    return [sentence.labels or () for document in documents for sentence in document]
+    return {span.label for labels in gold_sequences(documents) for span in decode_spans(labels, "BIO")}
 
 
 def without_labels(documents: Sequence[Sequence[Sentence]]) -> Documents:

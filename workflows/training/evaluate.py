@@ -31,6 +31,7 @@ from concord.models.evaluation.metrics import (
     Scores,
     SpanScores,
     entity_spans,
+    gold_sequences,
     seqeval_f1,
     span_scores,
     token_scores,
@@ -45,7 +46,6 @@ from concord.workflows.training.corpora import (
     Documents,
     entity_types,
     gold_format,
-    gold_labels,
     read_corpora,
     token_labels,
     tree_source,
@@ -243,7 +243,7 @@ def write_tables(values: Mapping[str, Any], folder: Path, *, name: str) -> None:
 def _score_token_labels(
     documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Prediction]], job: EvaluateJob
 ) -> dict[str, Any]:
-    gold, final, draft = gold_labels(documents), *_label_sequences(predicted)
+    gold, final, draft = gold_sequences(documents), *_label_sequences(predicted)
     found = token_scores(gold, final)
     lengths = scores_by_sentence_length(gold, final, read=word_spans)
     return {
@@ -267,7 +267,7 @@ def _label_sequences(
 def _score_entities(
     documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Prediction]], job: EvaluateJob
 ) -> dict[str, Any]:
-    gold, final, draft = gold_labels(documents), *_label_sequences(predicted)
+    gold, final, draft = gold_sequences(documents), *_label_sequences(predicted)
     return {
         "scores": _span_values(span_scores(gold, final)),
         "draft_scores": _span_values(span_scores(gold, draft)),

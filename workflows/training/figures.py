@@ -22,7 +22,7 @@ from concord.models.evaluation.breakdown import (
     sentence_length,
     uncertainty_by_outcome,
 )
-from concord.models.evaluation.metrics import Reading, Scores, entity_spans, grouped_scores, word_spans
+from concord.models.evaluation.metrics import Reading, Scores, entity_spans, gold_sequences, grouped_scores, word_spans
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshold
 from concord.models.labels import OUTSIDE
 from concord.models.outputs import AttentionMap, Prediction
@@ -32,7 +32,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.console import Answer, info, table
 from concord.workflows.training import plots
-from concord.workflows.training.corpora import Documents, gold_labels, without_labels
+from concord.workflows.training.corpora import Documents, without_labels
 from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS, load, read_gold_for
 
 NUMBERS_NAME = "figures.json"
@@ -128,7 +128,7 @@ class _Material:
         self.tagger = tagger
         self.documents = documents
         self.plain = without_labels(documents)
-        self.gold = gold_labels(documents)
+        self.gold = gold_sequences(documents)
 
     @cached_property
     def predicted(self) -> list[Prediction]:

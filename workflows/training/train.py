@@ -21,8 +21,9 @@ from concord.models.labels import Scheme
 from concord.models.registry import tagger_class
 from concord.models.tagger import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
-from concord.models.words.embedding import WordRepresentation, WordVectors, read_word_vectors
 from concord.models.words.encoder import EncoderMissingError
+from concord.models.words.representation import WordRepresentation
+from concord.models.words.word_vectors import WordVectors, read_word_vectors
 from concord.pipeline.errors import InputError, ModelError
 from concord.workflows.console import Answer, indented, info, table, warn
 from concord.workflows.environment import code_tags, describe_environment

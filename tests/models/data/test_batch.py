@@ -10,7 +10,7 @@ import torch
 from concord.models.data.batch import IGNORED_LABEL, PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.words.embedding import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 Tagged = Callable[[str], Sentence]
 

@@ -2,18 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import (
-    consistency_counts_by_document,
-    counts_by_document,
-    group_counts_by_document,
     known_names,
-    label_counts_by_document,
     recurring_scores,
     scores_by_mention_length,
     scores_by_novelty,
@@ -155,42 +150,3 @@ def test_every_mention_of_one_document_of_one_word_recurs_from_two_on(rows: list
     assert recurring_scores([document], rows) == Scores(gold=expected, predicted=expected, correct=expected)
     nothing = [encode_spans((), len(row), "BIO") for row in rows]
     assert recurring_scores([document], nothing) == Scores(gold=expected)
-
-
-def test_names_are_counted_by_document() -> None:
-    document = [
-        Sentence(words=("Ada", "King", "met", "Ford"), labels=("B-PER", "I-PER", "O", "B-PER")),
-        Sentence(words=("FORD", "left", "Rome"), labels=("B-PER", "O", "B-LOC")),
-    ]
-    predicted = [("B-PER", "I-PER", "O", "B-ORG"), ("B-PER", "O", "B-LOC")]
-    assert counts_by_document([document, []], [predicted, []]) == {
-        "all": [[4, 4, 3], [0, 0, 0]],
-        "multi_word": [[1, 1, 1], [0, 0, 0]],
-        "recurring": [[2, 2, 1], [0, 0, 0]],
-        "once": [[2, 2, 2], [0, 0, 0]],
-    }
-
-
-def test_right_labels_are_counted_by_document() -> None:
-    document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP")), Sentence(words=("Stop",), labels=("VB",))]
-    assert label_counts_by_document([document, []], [[("NNS", "VB"), ("VB",)], []]) == {"all": [[3, 3, 2], [0, 0, 0]]}
-
-
-@given(label_pairs)
-def test_groups_by_document_sum_to_the_scores(pairs: Pairs) -> None:
-    gold, said = ([list(labels) for labels in side] for side in zip(*pairs, strict=True))
-    counts = group_counts_by_document([gold, []], [said, []], lambda _, place, span: ("all", span.label, place % 2))
-    scores = span_scores(gold, said)
-    for name, part in ({"all": scores.overall} | scores.by_type).items():
-        assert counts.get(name, np.zeros((2, 3)))[0].tolist() == [part.gold, part.predicted, part.correct]
-    assert all((own[1] == 0).all() for own in counts.values())
-    if "all" in counts:
-        assert sum(counts[half] for half in (0, 1) if half in counts).tolist() == counts["all"].tolist()
-
-
-def test_consistency_by_document_counts_recurring_gold_names(sentence: Callable[[str], Sentence]) -> None:
-    first = [sentence("Ada/B-PER met Ada/B-PER"), sentence("Ada/B-PER slept")]
-    second = [sentence("Ada/B-PER met Tom/B-PER")]
-    said = [[["B-PER", "O", "B-LOC"], ["B-PER", "O"]], [["B-PER", "O", "O"]]]
-    assert consistency_counts_by_document([first, second], said).tolist() == [[3, 3, 2], [0, 0, 0]]
-    assert consistency_counts_by_document([], []).shape == (0, 3)

@@ -21,7 +21,7 @@ from concord.models.labels import decode_spans, split_label
 from concord.models.outputs import Prediction
 from concord.models.registry import available, build_tagger
 from concord.models.tagger import Tagger
-from concord.models.words.embedding import WordRepresentation
+from concord.models.words.representation import WordRepresentation
 from concord.workflows.jobs import read_train_config
 
 CONF = CHECKOUT / "conf" / "train"

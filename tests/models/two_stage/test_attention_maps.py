@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from concord.models.data.sentence import Sentence
+from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.two_stream import RelativeAttention
-from concord.models.layers.watch import watch_outputs
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]
@@ -86,7 +86,7 @@ def test_a_watch_ends_when_its_block_fails() -> None:
     layer = nn.Linear(2, 2)
 
     def run() -> None:
-        with watch_outputs({"layer": layer}):
+        with capture_outputs({"layer": layer}):
             layer(torch.zeros(1, 3))
 
     with pytest.raises(RuntimeError):

@@ -13,7 +13,7 @@ from torch import nn
 from concord.models.data.sentence import Sentence
 from concord.models.inference.token_table import TokenTable
 from concord.models.two_stage.refine_network import RefineNetwork
-from concord.models.words.embedding import WordRepresentation
+from concord.models.words.representation import WordRepresentation
 
 Documents = list[list[Sentence]]
 Draw = Callable[..., Documents]

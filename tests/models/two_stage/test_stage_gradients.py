@@ -11,7 +11,8 @@ from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.two_stage.refine_network import MemoryContents
 from concord.models.two_stage.tagger import TwoStageTagger
-from concord.models.words.encoder import EncoderConfig, load_encoder
+from concord.models.words.encoder import EncoderConfig
+from concord.models.words.frozen_encoder import load_encoder
 
 Build = Callable[..., TwoStageTagger]
 TAGGERS = pytest.mark.parametrize("name", ["uanet", "doc_uanet"])

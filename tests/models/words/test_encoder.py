@@ -1,151 +1,17 @@
-"""Frozen encoder features: a word is the mean of its subwords over the last layers, whatever the sentence's length."""
+"""Finding an encoder: folders, installed packages, and what is said when one is missing."""
 
-import hashlib
-import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from concord.models.words.encoder import (
     EncoderConfig,
     EncoderMissingError,
-    FrozenEncoder,
     encoder_available,
     find_encoder,
-    load_encoder,
-    pad_features,
+    read_encoder,
 )
-
-WORDS = ("ada", "laughed", "letters", "paris", "unheardof")
-
-
-@pytest.fixture(scope="module")
-def config(encoder_values: Mapping[str, Any]) -> EncoderConfig:
-    return EncoderConfig.from_mapping(encoder_values)
-
-
-@pytest.fixture(scope="module")
-def encoder(config: EncoderConfig) -> FrozenEncoder:
-    return FrozenEncoder(config)
-
-
-@torch.inference_mode()
-def direct_features(folder: Path, words: tuple[str, ...], *, last_layers: int) -> Tensor:
-    """Encode a short sentence the plain way: tokenize word by word, average by hand."""
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer, network = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-    pieces = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) or [tokenizer.unk_token_id] for word in words]
-    row = [tokenizer.cls_token_id, *(piece for word in pieces for piece in word), tokenizer.sep_token_id]
-    states = network(torch.tensor([row]), output_hidden_states=True).hidden_states[-last_layers:]
-    mean = sum(layer[0] for layer in states) / last_layers
-    rows, place = [], 1
-    for word in pieces:
-        rows.append(mean[place : place + len(word)].mean(0))
-        place += len(word)
-    return torch.stack(rows)
-
-
-@pytest.mark.encoder
-@pytest.mark.parametrize("last_layers", [1, 2])
-def test_word_is_the_mean_of_its_subwords_over_the_last_layers(
-    config: EncoderConfig, tiny_encoder: Path, last_layers: int
-) -> None:
-    encoder = FrozenEncoder(config.model_copy(update={"last_layers": last_layers}))
-    (found,) = encoder.features([WORDS])
-    assert encoder.width == 16
-    assert found.dtype == torch.float32
-    expected = direct_features(tiny_encoder, WORDS, last_layers=last_layers)
-    assert float((found - expected).abs().max()) < 1e-5
-
-
-@pytest.mark.encoder
-def test_sentences_of_a_batch_do_not_touch_each_other(encoder: FrozenEncoder) -> None:
-    together = encoder.features([WORDS, ("paris",), (), ("ada", "laughed")])
-    assert [len(vectors) for vectors in together] == [5, 1, 0, 2]
-    for words, vectors in zip([WORDS, ("paris",), (), ("ada", "laughed")], together, strict=True):
-        assert torch.allclose(encoder.features([words])[0], vectors, atol=1e-5)
-
-
-@pytest.mark.encoder
-def test_sentence_beyond_the_capacity_is_read_in_windows(encoder: FrozenEncoder, tiny_encoder: Path) -> None:
-    """The encoder takes 14 subwords at once; windows share 4 words, so they begin at words 0, 10, 20 and 30."""
-    sentence = ("ada", "king", "met", "ford", "in", "paris", "river", ".") * 5
-    (found,) = encoder.features([sentence])
-    assert found.shape == (40, 16)
-    assert bool(found.isfinite().all())
-    for first, last, kept in ((0, 14, range(12)), (10, 24, range(12, 22)), (20, 34, range(22, 32))):
-        window = direct_features(tiny_encoder, sentence[first:last], last_layers=2)
-        for word in kept:
-            assert torch.allclose(found[word], window[word - first], atol=1e-5), word
-    end = direct_features(tiny_encoder, sentence[30:], last_layers=2)
-    assert torch.allclose(found[32:], end[2:], atol=1e-5)
-
-
-@pytest.mark.encoder
-def test_word_of_more_subwords_than_the_capacity_gets_a_vector(encoder: FrozenEncoder) -> None:
-    (found,) = encoder.features([("ada", "laugh" + "e" * 60, "paris")])
-    assert found.shape == (3, 16)
-    assert bool(found.isfinite().all())
-
-
-@pytest.mark.encoder
-def test_word_without_a_subword_is_the_unknown_one(encoder: FrozenEncoder) -> None:
-    joiner, unknown = encoder.features([("ada", "\u200d", "paris"), ("ada", "unheardof", "paris")])
-    assert torch.allclose(joiner, unknown, atol=1e-6)
-
-
-@pytest.mark.encoder
-def test_odd_words_get_a_vector(encoder: FrozenEncoder) -> None:
-    words = ("", " ", "\x00", "[SEP]", "\U0001f469\u200d\U0001f680", "e\u0301")
-    (found,) = encoder.features([words])
-    assert found.shape == (6, 16)
-    assert bool(found.isfinite().all())
-
-
-@pytest.mark.encoder
-def test_kept_features_are_those_that_would_be_computed(config: EncoderConfig) -> None:
-    encoder = FrozenEncoder(config)
-    fresh = encoder.features([WORDS, ("paris",)])
-    encoder.keep([WORDS, ("paris",), ("ada", "laughed"), (), WORDS])
-    for left, right in zip(encoder.features([WORDS, ("paris",)]), fresh, strict=True):
-        assert torch.allclose(left, right, atol=1e-5)
-
-
-@pytest.mark.encoder
-def test_kept_features_survive_a_file_and_stay_with_their_encoder(config: EncoderConfig, tmp_path: Path) -> None:
-    first, second = FrozenEncoder(config), FrozenEncoder(config)
-    first.keep([WORDS, ("paris",)])
-    first.write_kept(tmp_path / "features.safetensors")
-    second.read_kept(tmp_path / "features.safetensors")
-    assert all(map(torch.equal, first.features([WORDS, ("paris",)]), second.features([WORDS, ("paris",)])))
-    other = FrozenEncoder(config.model_copy(update={"last_layers": 1}))
-    with pytest.raises(EncoderMissingError, match=r"features\.safetensors: expected features of"):
-        other.read_kept(tmp_path / "features.safetensors")
-
-
-@pytest.mark.encoder
-def test_taggers_of_a_process_share_one_encoder(config: EncoderConfig) -> None:
-    assert load_encoder(config, "cpu") is load_encoder(config.model_copy(), "cpu")
-
-
-@pytest.mark.encoder
-def test_weights_with_another_digest_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "encoder"
-    shutil.copytree(tiny_encoder, folder)
-    weights = folder / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    config = EncoderConfig(source=str(folder), sha256=hashlib.sha256(content).hexdigest())
-    assert FrozenEncoder(config).width == 16
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(EncoderMissingError, match=r"expected .*model\.safetensors with sha256"):
-        FrozenEncoder(config)
 
 
 def test_missing_encoder_says_how_to_install_it() -> None:
@@ -161,7 +27,7 @@ def test_missing_transformers_says_which_extra_brings_it(tmp_path: Path, monkeyp
     config = EncoderConfig(source=str(tmp_path), sha256=None)
     assert not encoder_available(config)
     with pytest.raises(EncoderMissingError, match=r"transformers.*extra 'encoder'"):
-        FrozenEncoder(config)
+        read_encoder(config)
 
 
 def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
@@ -177,8 +43,3 @@ def test_package_is_found_without_running_its_code(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_encoder(package.name) == package / "model"
     assert package.name not in sys.modules
-
-
-def test_features_are_padded_with_zeros() -> None:
-    padded = pad_features([torch.ones(2, 3), torch.ones(1, 3)], 2, "cpu")
-    assert padded.tolist() == [[[1.0] * 3, [1.0] * 3], [[1.0] * 3, [0.0] * 3]]

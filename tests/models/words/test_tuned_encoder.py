@@ -29,7 +29,8 @@ from concord.models.tagger import Tagger
 from concord.models.training.fit import EpochResult, FitConfig, fit
 from concord.models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
 from concord.models.words import tuned_encoder
-from concord.models.words.encoder import EncoderConfig, EncoderMissingError, FrozenEncoder
+from concord.models.words.encoder import EncoderConfig, EncoderMissingError
+from concord.models.words.frozen_encoder import FrozenEncoder
 from concord.models.words.tuned_encoder import TunedEncoder
 from concord.workflows.jobs import read_train_config
 

@@ -1,8 +1,7 @@
 """Word representations: word embedding, character network and encoder features side by side."""
 
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.words.char_cnn import CharCnn, CharCnnConfig
 from concord.models.words.char_lstm import CharLstm, CharLstmConfig
 from concord.models.words.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig
+from concord.models.words.word_vectors import WordVectors
 
 
 def _character_kind(values: Any) -> str:
@@ -121,7 +121,7 @@ class WordRepresentation(nn.Module):
         return nn.functional.dropout(torch.cat(parts, dim=-1), self._config.dropout, self.training)
 
     @torch.no_grad()
-    def load_vectors(self, vocabulary: Vocabulary, vectors: "WordVectors") -> int:
+    def load_vectors(self, vocabulary: Vocabulary, vectors: WordVectors) -> int:
         """Put pretrained vectors into the table: exact word first, then, unless frozen, its lower-cased form.
 
         Returns:
@@ -198,7 +198,7 @@ def _character_network(
 
 
 @torch.no_grad()
-def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, vectors: "WordVectors") -> None:
+def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, vectors: WordVectors) -> None:
     """Put projected means of word vectors into a table of characters.
 
     A character starts from the mean of the vectors of all words that hold it, whence characters of similar words start
@@ -224,61 +224,3 @@ def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, vectors: "Word
     if deviation > 0:
         table.weight[known] = 0  # fewer axes than dimensions leave the last ones without a direction
         table.weight[known, : projected.shape[1]] = torch.from_numpy(projected / deviation).float()
-
-
-class WordVectors:
-    """Pretrained word vectors: words and a matrix of shape ``(words, dimensions)``, float32."""
-
-    def __init__(self, words: list[str], matrix: np.ndarray) -> None:
-        """Pair words with the rows of a matrix."""
-        self.words = words
-        self.matrix = matrix
-
-
-def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
-    """Read a text file of GloVe, word2vec or fastText: a word and its numbers a line.
-
-    A first line of two integers (word2vec, fastText) is taken as a header. A word that stands twice keeps its first
-    vector.
-
-    Raises:
-        ConfigError: with file and line, for a line whose numbers are missing, too few or no finite numbers; for a
-            file that cannot be read.
-    """
-    words: dict[str, int] = {}
-    rows: list[np.ndarray] = []
-    for number, word, values in _vector_lines(path):
-        if limit is not None and len(rows) >= limit:
-            break
-        vector = _to_vector(values)
-        if vector is None:
-            raise ConfigError(f"{path}:{number}: expected numbers after the word {word!r}, got {values[:3]}")
-        if rows and vector.shape != rows[0].shape:
-            raise ConfigError(f"{path}:{number}: expected {rows[0].size} numbers for {word!r}, got {vector.size}")
-        if word not in words:
-            words[word] = len(rows)
-            rows.append(vector)
-    if not rows:
-        raise ConfigError(f"{path}: expected a word and its numbers a line, got no such line")
-    return WordVectors(list(words), np.stack(rows))
-
-
-def _vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    try:
-        with path.open(encoding="utf-8", newline="\n") as lines:
-            for number, line in enumerate(lines, start=1):
-                fields = line.rstrip().split(" ")
-                is_header = number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields)
-                if is_header or fields == [""]:
-                    continue
-                yield number, fields[0], fields[1:]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected a readable text file in UTF-8: {error}") from error
-
-
-def _to_vector(values: list[str]) -> np.ndarray | None:
-    try:
-        vector = np.array(values, dtype=np.float32)
-    except ValueError:
-        return None
-    return vector if vector.size and np.isfinite(vector).all() else None

@@ -1,7 +1,4 @@
-"""Word vectors from text files, and the tables and character network that take words in."""
-
-from collections.abc import Callable
-from pathlib import Path
+"""Word representations: tables with and without pretrained vectors, and the parts side by side."""
 
 import numpy as np
 import pytest
@@ -11,77 +8,9 @@ from concord.models.config import ConfigError
 from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.words.char_cnn import CharCnn, CharCnnConfig
-from concord.models.words.embedding import (
-    WordRepresentation,
-    WordRepresentationConfig,
-    WordVectors,
-    read_word_vectors,
-)
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
-    def to_file(text: str) -> Path:
-        path = tmp_path / "vectors.txt"
-        path.write_bytes(text.encode())
-        return path
-
-    return to_file
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "the 0.5 -1\nParis 2 3e-1\n",
-        "2 2\nthe 0.5 -1\nParis 2 3e-1\n",
-        "2 2\nthe 0.5 -1 \nParis 2 3e-1 \n",
-        "the 0.5 -1\r\nParis 2 3e-1\r\n",
-        "the 0.5 -1\nParis 2 3e-1\nthe 9 9",
-        "the 0.5 -1\n\nParis 2 3e-1\n\n",
-    ],
-    ids=["glove", "word2vec", "fasttext", "line-ends", "twice", "blank"],
-)
-def test_vectors_are_read_from_every_kind_of_text_file(write: Callable[[str], Path], text: str) -> None:
-    vectors = read_word_vectors(write(text))
-    assert vectors.words == ["the", "Paris"]
-    assert vectors.matrix.dtype == np.float32
-    assert vectors.matrix.tolist() == [[0.5, -1.0], [2.0, pytest.approx(0.3)]]
-
-
-def test_vectors_of_odd_words_are_read(write: Callable[[str], Path]) -> None:
-    vectors = read_word_vectors(write("\u00a0 1 2\n\u2028 3 4\n7 5 6\n\x85 7 8\n"))
-    assert vectors.words == ["\u00a0", "\u2028", "7", "\x85"]
-
-
-def test_vectors_can_be_limited_to_the_first_words(write: Callable[[str], Path]) -> None:
-    assert read_word_vectors(write("a 1\nb 2\nc 3\n"), limit=2).words == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a 1 2\nb 1\n", r"vectors\.txt:2: expected 2 numbers for 'b', got 1"),
-        ("a 1 2\nb 1 x\n", r"vectors\.txt:2: expected numbers after the word 'b', got \['1', 'x'\]"),
-        ("2 2\na 1 2\nb\n", r"vectors\.txt:3: expected numbers after the word 'b', got \[\]"),
-        ("a\n", r"vectors\.txt:1: expected numbers after the word 'a'"),
-        ("a nan 1\n", r"vectors\.txt:1: expected numbers after the word 'a', got \['nan', '1'\]"),
-        ("", r"vectors\.txt: expected a word and its numbers a line"),
-        ("10 300\n", r"vectors\.txt: expected a word and its numbers a line"),
-    ],
-)
-def test_a_fault_in_vectors_names_file_and_line(write: Callable[[str], Path], text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_word_vectors(write(text))
-
-
-@pytest.mark.parametrize("content", [b"a 1\n\xff 2\n", None])
-def test_a_file_of_vectors_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "vectors.txt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"vectors\.txt"):
-        read_word_vectors(path)
+from concord.models.words.char_cnn import CharCnnConfig
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
+from concord.models.words.word_vectors import WordVectors
 
 
 def representation(vocabulary: Vocabulary, *, unit_variance: bool = False) -> WordRepresentation:
@@ -217,37 +146,6 @@ def test_parts_stand_side_by_side_and_an_encoder_is_projected_when_asked(vocabul
         built = WordRepresentation(config, vocabulary, encoder_width=9).eval()
         assert built.output_dimension == width
         assert built(batch, torch.zeros(1, 2, 9)).shape == (1, 2, width)
-
-
-def char_cnn(widths: tuple[int, ...]) -> CharCnn:
-    torch.manual_seed(0)
-    return CharCnn(CharCnnConfig(embedding_dimension=4, filters=5, widths=widths), 10).double().eval()
-
-
-@torch.no_grad()
-def test_char_cnn_does_not_depend_on_the_longest_word_of_the_batch() -> None:
-    network = char_cnn((2, 3, 4))
-    short = torch.tensor([[3, 4, 5]])
-    padded = torch.tensor([[3, 4, 5, 0, 0, 0, 0, 0], [7] * 8])
-    assert float((network(padded)[0] - network(short)[0]).abs().max()) < 1e-12
-
-
-@torch.no_grad()
-def test_char_cnn_is_the_maximum_over_the_words_own_positions() -> None:
-    network = char_cnn((3,))
-    characters = [3, 4, 5, 6]
-    window = network.embedding(torch.tensor([0, *characters, 0]))
-    weight, bias = network.convolutions[0].weight, network.convolutions[0].bias
-    scores = [(weight * window[place : place + 3].T).sum((1, 2)) + bias for place in range(4)]
-    assert torch.allclose(network(torch.tensor([characters]))[0], torch.stack(scores).amax(0))
-
-
-@torch.no_grad()
-def test_char_cnn_gives_zeros_for_no_characters_and_takes_one() -> None:
-    network = char_cnn((2, 3))
-    found = network(torch.tensor([[0, 0], [UNKNOWN, 0]]))
-    assert not found[0].any()
-    assert bool(found[1].isfinite().all())
 
 
 def test_char_cnn_reads_case(vocabulary: Vocabulary) -> None:

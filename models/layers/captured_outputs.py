@@ -8,7 +8,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 @contextmanager
-def watch_outputs(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
+def capture_outputs(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
     """Keep each module's last output while a block runs.
 
     Yields:

@@ -1,0 +1,108 @@
+"""Features of words from a pretrained encoder that training leaves alone."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from concord.models.words.encoder import EncoderConfig, EncoderMissingError, last_states, read_encoder
+from concord.models.words.subwords import cut_passes
+
+# Padded subwords of one pass. Small passes stay in a CPU's cache: 256 gave 1.5 times the words per second of 2048.
+_BATCH_SUBWORDS = 256
+
+
+class FrozenEncoder:
+    """Gives features of words; no gradient ever reaches its weights, and no checkpoint holds them."""
+
+    def __init__(self, config: EncoderConfig, *, device: str = "cpu") -> None:
+        """Load the encoder.
+
+        Raises:
+            EncoderMissingError: when it is not installed, transformers is missing, or its digest differs.
+        """
+        loaded = read_encoder(config)
+        self._config = config
+        self._device = device
+        self._reader = loaded.reader
+        self._network = loaded.network.requires_grad_(False).to(device)
+        self.width = loaded.width
+        self._kept: dict[tuple[str, ...], Tensor] = {}
+
+    def features(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
+        """Encode sentences, each on its own.
+
+        Returns:
+            One tensor a sentence, shape ``(words, width)``, float32.
+        """
+        missing = [tuple(words) for words in sentences if tuple(words) not in self._kept]
+        computed = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
+        return [computed[tuple(words)] if tuple(words) in computed else self._kept[tuple(words)] for words in sentences]
+
+    def keep(self, sentences: Sequence[Sequence[str]]) -> None:
+        """Compute features once and keep them in memory, for training on the same sentences again and again."""
+        distinct = sorted({tuple(words) for words in sentences} - self._kept.keys())
+        self._kept.update(zip(distinct, self._encode(distinct), strict=True))
+
+    def write_kept(self, path: Path) -> None:
+        """Write the kept features to a safetensors file, so that another training need not compute them."""
+        words = list(self._kept)
+        save_file(
+            {"features": torch.cat([self._kept[key] for key in words])},
+            path,
+            metadata={"words": json.dumps(words), "encoder": self._config.model_dump_json()},
+        )
+
+    def read_kept(self, path: Path) -> None:
+        """Keep the features that ``write_kept`` wrote.
+
+        Raises:
+            EncoderMissingError: when they come from another encoder.
+        """
+        with safe_open(path, framework="pt") as stored:
+            metadata = stored.metadata()
+            if EncoderConfig.from_mapping(json.loads(metadata["encoder"]), where=str(path)) != self._config:
+                raise EncoderMissingError(f"{path}: expected features of {self._config}, got {metadata['encoder']}")
+            words = [tuple(key) for key in json.loads(metadata["words"])]
+            parts = stored.get_tensor("features").split([len(key) for key in words])
+        self._kept.update(zip(words, parts, strict=True))
+
+    @torch.inference_mode()
+    def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
+        features = [torch.empty(len(words), self.width) for words in sentences]
+        for windows in cut_passes(self._reader.windows(sentences), subwords=_BATCH_SUBWORDS):
+            numbers, attention = self._reader.pad(windows)
+            states = last_states(
+                self._network, numbers.to(self._device), attention.to(self._device), layers=self._config.last_layers
+            ).cpu()
+            for window, window_states in zip(windows, states, strict=True):
+                begin, end = window.keep
+                vectors = _word_means(window_states, window.words)[begin:end]
+                features[window.sentence][window.first + begin : window.first + end] = vectors
+        return features
+
+
+@lru_cache(maxsize=2)
+def load_encoder(config: EncoderConfig, device: str) -> FrozenEncoder:
+    """Load an encoder, or give the one that this process has loaded already: taggers of a process share it."""
+    return FrozenEncoder(config, device=device)
+
+
+def pad_features(features: Sequence[Tensor], length: int, device: torch.device | str) -> Tensor:
+    """Stack features of sentences; shape ``(B, length, width)``, zeros where padded."""
+    padded = torch.zeros(len(features), length, features[0].shape[1])
+    for row, vectors in enumerate(features):
+        padded[row, : vectors.shape[0]] = vectors
+    return padded.to(device)
+
+
+def _word_means(states: Tensor, words: Sequence[list[int]]) -> Tensor:
+    counts = torch.tensor([len(pieces) for pieces in words])
+    owner = torch.repeat_interleave(torch.arange(len(words)), counts)
+    sums = torch.zeros(len(words), states.shape[1]).index_add_(0, owner, states[1 : 1 + len(owner)])
+    return sums / counts[:, None]

@@ -1,0 +1,70 @@
+"""Counts by document: they add up to the scores of the whole."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.document_counts import (
+    consistency_counts_by_document,
+    counts_by_document,
+    group_counts_by_document,
+    label_counts_by_document,
+)
+from concord.models.evaluation.metrics import span_scores
+
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+Pairs = list[tuple[list[str], list[str]]]
+
+_label_lists = st.integers(1, 12).flatmap(
+    lambda length: st.tuples(*[st.lists(st.sampled_from(LABELS), min_size=length, max_size=length)] * 2)
+)
+label_pairs = st.lists(_label_lists, min_size=1, max_size=6)
+
+
+def test_names_are_counted_by_document() -> None:
+    document = [
+        Sentence(words=("Ada", "King", "met", "Ford"), labels=("B-PER", "I-PER", "O", "B-PER")),
+        Sentence(words=("FORD", "left", "Rome"), labels=("B-PER", "O", "B-LOC")),
+    ]
+    predicted = [("B-PER", "I-PER", "O", "B-ORG"), ("B-PER", "O", "B-LOC")]
+    assert counts_by_document([document, []], [predicted, []]) == {
+        "all": [[4, 4, 3], [0, 0, 0]],
+        "multi_word": [[1, 1, 1], [0, 0, 0]],
+        "recurring": [[2, 2, 1], [0, 0, 0]],
+        "once": [[2, 2, 2], [0, 0, 0]],
+    }
+
+
+def test_right_labels_are_counted_by_document() -> None:
+    document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP")), Sentence(words=("Stop",), labels=("VB",))]
+    assert label_counts_by_document([document, []], [[("NNS", "VB"), ("VB",)], []]) == {"all": [[3, 3, 2], [0, 0, 0]]}
+
+
+@given(label_pairs)
+def test_groups_by_document_sum_to_the_scores(pairs: Pairs) -> None:
+    gold, said = ([list(labels) for labels in side] for side in zip(*pairs, strict=True))
+    counts = group_counts_by_document([gold, []], [said, []], lambda _, place, span: ("all", span.label, place % 2))
+    scores = span_scores(gold, said)
+    for name, part in ({"all": scores.overall} | scores.by_type).items():
+        assert counts.get(name, np.zeros((2, 3)))[0].tolist() == [part.gold, part.predicted, part.correct]
+    assert all((own[1] == 0).all() for own in counts.values())
+    if "all" in counts:
+        assert sum(counts[half] for half in (0, 1) if half in counts).tolist() == counts["all"].tolist()
+
+
+def test_consistency_by_document_counts_recurring_gold_names(sentence: Callable[[str], Sentence]) -> None:
+    first = [sentence("Ada/B-PER met Ada/B-PER"), sentence("Ada/B-PER slept")]
+    second = [sentence("Ada/B-PER met Tom/B-PER")]
+    said = [[["B-PER", "O", "B-LOC"], ["B-PER", "O"]], [["B-PER", "O", "O"]]]
+    assert consistency_counts_by_document([first, second], said).tolist() == [[3, 3, 2], [0, 0, 0]]
+    assert consistency_counts_by_document([], []).shape == (0, 3)
+
+
+def test_label_counts_by_document_refuse_another_number_of_labels_than_words() -> None:
+    document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP"))]
+    with pytest.raises(ValueError, match="sentence 0: expected 2 labels, got 1"):
+        label_counts_by_document([document], [[("NNS",)]])
