@@ -58,6 +58,7 @@ bench: $(STAMP)  ## Print the benchmarks' commands
 
 grid: $(STAMP)  ## Train what the grid of results lacks, on the corpora in $(CORPORA), and write docs/results.md
 	$(BIN)/python -m concord.workflows.grid run --data $(CORPORA)
+	$(BIN)/python -m concord.workflows.grid pack
 	$(BIN)/python -m concord.workflows.grid render
 
 clean:

@@ -14,7 +14,7 @@ import torch
 from environment import environment
 
 from concord.models.checkpoint import load_tagger, tagger_digest
-from concord.workflows.grid.train_run import rounded
+from concord.workflows.grid.records import rounded
 from concord.workflows.training.evaluate import EvaluateJob, read_gold_for, score_tagger
 
 PARTS = (

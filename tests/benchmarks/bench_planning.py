@@ -32,6 +32,7 @@ from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence,
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
+from concord.workflows.grid.records import rounded
 
 GOAL = 1.1
 CHANGED_EVERY = 100
@@ -166,12 +167,11 @@ def exponent(rows: Sequence[dict[str, Any]], way: str, key: str) -> dict[str, fl
     return {"all": round(slope, 3), "last_tenfold": round(last, 3)}
 
 
-def rounded(row: dict[str, Any]) -> dict[str, Any]:
+def describe(row: dict[str, Any]) -> dict[str, Any]:
     """Round seconds to four digits and add microseconds a document."""
     count = row["documents"]
     ways = {
-        way: {key: round(value, 4) if isinstance(value, float) else value for key, value in row[way].items()}
-        | {"microseconds_a_document": round(1e6 * row[way]["seconds"] / count, 1)}
+        way: rounded(row[way]) | {"microseconds_a_document": round(1e6 * row[way]["seconds"] / count, 1)}
         for way in ("first", "again", "changed")
     }
     return {"documents": count, **ways, "most_resident_mb": row["most_resident_mb"]}
@@ -195,7 +195,7 @@ def main() -> None:
     worst = max(math.inf if math.isnan(found["all"]) else found["all"] for found in exponents.values())
     result = {
         **environment("bench_planning.py"),
-        "sizes": [rounded(row) for row in rows],
+        "sizes": [describe(row) for row in rows],
         "exponents": exponents,
         "goal_exponent": GOAL,
         "reached": worst <= GOAL,

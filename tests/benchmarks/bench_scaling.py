@@ -25,6 +25,7 @@ from environment import environment, spread
 
 from concord.pipeline.annotate import Progress, annotate
 from concord.pipeline.config import AnnotateConfig
+from concord.workflows.grid.records import rounded
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 OVERHEAD_GOAL = 1.05
@@ -116,15 +117,9 @@ def main() -> None:
             "median": round(statistics.median(speed_up), 3),
             "goal": SPEED_UP_GOAL,
         },
-        "rounds": [_rounded(run) for run in rounds],
+        "rounds": rounded(rounds, digits=2),
     }
     print(json.dumps(result, indent=1))
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    return round(value, 2)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m concord.workflows.grid`` trains and renders the grid of results."""
+"""``python -m concord.workflows.grid`` trains the grid of results, packs its records and writes its page."""
 
 from concord.workflows.grid.command import main
 

@@ -1,4 +1,4 @@
-"""The grid of results: corpora, systems, tables and claims, as conf/grid.yaml names them."""
+"""The configuration of the grid, conf/grid.yaml: corpora, tables of systems, claims; and the runs that it asks for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,22 +11,21 @@ from concord.models.config import Config, ConfigError
 from concord.workflows.jobs import read_yaml
 
 CONF = Path("conf/grid.yaml")
-COMMAND = "make grid CORPORA=<folder of the corpora>"
 
 
 class CorpusConfig(Config):
-    """One corpus, a folder with the files train, dev and (mostly) test."""
+    """One corpus: a folder with the files train, dev and (mostly) test."""
 
     folder: str
     """Below the folder of all corpora."""
     documents: bool = True
-    """Whether its sentences stand in documents."""
+    """Whether its sentences are grouped in documents."""
     floor: tuple[float, float | None] | None = None
     """F1 on dev and test of a CRF over words, affixes and shapes; a tagger below it is undertrained or broken."""
     set: tuple[str, ...] = ()
     """``key=value`` for every training on this corpus, as ``concord train --set`` takes them."""
     trees: Literal["gold", "parser", "none"] = "none"
-    """Where the dependency trees come from; `parser`: ``concord parse`` makes the corpus first."""
+    """Where the dependency trees come from; with `parser`, ``concord parse`` adds them before the training."""
 
 
 class RowConfig(Config):
@@ -34,60 +33,22 @@ class RowConfig(Config):
 
     tagger: str
     key: str | None = None
-    """Names the system in file names; the tagger if none. Equal keys in two tables mean the same system."""
+    """Identifies the system in the names of runs; the tagger by default. Equal keys mean the same system."""
     name: str | None = None
-    """What the page calls it; the key if none."""
+    """What the page calls it; the key by default."""
     profile: str | None = None
     """Another profile than the table's."""
     corpus: str | None = None
     """Another corpus than the table's: the same texts with other trees."""
     set: tuple[str, ...] = ()
+    """``key=value`` for the trainings of this system."""
     not_applicable: str | None = None
-    """Why the cell has no sense; the page says n/a."""
+    """Why there is nothing to run; the page says n/a."""
 
     @property
     def own_key(self) -> str:
         """The system's key."""
         return self.key or self.tagger
-
-
-class TableConfig(Config):
-    """Systems side by side: the same corpus, representation and budget."""
-
-    title: str
-    corpus: str
-    profile: str
-    """The profile of conf/train/*.yaml; says which word representation."""
-    seeds: tuple[int, ...] = (1, 2, 3)
-    rows: tuple[RowConfig, ...]
-    note: str | None = None
-    papers: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
-    """Columns of the papers' figures: title -> key of a row -> figure, as printed."""
-
-
-class ClaimConfig(Config):
-    """One claim of the papers, as a comparison of rows."""
-
-    text: str
-    table: str
-    better: str | None = None
-    """Key of the row that the claim puts first."""
-    worse: str | None = None
-    measure: Literal["all", "multi_word", "recurring", "once", "recurring_less_once", "draft", "uncertainty"] = "all"
-    """`draft` compares the row `better` with its own drafts; `uncertainty` asks for the ratio of mean entropies of
-    wrong and right drafts."""
-    untestable: str | None = None
-    """Why it cannot be tested here."""
-
-
-class GridConfig(Config):
-    """The whole grid; conf/grid.yaml."""
-
-    corpora: Mapping[str, CorpusConfig]
-    tables: Mapping[str, TableConfig]
-    claims: tuple[ClaimConfig, ...] = ()
-    missing: Mapping[str, str] = Field(default_factory=dict)
-    """Corpora of the papers that are not here -> why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,8 +62,51 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the run's files."""
+        """The name of the run in records and in the working folder."""
         return f"{self.corpus}.{self.profile}.{self.row.own_key}.{self.seed}"
+
+
+class TableConfig(Config):
+    """Systems side by side: the same corpus, representation and budget."""
+
+    title: str
+    corpus: str
+    profile: str
+    """The profile of conf/train/*.yaml, which decides the word representation."""
+    seeds: tuple[int, ...] = (1, 2, 3)
+    rows: tuple[RowConfig, ...]
+    note: str | None = None
+    papers: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
+    """Columns of the papers' figures: title -> key of a row -> figure, as printed."""
+
+    def run(self, row: RowConfig, seed: int) -> Run:
+        """Return the run of a row."""
+        return Run(corpus=row.corpus or self.corpus, profile=row.profile or self.profile, row=row, seed=seed)
+
+
+class ClaimConfig(Config):
+    """One claim of the papers, as a comparison of rows."""
+
+    text: str
+    table: str
+    better: str | None = None
+    """Key of the row that is better by the claim."""
+    worse: str | None = None
+    measure: Literal["all", "multi_word", "recurring", "once", "recurring_less_once", "draft", "uncertainty"] = "all"
+    """`draft` compares the row `better` with its own drafts; `uncertainty` is the ratio of the mean entropies of wrong
+    and right drafts."""
+    untestable: str | None = None
+    """Why it cannot be tested here."""
+
+
+class GridConfig(Config):
+    """The whole grid; conf/grid.yaml."""
+
+    corpora: Mapping[str, CorpusConfig]
+    tables: Mapping[str, TableConfig]
+    claims: tuple[ClaimConfig, ...] = ()
+    missing: Mapping[str, str] = Field(default_factory=dict)
+    """Corpora of the papers that are not available -> why."""
 
 
 def read_grid(path: Path = CONF) -> GridConfig:
@@ -115,22 +119,20 @@ def read_grid(path: Path = CONF) -> GridConfig:
 
 
 def runs_of(grid: GridConfig, tables: Sequence[str]) -> list[Run]:
-    """Give the runs of tables, first seeds first, so that a grid stopped early has something of every row.
+    """Return the runs of tables, first seeds first, so that a grid stopped early has something of every row.
 
     Raises:
         ConfigError: when there is no such table.
     """
-    strange = [name for name in tables if name not in grid.tables]
-    if strange:
-        raise ConfigError(f"--table: expected one of {', '.join(grid.tables)}, got {strange[0]!r}")
+    unknown = [name for name in tables if name not in grid.tables]
+    if unknown:
+        raise ConfigError(f"--table: expected one of {', '.join(grid.tables)}, got {unknown[0]!r}")
+    # Two tables may ask for the same run.
     found: dict[str, Run] = {}
-    for name in tables:
-        table = grid.tables[name]
+    for table in (grid.tables[name] for name in tables):
         for seed in table.seeds:
             for row in table.rows:
                 if row.not_applicable is None:
-                    run = Run(
-                        corpus=row.corpus or table.corpus, profile=row.profile or table.profile, row=row, seed=seed
-                    )
+                    run = table.run(row, seed)
                     found.setdefault(run.name, run)
     return list(found.values())

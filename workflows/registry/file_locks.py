@@ -7,9 +7,17 @@ from pathlib import Path
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file, which is made if absent and stays; it is let go when the process ends, however it ends."""
+def exclusive(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file, created if absent and never removed; a process that ends in any way releases its lock.
+
+    Yields:
+        whether this process holds the lock; False only without ``wait``, while another process holds it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

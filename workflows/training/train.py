@@ -134,6 +134,11 @@ def default_folder(job: TrainJob) -> Path:
     return Path("runs") / f"{job.tagger}-{job.profile}-{job.digest[:8]}"
 
 
+def evaluation_job(job: TrainJob, bundle: Path, data: str) -> evaluate.EvaluateJob:
+    """Return the job that scores what a training has made on a corpus with the labels and columns of its own data."""
+    return evaluate.EvaluateJob(folder=bundle, data=[data], labels=job.data.labels, form=job.data, train=job.data.train)
+
+
 def _read(job: TrainJob, scheme: Scheme) -> _Corpora:
     data, trees = job.data, tagger_class(job.tagger).needs_trees
     form = gold_format(data, scheme)
@@ -287,21 +292,14 @@ def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path)
         "epochs": len(result.epochs),
         "seconds": sum(epoch.seconds + epoch.dev_seconds for epoch in result.epochs),
     }
-    values["dev"] = _score(result.bundle, job, job.data.dev, corpora.dev)
-    if corpora.test is not None and job.data.test is not None:
-        values["test"] = _score(result.bundle, job, job.data.test, corpora.test)
-    for part in SCORES.keys() & values.keys():
-        evaluate.write_tables(values[part], folder / TABLES, name=part)
+    tagger = load_tagger(result.bundle)
+    for part, path, documents in (("dev", job.data.dev, corpora.dev), ("test", job.data.test, corpora.test)):
+        if path is not None and documents is not None:
+            values[part] = evaluate.score_tagger(tagger, documents, evaluation_job(job, result.bundle, path))
+            evaluate.write_tables(values[part], folder / TABLES, name=part)
     (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
     return values
-
-
-def _score(bundle: Path, job: TrainJob, place: str, documents: Documents) -> dict[str, Any]:
-    scored = evaluate.EvaluateJob(
-        folder=bundle, data=[place], labels=job.data.labels, form=job.data, train=job.data.train
-    )
-    return evaluate.score_tagger(load_tagger(bundle), documents, scored)
 
 
 def _tell_scores(values: Mapping[str, Any], recorded: TrackedRun | None) -> None:
