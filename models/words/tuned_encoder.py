@@ -1,4 +1,4 @@
-"""An encoder that is trained with its tagger: features of words through which gradient reaches every layer."""
+"""Contextual features of words from an encoder that is fine-tuned with its tagger."""
 
 import importlib.util
 import re
@@ -16,24 +16,25 @@ from concord.models.words.encoder import EncoderConfig, EncoderMissingError, Loa
 from concord.models.words.subwords import SubwordWindow, cut_passes
 
 TOKENIZER_NAME = "tokenizer.json"
-# What is read of a folder beside its weights; not every folder has the last three.
+# Files of a folder besides its weights; not every folder has the last three.
 _FILES = ("config.json", TOKENIZER_NAME, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-# Padded subwords of one pass: a CPU likes passes that stay in its cache, a GPU large ones.
+# Padded subwords per pass: on a CPU a pass should fit into the cache, on a GPU it should be large.
 _PASS_SUBWORDS = {"cpu": 256, "cuda": 8192}
-# Padded subwords of a training batch whose activations are kept; those of further passes are computed a second time
-# by the backward pass, so that a batch of long documents fits into memory.
+# Padded subwords of a training batch whose activations are kept; those of further passes are computed again in the
+# backward pass, so that a batch of long documents fits into memory.
 _KEPT_SUBWORDS = 2048
 _LAYER = re.compile(r"\blayers?\.(\d+)\.")
 
 
 class TunedEncoder(nn.Module):
-    """Gives features of words as the frozen encoder does, with gradient."""
+    """Computes the same features as ``FrozenEncoder``, with gradient."""
 
     def __init__(self, config: EncoderConfig) -> None:
         """Load the pretrained weights.
 
         Raises:
-            EncoderMissingError: as ``read_encoder``; when the folder has no tokenizer.json, which a saved tagger needs.
+            EncoderMissingError: as ``read_encoder``; also when the folder has no tokenizer.json, which a saved tagger
+                needs.
         """
         super().__init__()
         loaded = _read_without_pooler(config)
@@ -72,7 +73,7 @@ class TunedEncoder(nn.Module):
         return features.view(len(sentences), length, self.width)
 
     def layers_above(self) -> dict[nn.Parameter, int]:
-        """Give, for each parameter, how many layers stand above its own; below the lowest layer stand embeddings."""
+        """Return for each parameter the number of layers above its own; embeddings are below the lowest layer."""
         layers = int(self.network.config.num_hidden_layers)
         return {
             parameter: layers - 1 - int(match[1]) if (match := _LAYER.search(name)) else layers
@@ -84,18 +85,18 @@ class TunedEncoder(nn.Module):
 
 
 def _read_without_pooler(config: EncoderConfig) -> LoadedEncoder:
-    """Read an encoder in fp32 without the layer that pools a sentence's states, which word vectors leave untrained."""
+    """Read an encoder in fp32 without the layer that pools the states of a sentence, which would stay untrained."""
     with _quiet():
         try:
             return read_encoder(config, dtype=torch.float32, add_pooling_layer=False)
-        except TypeError:  # one that has no such layer does not know the argument
+        except TypeError:  # an encoder without such a layer does not accept the argument
             return read_encoder(config, dtype=torch.float32)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from reporting the pooling layer that is left out."""
-    if importlib.util.find_spec("transformers") is None:  # which the reading reports
+    """Keep transformers from warning about the missing pooling layer."""
+    if importlib.util.find_spec("transformers") is None:  # read_encoder raises
         yield
         return
     from transformers.utils import logging
@@ -115,7 +116,7 @@ def _read_files(folder: Path) -> Mapping[str, bytes]:
 
 
 def _word_means(states: Tensor, windows: Sequence[SubwordWindow]) -> Tensor:
-    """Average the subwords of the words that count; ``(windows, subwords, width)`` to ``(words, width)``."""
+    """Average the subwords of each used word; ``(windows, subwords, width)`` to ``(words, width)``."""
     places: list[int] = []
     counts: list[int] = []
     for row, window in enumerate(windows):
@@ -126,12 +127,12 @@ def _word_means(states: Tensor, windows: Sequence[SubwordWindow]) -> Tensor:
                 counts.append(len(pieces))
             place += len(pieces)
     chosen = states.flatten(0, 1).index_select(0, torch.tensor(places, device=states.device))
-    # Sums in one order on a GPU too, where adding by index has none.
+    # The order of additions is fixed on a GPU too, unlike that of index_add.
     return torch.segment_reduce(chosen, "mean", lengths=torch.tensor(counts, device=states.device))
 
 
 def _cells(windows: Sequence[SubwordWindow], length: int) -> Iterator[int]:
-    """Give the cells, in the flattened batch of sentences, of the words that count."""
+    """Yield the index of each used word in the flattened batch of sentences."""
     for window in windows:
         first = window.sentence * length + window.first
         yield from range(first + window.keep[0], first + window.keep[1])

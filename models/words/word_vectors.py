@@ -1,6 +1,7 @@
 """Pretrained word vectors, read from a text file of GloVe, word2vec or fastText."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,24 +9,29 @@ import numpy as np
 from concord.models.config import ConfigError
 
 
+@dataclass(frozen=True, slots=True)
 class WordVectors:
-    """Pretrained word vectors: words and a matrix of shape ``(words, dimensions)``, float32."""
+    """Pretrained word vectors.
 
-    def __init__(self, words: list[str], matrix: np.ndarray) -> None:
-        """Pair words with the rows of a matrix."""
-        self.words = words
-        self.matrix = matrix
+    Attributes:
+        matrix: one row per word, shape ``(words, dimensions)``, float32.
+    """
+
+    words: list[str]
+    matrix: np.ndarray
 
 
 def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
-    """Read a text file of GloVe, word2vec or fastText: a word and its numbers a line.
+    """Read a text file of GloVe, word2vec or fastText, with a word and its numbers on each line.
 
-    A first line of two integers (word2vec, fastText) is taken as a header. A word that stands twice keeps its first
-    vector.
+    A first line of two integers (word2vec, fastText) is a header. Of a repeated word the first vector is used.
+
+    Args:
+        limit: read at most this many words.
 
     Raises:
-        ConfigError: with file and line, for a line whose numbers are missing, too few or no finite numbers; for a
-            file that cannot be read.
+        ConfigError: naming file and line, when numbers are missing, too few or not finite; when the file cannot be
+            read.
     """
     words: dict[str, int] = {}
     rows: list[np.ndarray] = []
@@ -41,7 +47,7 @@ def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
             words[word] = len(rows)
             rows.append(vector)
     if not rows:
-        raise ConfigError(f"{path}: expected a word and its numbers a line, got no such line")
+        raise ConfigError(f"{path}: expected a word and its numbers on each line, got no such line")
     return WordVectors(list(words), np.stack(rows))
 
 

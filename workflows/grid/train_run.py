@@ -118,16 +118,16 @@ def _load_features(job: TrainJob, path: Path, device: str) -> None:
         _read_features(encoder, path)
         return
     documents = read_corpora([*job.data.train, job.data.dev], labels={})
-    encoder.keep([sentence.words for document in documents for sentence in document if sentence.words])
+    encoder.cache([sentence.words for document in documents for sentence in document if sentence.words])
     staged = path.with_suffix(".staged")
-    encoder.write_kept(staged)
+    encoder.write_cache(staged)
     staged.replace(path)
 
 
 @cache
 def _read_features(encoder: FrozenEncoder, path: Path) -> None:
     """Read features once a process: its runs share the encoder, and a file holds hundreds of megabytes."""
-    encoder.read_kept(path)
+    encoder.read_cache(path)
 
 
 def _remove_other_training(folder: Path, job: TrainJob) -> None:

@@ -104,7 +104,7 @@ def test_odd_words_get_a_vector(encoder: FrozenEncoder) -> None:
 def test_kept_features_are_those_that_would_be_computed(config: EncoderConfig) -> None:
     encoder = FrozenEncoder(config)
     fresh = encoder.features([WORDS, ("paris",)])
-    encoder.keep([WORDS, ("paris",), ("ada", "laughed"), (), WORDS])
+    encoder.cache([WORDS, ("paris",), ("ada", "laughed"), (), WORDS])
     for left, right in zip(encoder.features([WORDS, ("paris",)]), fresh, strict=True):
         assert torch.allclose(left, right, atol=1e-5)
 
@@ -112,13 +112,13 @@ def test_kept_features_are_those_that_would_be_computed(config: EncoderConfig) -
 @pytest.mark.encoder
 def test_kept_features_survive_a_file_and_stay_with_their_encoder(config: EncoderConfig, tmp_path: Path) -> None:
     first, second = FrozenEncoder(config), FrozenEncoder(config)
-    first.keep([WORDS, ("paris",)])
-    first.write_kept(tmp_path / "features.safetensors")
-    second.read_kept(tmp_path / "features.safetensors")
+    first.cache([WORDS, ("paris",)])
+    first.write_cache(tmp_path / "features.safetensors")
+    second.read_cache(tmp_path / "features.safetensors")
     assert all(map(torch.equal, first.features([WORDS, ("paris",)]), second.features([WORDS, ("paris",)])))
     other = FrozenEncoder(config.model_copy(update={"last_layers": 1}))
     with pytest.raises(EncoderMissingError, match=r"features\.safetensors: expected features of"):
-        other.read_kept(tmp_path / "features.safetensors")
+        other.read_cache(tmp_path / "features.safetensors")
 
 
 @pytest.mark.encoder

@@ -56,8 +56,8 @@ def test_vectors_can_be_limited_to_the_first_words(write: Callable[[str], Path])
         ("2 2\na 1 2\nb\n", r"vectors\.txt:3: expected numbers after the word 'b', got \[\]"),
         ("a\n", r"vectors\.txt:1: expected numbers after the word 'a'"),
         ("a nan 1\n", r"vectors\.txt:1: expected numbers after the word 'a', got \['nan', '1'\]"),
-        ("", r"vectors\.txt: expected a word and its numbers a line"),
-        ("10 300\n", r"vectors\.txt: expected a word and its numbers a line"),
+        ("", r"vectors\.txt: expected a word and its numbers on each line"),
+        ("10 300\n", r"vectors\.txt: expected a word and its numbers on each line"),
     ],
 )
 def test_a_fault_in_vectors_names_file_and_line(write: Callable[[str], Path], text: str, message: str) -> None:
