@@ -1,4 +1,4 @@
-"""Trees for a gold corpus, from the parser that annotates later; what was done already is not done again."""
+"""Add dependency trees to a gold corpus, made by the parser that annotates later."""
 
 import sys
 import time
@@ -23,13 +23,13 @@ _SENTENCES_A_CALL = 1_000
 
 
 def run(config: ParseConfig) -> Answer:
-    """Parse a gold corpus, its sentences and words left as they are.
+    """Parse a gold corpus; nothing is done if the output already has this parser's trees of this corpus.
 
-    Comments, sentence ids and multi-word tokens of the corpus are not kept; words, labels and documents are.
+    Sentences, words, labels and documents are kept; comments, sentence ids and multi-word tokens are not.
 
     Raises:
-        ConfigError: when the output's name is none of CoNLL-U, or is the input's, or that of a file made otherwise.
-        InputError: when the corpus cannot be read or holds no word.
+        ConfigError: when the output's name is not one of CoNLL-U, or it is the input or a file of other origin.
+        InputError: when the corpus cannot be read or has no sentence.
         ModelError: when the parser cannot be loaded.
         StoreError: when there is no space.
     """
@@ -51,14 +51,14 @@ def run(config: ParseConfig) -> Answer:
         "words": sum(map(len, sentences)),
     }
     if output.exists():
-        standing = read_header(output)
-        if standing == {PARSER_KEY: parser, SOURCE_KEY: digest}:
-            text = f"{short_path(output)} holds these trees already; nothing was done"
+        header = read_header(output)
+        if header == {PARSER_KEY: parser, SOURCE_KEY: digest}:
+            text = f"{short_path(output)} already has these trees; nothing was done"
             return Answer(values=values | {"parsed": False}, text=text)
-        if PARSER_KEY not in standing:
+        if PARSER_KEY not in header:
             raise ConfigError(
-                f"output: expected a new file or one that an earlier parse has made, got {output}, which holds no "
-                "parser's trees; give another name"
+                f"output: expected a new file or one that an earlier parse has made, got {output}, which has no "
+                "trees of a parser; choose another name"
             )
     stanza = StanzaParser(config.parser)
     started = time.monotonic()

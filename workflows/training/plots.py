@@ -1,4 +1,4 @@
-"""The figures of the papers as pictures, from plain values; png or svg by the path's ending."""
+"""Pictures of a training, a calibration, and the figures of the papers, drawn from plain values as PNG or SVG."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,16 +12,51 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatt
 
 from concord.models.training.fit import EpochResult
 
-# Two colours that the common forms of colour blindness keep apart (Okabe and Ito, 2008).
+# Two colours that people with the common forms of colour blindness can tell apart (Okabe and Ito, 2008).
 BLUE, ORANGE = "#0072B2", "#D55E00"
 GREY = "#666666"
 _CELL_INCHES = 0.26
-# Without these a picture would hold its date, and an SVG file other ids each time.
-_PLAIN = {"png": {"Software": None}, "svg": {"Date": None}}
+# Without these a picture contains its date.
+_METADATA = {"png": {"Software": None}, "svg": {"Date": None}}
+
+
+def draw_curves(epochs: Sequence[EpochResult], path: Path, *, title: str) -> None:
+    """Draw the training loss and the dev scores of every epoch."""
+    figure = _figure((9, 3.6), title)
+    losses, scores = figure.subplots(1, 2)
+    measure = epochs[0].measure
+    numbers = [epoch.epoch for epoch in epochs]
+    losses.plot(numbers, [epoch.loss for epoch in epochs], marker=".")
+    losses.set(xlabel="epoch", ylabel="training loss")
+    scores.plot(numbers, [epoch.dev_score for epoch in epochs], marker=".", label=f"dev {measure}")
+    if any(epoch.draft_score != epoch.dev_score for epoch in epochs):
+        scores.plot(numbers, [epoch.draft_score for epoch in epochs], marker=".", linestyle="--", label="stage one")
+    scores.set(xlabel="epoch", ylabel=f"{measure} in percent")
+    scores.legend(loc="lower right")
+    for axes in (losses, scores):
+        axes.grid(alpha=0.3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _save(figure, path)
+
+
+def draw_reliability(panels: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
+    """Draw reliability diagrams before and after a calibration: the share that is right by mean confidence."""
+    figure, drawn = _panels(len(panels), title)
+    for axes, panel in zip(drawn, panels, strict=True):
+        bins = [entry for curve in panel["curves"].values() for entry in curve["bins"]]
+        least = min(min(entry["confidence"], entry["accuracy"]) for entry in bins)
+        axes.plot([least, 1], [least, 1], color=GREY, linewidth=0.8)
+        for (name, curve), color, marker in zip(panel["curves"].items(), (ORANGE, BLUE), ("s", "o"), strict=True):
+            places, heights = ([entry[key] for entry in curve["bins"]] for key in ("confidence", "accuracy"))
+            label = f"{name}: calibration error {100 * curve['ece']:.2f} %"
+            axes.plot(places, heights, color=color, marker=marker, label=label)
+        axes.set(xlabel=f"mean confidence of {panel['title']}", ylabel="share that is right")
+        axes.legend(loc="upper left", fontsize="small")
+    _save(figure, path)
 
 
 def draw_threshold(values: Mapping[str, Any], path: Path, *, title: str) -> None:
-    """Draw what the threshold changes: F1 against that of the drafts alone, and how much is refined."""
+    """Draw the effect of the threshold: the change of F1 from the drafts alone, and the share of words refined."""
     figure, (change, share) = _panels(2, title)
     points = [point for point in values["points"] if point["threshold"] >= 0]
     thresholds = [point["threshold"] for point in points]
@@ -41,7 +76,7 @@ def draw_threshold(values: Mapping[str, Any], path: Path, *, title: str) -> None
 
 
 def draw_samples(values: Mapping[str, Any], path: Path, *, title: str) -> None:
-    """Draw F1 and speed over the number of weight samples."""
+    """Draw F1 and speed by the number of weight samples."""
     figure, (scores, speed) = _panels(2, title)
     numbers = [point["samples"] for point in values["points"]]
     scores.plot(numbers, [point["f1"] for point in values["points"]], color=BLUE, marker="o", label="final labels")
@@ -57,7 +92,7 @@ def draw_samples(values: Mapping[str, Any], path: Path, *, title: str) -> None:
 
 
 def draw_memory(values: Mapping[str, Any], path: Path, *, title: str) -> None:
-    """Draw F1 and the share of recurring names, or words, that are right over the slots of the document memory."""
+    """Draw F1 and the share of recurring names, or words, that are right, by the slots of the document memory."""
     figure, panels = _panels(2, title)
     numbers = [point["slots"] for point in values["points"]]
     for axes, key, label in (
@@ -73,7 +108,7 @@ def draw_memory(values: Mapping[str, Any], path: Path, *, title: str) -> None:
 
 
 def draw_length(values: Mapping[str, Any], path: Path, *, title: str) -> None:
-    """Draw F1 and speed over the length of sentences."""
+    """Draw F1 and speed by the length of sentences."""
     figure, (scores, speed) = _panels(2, title)
     bins = values["bins"]
     places = range(len(bins))
@@ -88,7 +123,7 @@ def draw_length(values: Mapping[str, Any], path: Path, *, title: str) -> None:
 
 
 def draw_uncertainty(values: Mapping[str, Any], path: Path, *, title: str) -> None:
-    """Draw how uncertain the right and the wrong drafts are."""
+    """Draw histograms of the uncertainty of right and of wrong drafts."""
     figure, (axes,) = _panels(1, title)
     edges = values["edges"]
     for key, color, filled in (("right", BLUE, True), ("wrong", ORANGE, False)):
@@ -107,22 +142,6 @@ def draw_uncertainty(values: Mapping[str, Any], path: Path, *, title: str) -> No
     _save(figure, path)
 
 
-def draw_reliability(panels: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
-    """Draw how often predictions are right over how sure they are, before and after a calibration."""
-    figure, drawn = _panels(len(panels), title)
-    for axes, panel in zip(drawn, panels, strict=True):
-        bins = [entry for curve in panel["curves"].values() for entry in curve["bins"]]
-        least = min(min(entry["confidence"], entry["accuracy"]) for entry in bins)
-        axes.plot([least, 1], [least, 1], color=GREY, linewidth=0.8)
-        for (name, curve), color, marker in zip(panel["curves"].items(), (ORANGE, BLUE), ("s", "o"), strict=True):
-            places, heights = ([entry[key] for entry in curve["bins"]] for key in ("confidence", "accuracy"))
-            label = f"{name}: calibration error {100 * curve['ece']:.2f} %"
-            axes.plot(places, heights, color=color, marker=marker, label=label)
-        axes.set(xlabel=f"mean confidence of {panel['title']}", ylabel="share that is right")
-        axes.legend(loc="upper left", fontsize="small")
-    _save(figure, path)
-
-
 def draw_attention(
     weights: Sequence[Sequence[float]],
     path: Path,
@@ -132,23 +151,38 @@ def draw_attention(
     heads: int,
     title: str,
 ) -> None:
-    """Draw where each word of a sentence looks.
+    """Draw the attention weights of a sentence.
 
     Args:
-        weights: one row a word, one column for each thing looked at, 0..1; the mean of so many heads.
+        weights: one row a word, one column for each thing attended to, 0..1; the mean of `heads` heads.
     """
     widest = max(map(len, rows))
     inches = (2.0 + 0.08 * widest + _CELL_INCHES * len(columns), 2.2 + _CELL_INCHES * len(rows))
-    figure = Figure(figsize=(max(6.5, inches[0]), max(2.6, inches[1])), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize="medium")
+    figure = _figure((max(6.5, inches[0]), max(2.6, inches[1])), title)
     axes = figure.subplots()
     image = axes.imshow(weights, cmap="Blues", vmin=0.0, aspect="auto")
-    # Words are no formulas, whatever dollar signs they hold.
+    # Dollar signs in words do not start formulas.
     axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize="small", parse_math=False)
     axes.set_yticks(range(len(rows)), rows, fontsize="small", parse_math=False)
     figure.colorbar(image, ax=axes, label="weight" if heads == 1 else f"weight, mean of {heads} heads", shrink=0.8)
     _save(figure, path)
+
+
+def _figure(inches: tuple[float, float], title: str) -> Figure:
+    # Without pyplot, which keeps global state and looks for a display.
+    figure = Figure(figsize=inches, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def _panels(number: int, title: str) -> tuple[Figure, Sequence[Axes]]:
+    figure = _figure((1.6 + 4.2 * number, 4.0), title)
+    panels = figure.subplots(1, number, squeeze=False)[0]
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+    return figure, panels
 
 
 def _draw_speed(axes: Axes, places: Sequence[int], points: Sequence[Mapping[str, Any]], *, device: str) -> None:
@@ -157,51 +191,18 @@ def _draw_speed(axes: Axes, places: Sequence[int], points: Sequence[Mapping[str,
     axes.set(ylabel=f"words per second ({device})", ylim=(0, 1.08 * max(speeds)))
 
 
-def _panels(number: int, title: str) -> tuple[Figure, Sequence[Axes]]:
-    # Without pyplot: it keeps global state and looks for a display.
-    figure = Figure(figsize=(1.6 + 4.2 * number, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize="medium")
-    panels = figure.subplots(1, number, squeeze=False)[0]
-    for axes in panels:
-        axes.grid(alpha=0.3)
-        axes.set_axisbelow(True)
-    return figure, panels
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Write the names of one panel's lines below the panels, where they hide nothing."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
-
-
 def _tick_at(axes: Axes, numbers: Sequence[int]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(numbers))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([str(number) for number in numbers])
 
 
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Put the legend of one panel below all panels, where it covers nothing."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+
+
 def _save(figure: Figure, path: Path) -> None:
+    # A fixed salt, so that the ids of an SVG file are the same each time.
     with rc_context({"svg.hashsalt": path.stem}):
-        figure.savefig(path, dpi=110, metadata=_PLAIN[path.suffix.removeprefix(".")])
-
-
-def draw_curves(epochs: Sequence[EpochResult], path: Path, *, title: str) -> None:
-    """Draw loss and dev scores over the epochs into a PNG file."""
-    # Without pyplot: it keeps global state and looks for a display.
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title)
-    losses, scores = figure.subplots(1, 2)
-    measure = epochs[0].measure
-    numbers = [epoch.epoch for epoch in epochs]
-    losses.plot(numbers, [epoch.loss for epoch in epochs], marker=".")
-    losses.set(xlabel="epoch", ylabel="training loss")
-    scores.plot(numbers, [epoch.dev_score for epoch in epochs], marker=".", label=f"dev {measure}")
-    if any(epoch.draft_score != epoch.dev_score for epoch in epochs):
-        scores.plot(numbers, [epoch.draft_score for epoch in epochs], marker=".", linestyle="--", label="stage one")
-    scores.set(xlabel="epoch", ylabel=f"{measure} in percent")
-    scores.legend(loc="lower right")
-    for axes in (losses, scores):
-        axes.grid(alpha=0.3)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+        figure.savefig(path, dpi=110, metadata=_METADATA[path.suffix.removeprefix(".")])

@@ -1,7 +1,7 @@
-"""What a bundle was made from, so that data it has seen can be told from data it has not.
+"""The provenance of a bundle: the corpora it was made from, so that data it has seen can be recognised.
 
-The file names each corpus and holds a short hash of each of its documents. It stands beside the weights and is not
-part of the tagger's digest: taggers that predict alike are the same tagger, whatever is known of their past.
+The file names each corpus and holds a short hash of each of its documents. It lies beside the weights and does not
+enter the tagger's digest, which covers only what decides the predictions.
 """
 
 import hashlib
@@ -23,16 +23,16 @@ ROLES: dict[Role, str] = {
     "dev": "what chose its checkpoint and threshold",
     "calibration": "what it was calibrated on",
 }
-# Two documents of fewer words may be alike by chance: a greeting, a title.
+# Shorter documents, such as a greeting or a title, may be equal by chance.
 LEAST_WORDS = 10
 _HASH_LENGTH = 16
 
 
 class CorpusFile(Config):
-    """One file."""
+    """One file of a corpus."""
 
     name: str
-    """Its folder and name."""
+    """The file's name with its folder's."""
     sha256: str
 
 
@@ -42,18 +42,18 @@ class Part(Config):
     role: Role
     files: list[CorpusFile]
     documents: list[str]
-    """Hashes of the documents of `LEAST_WORDS` words or more, sorted, each once. In a corpus without documents every
+    """Hashes of the documents of `LEAST_WORDS` words or more, sorted and unique. In a corpus without documents every
     sentence is one."""
 
 
 class Provenance(Config):
-    """All that a bundle has seen."""
+    """All corpora that a bundle has seen."""
 
     format_version: Literal[1] = 1
     parts: list[Part]
 
     def with_part(self, part: Part) -> "Provenance":
-        """Put a part in place of that of the same role."""
+        """Add a part, in place of one of the same role."""
         return Provenance(parts=[*(known for known in self.parts if known.role != part.role), part])
 
 
@@ -64,7 +64,7 @@ class Overlap:
     Attributes:
         compared: documents of `LEAST_WORDS` words or more.
         short: documents of fewer, which are not compared.
-        seen: those of the compared ones that are in the part of each role, where there are any.
+        seen: how many of the compared documents are in the part of each role; only roles with any.
     """
 
     compared: int
@@ -77,19 +77,19 @@ class Overlap:
 
 
 def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> Part:
-    """Describe corpora that are read already."""
+    """Return the part for corpora whose documents have been read."""
     hashes = {document_hash(document) for document in documents if count_words(document) >= LEAST_WORDS}
     return Part(role=role, files=[describe_file(path) for path in dict.fromkeys(paths)], documents=sorted(hashes))
 
 
 def describe_file(path: str) -> CorpusFile:
-    """Name a file and its content."""
+    """Return a file's name and digest."""
     place = Path(path)
     return CorpusFile(name=f"{place.parent.name}/{place.name}", sha256=file_sha256(place))
 
 
 def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]) -> Overlap:
-    """Count the documents that a bundle has seen; one that stands there twice counts twice."""
+    """Count the documents that a bundle has seen; a repeated document counts each time."""
     hashes = [document_hash(document) for document in documents if count_words(document) >= LEAST_WORDS]
     known = {part.role: set(part.documents) for part in provenance.parts}
     seen = {role: sum(found in hashed for found in hashes) for role, hashed in known.items()}
@@ -101,27 +101,27 @@ def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]
 
 
 def document_hash(document: Sequence[Sentence]) -> str:
-    """Name a document by its words, however they are cut into sentences."""
+    """Hash a document's words, ignoring how they are split into sentences."""
     words = "\n".join(word for sentence in document for word in sentence.words)
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
 
 
 def count_words(document: Sequence[Sentence]) -> int:
-    """Count the words of a document."""
+    """Return the number of words of a document."""
     return sum(len(sentence.words) for sentence in document)
 
 
 def write_provenance(folder: Path, provenance: Provenance) -> None:
-    """Write it into a bundle, or over the one that is there."""
+    """Write the provenance into a bundle, replacing any existing one."""
     text = json.dumps(provenance.model_dump(mode="json"), indent=1, sort_keys=True)
     (folder / PROVENANCE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
 def read_provenance(folder: Path) -> Provenance | None:
-    """Give what is known of a bundle; None where nothing is.
+    """Return the provenance of a bundle; None if it has none.
 
     Raises:
-        ModelError: when the file is none.
+        ModelError: when the file is not a valid provenance.
     """
     path = folder / PROVENANCE_NAME
     if not path.exists():

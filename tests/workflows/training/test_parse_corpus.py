@@ -1,4 +1,4 @@
-"""A gold corpus gets a parser's trees; a tagger that reads trees learns from them, and knows whose they are."""
+"""Parsing a gold corpus, and training and annotating with a tagger of the parser's trees."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def concord(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with the sample corpus, parsed."""
+    """Parse the sample corpus and return its folder."""
     folder = tmp_path_factory.mktemp("parsed")
     for name in ("train", "dev"):
         result = concord("parse", GOLD / f"{name}.conllu", "-o", folder / f"{name}.conllu.zst", "--json")
@@ -59,7 +59,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train_tagger(folder: Path, corpora: Path, suffix: str, *overrides: str) -> Path:
-    """Train a tiny tagger and give its bundle."""
+    """Train a tiny tagger and return its bundle."""
     path = folder / "tiny.yaml"
     path.write_text(TRAIN_YAML.format(train=corpora / f"train.{suffix}", dev=corpora / f"dev.{suffix}"))
     options = TrainOptions(folder=folder / "trained", tracked=False)
@@ -68,11 +68,11 @@ def train_tagger(folder: Path, corpora: Path, suffix: str, *overrides: str) -> P
 
 @pytest.fixture(scope="module")
 def bundle(parsed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a tiny tagger that learned from the parser's trees."""
+    """Train a tiny tagger on the parser's trees."""
     return train_tagger(tmp_path_factory.mktemp("tagger"), parsed, "conllu.zst")
 
 
-def test_a_parsed_corpus_keeps_documents_words_and_labels_and_gets_whole_trees(parsed: Path) -> None:
+def test_parse_adds_trees_and_keeps_documents_words_and_labels(parsed: Path) -> None:
     before = read_gold(GOLD / "train.conllu")
     after = read_corpora([str(parsed / "train.conllu.zst")], labels={}, trees=True)
     assert [[(sentence.words, sentence.labels) for sentence in document] for document in after] == [
@@ -85,7 +85,7 @@ def test_a_parsed_corpus_keeps_documents_words_and_labels_and_gets_whole_trees(p
     assert sorted(path.name for path in parsed.iterdir()) == ["dev.conllu.zst", "train.conllu.zst"]
 
 
-def test_columns_of_words_and_labels_get_trees_too(tmp_path: Path) -> None:
+def test_parse_reads_columns_of_words_and_labels(tmp_path: Path) -> None:
     source, output = tmp_path / "gold.conll", tmp_path / "made" / "gold.conllu"
     source.write_text("-DOCSTART-\tx\n\nMira\tB-PER\nsmiled\tO\n.\tO\n\n-DOCSTART-\ty\n\nYes\tO\n")
     parse_corpus.run(read_parse_job({"input": str(source), "output": str(output)}))
@@ -101,7 +101,7 @@ def test_columns_of_words_and_labels_get_trees_too(tmp_path: Path) -> None:
     ]
 
 
-def test_a_corpus_is_parsed_again_only_when_it_or_the_parser_has_changed(tmp_path: Path) -> None:
+def test_parse_runs_again_only_when_corpus_or_parser_changed(tmp_path: Path) -> None:
     source, output = tmp_path / "gold.conll", tmp_path / "gold.conllu.gz"
     source.write_text("Mira\tB-PER\nsmiled\tO\n")
     values = {"input": str(source), "output": str(output)}
@@ -123,7 +123,7 @@ def test_a_corpus_is_parsed_again_only_when_it_or_the_parser_has_changed(tmp_pat
         ("link.conllu", "another file than the input"),
     ],
 )
-def test_an_output_that_cannot_be_is_refused(tmp_path: Path, output: str, fault: str) -> None:
+def test_parse_refuses_an_invalid_output(tmp_path: Path, output: str, fault: str) -> None:
     source = tmp_path / "gold.conllu"
     source.write_text("")
     (tmp_path / "link.conllu").symlink_to(source)
@@ -131,22 +131,22 @@ def test_an_output_that_cannot_be_is_refused(tmp_path: Path, output: str, fault:
         parse_corpus.run(read_parse_job({"input": str(source), "output": str(tmp_path / output)}))
 
 
-def test_a_file_made_otherwise_is_not_overwritten(tmp_path: Path) -> None:
+def test_parse_does_not_overwrite_a_file_of_other_origin(tmp_path: Path) -> None:
     source, output = tmp_path / "gold.conll", tmp_path / "trees.conllu"
     source.write_text("Mira\tB-PER\n")
     output.write_text("1\tMira\t_\tPROPN\t_\t_\t0\troot\t_\tNER=B-PER\n\n")
-    with pytest.raises(ConfigError, match=r"trees\.conllu, which holds no parser's trees; give another name"):
+    with pytest.raises(ConfigError, match=r"trees\.conllu, which has no trees of a parser; choose another name"):
         parse_corpus.run(read_parse_job({"input": str(source), "output": str(output)}))
     assert "Mira" in output.read_text()
 
 
-def test_a_corpus_without_a_sentence_is_refused(tmp_path: Path) -> None:
+def test_parse_refuses_a_corpus_without_sentences(tmp_path: Path) -> None:
     (tmp_path / "empty.conll").write_text("\n")
     with pytest.raises(InputError, match="with one sentence or more, got none"):
         parse_corpus.run(read_parse_job({"input": str(tmp_path / "empty.conll"), "output": str(tmp_path / "a.conllu")}))
 
 
-def test_a_tagger_of_parsed_trees_annotates_with_the_same_parser(bundle: Path, tmp_path: Path) -> None:
+def test_tagger_of_parsed_trees_annotates_with_the_same_parser(bundle: Path, tmp_path: Path) -> None:
     assert load_tagger(bundle).trees == SIGNATURE
     texts = tmp_path / "texts.jsonl"
     records = [{"id": "a", "text": "Mira Solberg runs the ferry in Bergen."}, {"id": "b", "text": "It rained."}]
@@ -160,7 +160,7 @@ def test_a_tagger_of_parsed_trees_annotates_with_the_same_parser(bundle: Path, t
     ]
 
 
-def test_another_parser_is_refused_unless_it_is_asked_for(bundle: Path, tmp_path: Path) -> None:
+def test_annotate_refuses_another_parser_unless_accepted(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("It rained.")
     command = ("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, "--dry-run")
     other = ("--set", "parser.sentence_cap=50")
@@ -172,7 +172,7 @@ def test_another_parser_is_refused_unless_it_is_asked_for(bundle: Path, tmp_path
     assert concord(*command).exit_code == 0
 
 
-def test_gold_trees_are_no_parsers(tmp_path: Path) -> None:
+def test_annotate_refuses_a_tagger_of_gold_trees(tmp_path: Path) -> None:
     bundle = train_tagger(tmp_path, GOLD, "conllu", "fit.epochs=1")
     assert load_tagger(bundle).trees == "gold"
     (tmp_path / "text.txt").write_text("It rained.")
@@ -181,12 +181,12 @@ def test_gold_trees_are_no_parsers(tmp_path: Path) -> None:
     assert "learned from trees of 'gold'" in refused.output
 
 
-def test_corpora_with_trees_of_two_sources_are_refused(parsed: Path, tmp_path: Path) -> None:
+def test_train_refuses_corpora_with_trees_of_two_sources(parsed: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"expected trees of one parser in all corpora .* got .*dev\.conllu: gold"):
         train_tagger(tmp_path, parsed, "conllu.zst", f"data.dev={GOLD}/dev.conllu")
 
 
-def test_a_corpus_without_trees_is_refused_by_training_and_evaluation(bundle: Path, tmp_path: Path) -> None:
+def test_train_and_evaluate_refuse_a_corpus_without_trees(bundle: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare.conll"
     bare.write_text("Mira\tB-PER\nsmiled\tO\n")
     fault = r"bare\.conll: .* got a sentence without: 'Mira smiled'; run `concord parse`"
@@ -197,7 +197,7 @@ def test_a_corpus_without_trees_is_refused_by_training_and_evaluation(bundle: Pa
     assert "got a sentence without: 'Mira smiled'; run `concord parse`" in refused.output
 
 
-def test_a_corpus_with_a_broken_tree_is_refused_by_file_and_word(tmp_path: Path) -> None:
+def test_read_corpora_names_file_and_word_of_a_broken_tree(tmp_path: Path) -> None:
     broken = tmp_path / "broken.conllu"
     rows = [("1", "It", "_", "PRON", "_", "_", "2", "nsubj", "_", "_"), ("2", "rained", "_", "VERB") + ("_",) * 6]
     rows[1] = (*rows[1][:6], "1", "root", "_", "_")
@@ -206,7 +206,7 @@ def test_a_corpus_with_a_broken_tree_is_refused_by_file_and_word(tmp_path: Path)
         read_corpora([str(broken)], labels={}, trees=True)
 
 
-def test_evaluation_says_when_the_trees_are_of_another_source(bundle: Path, parsed: Path) -> None:
+def test_evaluate_warns_of_trees_of_another_source(bundle: Path, parsed: Path) -> None:
     scored = concord("evaluate", bundle, "-d", GOLD / "dev.conllu")
     assert scored.exit_code == 0
     assert f"learned from trees of '{SIGNATURE}', {GOLD}/dev.conllu has those of 'gold'" in scored.stderr

@@ -1,4 +1,4 @@
-"""What a bundle has seen, and what it has not."""
+"""Provenance: what a bundle records of its corpora, and which documents count as seen."""
 
 import hashlib
 import json
@@ -40,26 +40,26 @@ def provenance(tmp_path: Path) -> Provenance:
     return Provenance(parts=[describe_part("train", [str(path), str(path)], [document(*WORDS), document(*SHORT)])])
 
 
-def test_a_document_is_known_by_its_words_however_it_is_cut() -> None:
+def test_document_hash_ignores_sentence_boundaries() -> None:
     assert document_hash(document(*WORDS)) == document_hash([*document(*WORDS[:3]), *document(*WORDS[3:])])
     assert document_hash(document(*WORDS)) != document_hash(document(*OTHER))
     assert len(document_hash(document("\ud800"))) == 16
 
 
-def test_a_file_that_is_read_twice_is_named_once(provenance: Provenance) -> None:
+def test_describe_part_lists_a_repeated_file_once(provenance: Provenance) -> None:
     ((file,),) = (part.files for part in provenance.parts)
     assert file.name == "corpus/train.conll"
     assert len(file.sha256) == 64
 
 
-def test_seen_documents_are_counted_and_short_ones_are_not_compared(provenance: Provenance) -> None:
+def test_find_overlap_counts_seen_documents_and_skips_short_ones(provenance: Provenance) -> None:
     found = find_overlap(provenance, [document(*WORDS), document(*WORDS), document(*OTHER), document(*SHORT)])
     assert (found.compared, found.short, found.seen) == (3, 1, {"train": 2})
     assert str(found) == ("of 3 documents 2 in what it was trained on (1 of fewer than 10 words not compared)")
     assert find_overlap(provenance, [document(*OTHER)]).seen == {}
 
 
-def test_a_part_takes_the_place_of_that_of_its_role(provenance: Provenance) -> None:
+def test_with_part_replaces_the_part_of_the_same_role(provenance: Provenance) -> None:
     path = [part.files[0].name for part in provenance.parts]
     again = provenance.with_part(provenance.parts[0].model_copy(update={"documents": []}))
     assert [part.files[0].name for part in again.parts] == path
@@ -67,7 +67,7 @@ def test_a_part_takes_the_place_of_that_of_its_role(provenance: Provenance) -> N
     assert len(again.with_part(again.parts[0].model_copy(update={"role": "calibration"})).parts) == 2
 
 
-def test_what_is_written_is_read_back(provenance: Provenance, tmp_path: Path) -> None:
+def test_written_provenance_is_read_back(provenance: Provenance, tmp_path: Path) -> None:
     assert read_provenance(tmp_path) is None
     write_provenance(tmp_path, provenance)
     assert read_provenance(tmp_path) == provenance
@@ -75,14 +75,14 @@ def test_what_is_written_is_read_back(provenance: Provenance, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"parts": 3}', json.dumps({"format_version": 2, "parts": []})])
-def test_a_file_that_is_none_is_a_model_error(tmp_path: Path, content: str) -> None:
+def test_read_provenance_raises_model_error_when_the_file_is_invalid(tmp_path: Path, content: str) -> None:
     (tmp_path / PROVENANCE_NAME).write_text(content)
     with pytest.raises(ModelError, match=r"provenance\.json"):
         read_provenance(tmp_path)
 
 
 @pytest.mark.slow
-def test_a_trained_bundle_knows_its_training_and_its_dev_set(train_file: Path, tmp_path: Path) -> None:
+def test_trained_bundle_records_its_training_and_dev_corpora(train_file: Path, tmp_path: Path) -> None:
     arguments = ["train", str(train_file), "--no-tracking", "--output", str(tmp_path / "run"), "--set", "fit.epochs=1"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
