@@ -1,1 +1,124 @@
-"""Annotate document collections: sentences, tokens, dependency trees and entities with a document memory."""
+"""Annotate document collections: sentences, tokens, dependency trees and entities with a document memory.
+
+>>> nlp = concord.load()
+>>> [entity.text for entity in nlp("Ada met Charles in London.").entities]
+['Ada', 'Charles', 'London']
+
+The heavy imports wait until something is loaded.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from concord.doc import Doc, Entity, Sentence, Token
+    from concord.nlp import Nlp
+    from concord.ray_data import Annotator
+    from concord.runs import Run
+
+__all__ = ["Annotator", "Doc", "Entity", "Nlp", "Run", "Sentence", "Token", "annotate", "load", "open"]
+
+_LAZY = {
+    "Annotator": "concord.ray_data",
+    "Doc": "concord.doc",
+    "Entity": "concord.doc",
+    "Nlp": "concord.nlp",
+    "Run": "concord.runs",
+    "Sentence": "concord.doc",
+    "Token": "concord.doc",
+}
+
+
+def load(model: str | None = None, *, device: str | None = None, settings: Mapping[str, Any] | None = None) -> "Nlp":
+    """Load a tagger and its parser, to be called with texts.
+
+    Args:
+        model: a bundle's folder, the name of a bundled tagger, or ``models:/NAME@ALIAS`` of the MLflow registry;
+            ``entities_en`` if None, or ``entities_en_small`` where the encoder is not installed.
+        device: cpu, cuda or auto; cpu if None.
+        settings: further keys of an annotation job, as ``--set`` takes them: ``{"parser.package": "default"}``.
+
+    Raises:
+        ConfigError: for a key or value that does not exist.
+        ModelError: when the tagger or the parser cannot be loaded.
+    """
+    _prepare_process()
+    from concord import nlp
+
+    return nlp.load(model, device=device, settings=settings)
+
+
+def annotate(
+    input: str | Path,
+    output: str | Path | None = None,
+    *,
+    model: str | None = None,
+    executor: Literal["local", "ray"] | None = None,
+    actors: int | None = None,
+    limit: int | None = None,
+    rehash: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> "Run":
+    """Annotate a collection as ``concord annotate`` does: exactly once, and only what is new or changed.
+
+    Args:
+        input: a file, a folder, a pattern or a URL; or a job file (.yaml), whose keys the other arguments override.
+        output: folder or ``s3://`` URL of the collection; may be None where a job file names it.
+        model, executor, actors, limit, rehash: as the options of the command line.
+        settings: further keys of the job, as ``--set`` takes them: ``{"reader.text_field": "body"}``.
+
+    Raises:
+        ConfigError: for a key or value that does not exist.
+        DeadLetterLimitError: when more records became dead letters than ``max_dead_letters`` allows; the collection is
+            finished all the same.
+        ConcordError: as the command line explains it (concord.pipeline.errors).
+    """
+    _prepare_process()
+    from concord import runs
+
+    return runs.annotate(
+        input,
+        output,
+        model=model,
+        executor=executor,
+        actors=actors,
+        limit=limit,
+        rehash=rehash,
+        settings=settings,
+    )
+
+
+def open(output: str | Path) -> "Run":
+    """Open a finished collection.
+
+    Args:
+        output: its folder or ``s3://`` URL.
+
+    Raises:
+        PlanError: when there is no finished run.
+        IntegrityError: when its manifest cannot be read.
+    """
+    from concord import runs
+
+    return runs.open_run(output)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'concord' has no attribute {name!r}")
+    _prepare_process()
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+def _prepare_process() -> None:
+    """Set what must be set before torch is loaded."""
+    from concord.workflows.console import set_environment
+
+    set_environment()

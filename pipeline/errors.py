@@ -6,6 +6,7 @@ ConcordError
     InputError                   an input that cannot be opened at all         exit 2
     ModelError                   a parser or tagger that cannot load           exit 2
     ReconciliationError          documents went missing or came twice          exit 1
+    DeadLetterLimitError         finished, with more dead letters than allowed  exit 3
     ShardError                   a shard failed on every try                   exit 1
     ShortageError                no memory, even for smaller batches           exit 1
     IntegrityError               files are not what the manifest says          exit 1
@@ -44,6 +45,12 @@ class ModelError(ConcordError):
 
 class ReconciliationError(ConcordError):
     """read = annotated + unchanged + dead letters does not hold."""
+
+
+class DeadLetterLimitError(ConcordError):
+    """A run is finished, and more of its records became dead letters than ``max_dead_letters`` allows."""
+
+    exit_code = 3
 
 
 class ShardError(ConcordError):

@@ -2,9 +2,7 @@
 
 import errno
 import json
-import logging
 import os
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from concord.pipeline.executors.threads import wait_passively
 from concord.pipeline.storage.urls import is_url
 
 if TYPE_CHECKING:
@@ -41,11 +40,14 @@ class Answer:
 
 
 def set_environment() -> None:
-    """Turn off usage statistics and needless network calls, unless the user has set these variables."""
+    """Turn off usage statistics, needless network calls and spinning threads, unless the user has set the variables.
+
+    Call it before anything imports torch or Ray.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    wait_passively()
 
 
 def emit(answer: Answer, *, as_json: bool) -> None:

@@ -19,6 +19,9 @@ from concord.pipeline.config import AnnotateConfig, ParserConfig
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.storage.urls import check_url, is_url
 
+JOB_SUFFIXES = {".yaml", ".yml"}
+"""How the names of job files end."""
+
 
 class DataConfig(GoldFormat):
     """The gold corpora of a training: ``.conllu`` or ``.conll`` files, each also as ``.gz`` or ``.zst``.

@@ -1,7 +1,7 @@
 """A tagger as an MLflow model: data only, read by this file and asked by whatever speaks MLflow.
 
-``mlflow.pyfunc.load_model("models:/NAME@champion").predict(texts)`` and ``mlflow models serve`` pass through the very
-stages of an annotation, so they give the entities that ``concord annotate`` gives.
+``mlflow.pyfunc.load_model("models:/NAME@champion").predict(texts)`` and ``mlflow models serve`` use the stages of a
+run, so they return the entities that ``concord annotate`` writes.
 """
 
 import importlib.metadata
@@ -10,24 +10,18 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from concord.models.checkpoint import CONFIG_NAME, ModelLoadError, load_tagger
+from concord.models.checkpoint import CONFIG_NAME
 from concord.models.config import Config, ConfigError
-from concord.models.tagger import Tagger
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
-from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
+from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import ModelError
-from concord.pipeline.identity import component_signature
-from concord.pipeline.output.tables import annotated_tables
-from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
-from concord.pipeline.planning.planner import check_trees
-from concord.pipeline.worker.memory import bound_caches
-from concord.pipeline.worker.parse_stage import Parse, ParseStage
-from concord.pipeline.worker.tag_stage import Tag, TagStage
+from concord.pipeline.identity import ResolvedTagger, component_signature
+from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.pipeline.texts import TextAnnotator
 from concord.workflows.bundles import check_bundle, pack_bundle
 
 TEXT = "text"
@@ -77,15 +71,12 @@ def write_model(bundle: Path, folder: Path) -> None:
 class ServedTagger:
     """A parser and a tagger behind MLflow's ``predict``; may be called from several threads."""
 
-    def __init__(self, *, parse: Parse, tag: Tag) -> None:
-        """Take the stages."""
-        self._parse = parse
-        self._tag = tag
-        # The server asks from a pool of threads; Stanza's pipeline is not made for that.
-        self._lock = Lock()
+    def __init__(self, annotator: TextAnnotator) -> None:
+        """Take what annotates."""
+        self._annotator = annotator
 
     def predict(self, model_input: Any) -> list[list[dict[str, Any]]]:
-        """Give the entities of each text, in order.
+        """Return the entities of each text, in order.
 
         Args:
             model_input: a data frame with the column ``text``, or texts.
@@ -97,21 +88,12 @@ class ServedTagger:
             MlflowException: with the code of a bad request, naming the text that cannot be annotated.
         """
         texts = _texts(model_input)
-        with self._lock:
-            return self._entities(texts)
-
-    def _entities(self, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
-        documents = [
-            Document(doc_id=str(number), text=text, source_uri="request", source_position=number)
-            for number, text in enumerate(texts)
-        ]
-        outcomes = self._tag(self._parse(documents))
-        for letter in outcomes:
-            if isinstance(letter, DeadLetter):
-                raise _bad_request(f"text {letter.position}: {letter.stage}: {letter.message}")
-        annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
+        outcomes = self._annotator.annotate(texts)
+        for outcome in outcomes:
+            if isinstance(outcome, DeadLetter):
+                raise _bad_request(f"text {outcome.position}: {outcome.stage}: {outcome.message}")
         entities: list[list[dict[str, Any]]] = [[] for _ in texts]
-        for row in annotated_tables(annotated, parser="", tagger="")["entities"].to_pylist():
+        for row in self._annotator.tables(outcomes)["entities"].to_pylist():
             entities[int(row["doc_id"])].append({name: row[name] for name in ENTITY_FIELDS})
         return entities
 
@@ -137,24 +119,8 @@ def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) 
             f"{folder}: works with the parser {manifest['parser']}, got {parser}; name its package by "
             "model_config={'parser': {'package': ...}}"
         )
-    bound_caches()
-    tagger = _load_tagger(folder, config.tagger)
-    if not config.tagger.accept_parser:
-        check_trees(tagger.name, tagger.trees, parser=parser)
-    return ServedTagger(
-        parse=ParseStage(build_parser(config.parser), batch_documents=config.parser.batch_documents),
-        tag=TagStage(tagger, config.tagger),
-    )
-
-
-def _load_tagger(folder: Path, config: TaggerRunConfig) -> Tagger:
-    try:
-        tagger = load_tagger(folder, device=config.device)
-    except ModelLoadError as error:
-        raise ModelError(str(error)) from error
-    if tagger.vocabulary.scheme == "TOKENS":
-        raise ModelError(f"{folder}: a tagger of token labels, which does not annotate; serve a tagger of entities")
-    return tagger
+    tagger = ResolvedTagger(name=folder.name, version=None, digest=manifest["digest"], folder=folder)
+    return ServedTagger(TextAnnotator.load(tagger, parser=config.parser, run=config.tagger))
 
 
 def _texts(model_input: Any) -> list[str]:

@@ -18,6 +18,7 @@ from concord.pipeline.errors import ConcordError, ModelError, ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_actors import ParseActor, ShardResult
+from concord.pipeline.executors.threads import WAIT_POLICY
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.crash_log import Cause, CrashLog, WorkPlace
 from concord.pipeline.worker.shard_worker import Timings
@@ -55,8 +56,9 @@ def runtime_env(*, threads: int) -> dict[str, Any]:
 
     A job's own working folder, which Ray unpacks on every node, comes before this path.
     """
+    waiting = {name: os.environ.get(name, value) for name, value in WAIT_POLICY.items()}
     path = os.pathsep.join(filter(None, (str(_IMPORT_ROOT), os.environ.get("PYTHONPATH"))))
-    return {"env_vars": {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}}
+    return {"env_vars": {**waiting, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}}
 
 
 @dataclass(kw_only=True, slots=True)

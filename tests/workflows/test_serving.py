@@ -136,7 +136,7 @@ def test_a_text_that_cannot_be_parsed_is_a_bad_request(served: PyFuncModel, monk
     def fail(*_: object, **__: object) -> None:
         raise ValueError("too strange")
 
-    monkeypatch.setattr(served._model_impl._parse._parser, "parse", fail)
+    monkeypatch.setattr(served._model_impl._annotator._parse._parser, "parse", fail)
     with pytest.raises(MlflowException, match="text 0: parse: document '0': ValueError: too strange") as caught:
         served.predict(["Paris"])
     assert caught.value.get_http_status_code() == 400

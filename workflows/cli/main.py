@@ -1,6 +1,8 @@
 """The command line. Nothing but click is imported before a command runs, so that help comes at once."""
 
 import functools
+import logging
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from concord.pipeline.config import AnnotateConfig
     from concord.pipeline.storage.output_paths import OutputPath
 
-JOB_SUFFIXES = {".yaml", ".yml"}
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 GUARDED_ALIASES = ("champion", "previous")
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -75,6 +76,7 @@ def main() -> None:
     interrupted; 143 terminated.
     """
     set_environment()
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
 
 def verb(
@@ -817,7 +819,7 @@ def doctor(output: Path) -> Answer:
 
 
 def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str, ...]) -> "AnnotateConfig":
-    from concord.workflows.jobs import read_annotate_job
+    from concord.workflows.jobs import JOB_SUFFIXES, read_annotate_job
 
     keys = {
         "output": "output",

@@ -1,0 +1,177 @@
+"""One annotated document in memory: its text with sentences, tokens and entities, fields as in the output's tables."""
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from concord.pipeline.documents import DeadLetter
+
+_COLOURS = ("#1f6feb", "#b35900", "#1a7f37", "#8250df", "#bf3989", "#0b7285", "#9a6700", "#57606a")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """A syntactic word.
+
+    Attributes:
+        token_id: 1-based within its sentence, as in CoNLL-U.
+        start_char, end_char: code points of the document's text, half-open.
+        text: that slice of the text; words of one multi-word token may share it.
+        word: the word's form.
+        head: ``token_id`` of the head, 0 for the root.
+        deprel: relation to the head.
+        draft_ner, ner: label of stage one and final label, in BIO2.
+        ner_prob: probability of the final label, 0..1.
+        uncertainty: entropy of stage one in nats.
+        refined: whether stage two gave the label.
+    """
+
+    token_id: int
+    start_char: int
+    end_char: int
+    text: str
+    word: str
+    lemma: str | None
+    upos: str | None
+    xpos: str | None
+    feats: str | None
+    head: int
+    deprel: str
+    draft_ner: str
+    ner: str
+    ner_prob: float
+    uncertainty: float
+    refined: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """A sentence, or a piece of an over-long one.
+
+    Attributes:
+        sent_id: 0-based within the document.
+        start_char, end_char: code points of the document's text, half-open.
+        text: that slice of the text.
+        continues: whether it continues the sentence before it, which was too long for the parser.
+    """
+
+    sent_id: int
+    start_char: int
+    end_char: int
+    text: str
+    continues: bool
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entity:
+    """A named entity.
+
+    Attributes:
+        entity_id: 0-based within the document.
+        sent_id: sentence in which it begins.
+        start_char, end_char: code points of the document's text, half-open.
+        start_token, end_token: ``token_id`` of its first and last word; the last one counts on past the sentence where
+            the entity runs into a piece that continues it.
+        text: its slice of the text.
+        label: its type.
+        confidence: probability that exactly these words are an entity of this label, 0..1.
+        uncertainty: largest uncertainty of its words in nats.
+        refined: whether stage two gave the label of any of its words.
+    """
+
+    entity_id: int
+    sent_id: int
+    start_char: int
+    end_char: int
+    start_token: int
+    end_token: int
+    text: str
+    label: str
+    confidence: float
+    uncertainty: float
+    refined: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doc:
+    """An annotated document. Jupyter shows its text with the entities highlighted.
+
+    Attributes:
+        context: what ``Nlp.pipe`` was given beside the text.
+        error: why the text could not be annotated, with ``stage``, ``error`` and ``message``; None if it was.
+    """
+
+    doc_id: str
+    text: str
+    sentences: tuple[Sentence, ...] = ()
+    entities: tuple[Entity, ...] = ()
+    context: Any = None
+    error: DeadLetter | None = None
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The words of all sentences."""
+        return tuple(token for sentence in self.sentences for token in sentence.tokens)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        body = html.escape(self.error.message) if self.error is not None else "".join(_pieces(self))
+        return f'<div style="line-height: 1.9; white-space: pre-wrap; max-width: 50em">{body}</div>'
+
+
+def docs_from_tables(tables: Mapping[str, pa.Table], texts: Mapping[str, str]) -> Iterator[Doc]:
+    """Build the documents of the output's tables, in order.
+
+    Args:
+        tables: documents, sentences, tokens and entities of the same documents.
+        texts: raw text by ``doc_id``.
+    """
+    sentences, tokens, entities = (iter(tables[name].to_pylist()) for name in ("sentences", "tokens", "entities"))
+    for row in tables["documents"].to_pylist():
+        text = texts[row["doc_id"]]
+        yield Doc(
+            doc_id=row["doc_id"],
+            text=text,
+            sentences=tuple(_sentence(found, text, tokens) for found in islice(sentences, row["n_sentences"])),
+            entities=tuple(_from_row(found, Entity) for found in islice(entities, row["n_entities"])),
+        )
+
+
+def _sentence(row: dict[str, Any], text: str, tokens: Iterator[dict[str, Any]]) -> Sentence:
+    return Sentence(
+        sent_id=row["sent_id"],
+        start_char=row["start_char"],
+        end_char=row["end_char"],
+        text=text[row["start_char"] : row["end_char"]],
+        continues=row["continues"],
+        tokens=tuple(_from_row(token, Token) for token in islice(tokens, row["n_tokens"])),
+    )
+
+
+RowT = TypeVar("RowT", Token, Entity)
+
+
+def _from_row(row: dict[str, Any], kind: type[RowT]) -> RowT:
+    return kind(**{name: row[name] for name in kind.__slots__})
+
+
+def _pieces(doc: Doc) -> Iterator[str]:
+    labels = sorted({entity.label for entity in doc.entities})
+    end = 0
+    for entity in doc.entities:
+        colour = _COLOURS[labels.index(entity.label) % len(_COLOURS)]
+        yield html.escape(doc.text[end : entity.start_char])
+        yield (
+            f'<mark style="background: {colour}22; color: inherit; border-bottom: 2px solid {colour}; padding: 0 2px" '
+            f'title="{entity.confidence:.0%} sure, {entity.uncertainty:.2f} nats">{html.escape(entity.text)}'
+            f' <small style="color: {colour}; font-weight: 600">{html.escape(entity.label)}</small></mark>'
+        )
+        end = entity.end_char
+    yield html.escape(doc.text[end:])

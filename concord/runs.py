@@ -1,0 +1,180 @@
+"""Annotate collections from Python, and open what a run wrote."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from concord.doc import Doc, docs_from_tables
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import DeadLetterLimitError, InputError
+from concord.pipeline.exports.source_texts import SourceTexts
+from concord.pipeline.output.collection import Collection, open_collection
+from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.parquet_parts import read_part
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.storage.output_paths import output_path
+from concord.workflows.annotation import annotate as annotation
+from concord.workflows.jobs import JOB_SUFFIXES, absolute, read_annotate_job
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+
+TableName = Literal["documents", "sentences", "tokens", "entities", "errors"]
+
+
+class Run:
+    """A finished collection: exactly the files that its manifest names; ``concord.open`` makes one.
+
+    The five tables are pyarrow datasets: ``run.entities.to_table(filter=...)`` reads what it needs. Of a collection in
+    S3 the parts are fetched when a table is first asked for.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        """Take the opened collection."""
+        self._collection = collection
+        self.output = str(collection.output)
+        """Where the collection lies."""
+        self.generation = collection.manifest.generation
+        """Number of the generation that the manifest stands for."""
+
+    def __repr__(self) -> str:
+        manifest = self._collection.manifest
+        documents = manifest.annotated + manifest.unchanged
+        return (
+            f"<concord.Run {self.output} generation {self.generation}: {documents:,} documents, "
+            f"{manifest.dead_letters:,} dead letters>"
+        )
+
+    @cached_property
+    def documents(self) -> ds.Dataset:
+        """One row per annotated document."""
+        return self._dataset("documents")
+
+    @cached_property
+    def sentences(self) -> ds.Dataset:
+        """One row per sentence."""
+        return self._dataset("sentences")
+
+    @cached_property
+    def tokens(self) -> ds.Dataset:
+        """One row per word, with lemma, tags, tree and labels."""
+        return self._dataset("tokens")
+
+    @cached_property
+    def entities(self) -> ds.Dataset:
+        """One row per entity."""
+        return self._dataset("entities")
+
+    @cached_property
+    def errors(self) -> ds.Dataset:
+        """One row per dead letter: a record that could not be annotated, and why."""
+        return self._dataset("errors")
+
+    def to_arrow(self, table: TableName = "entities") -> pa.Table:
+        """Return a whole table.
+
+        Raises:
+            ValueError: for an unknown table.
+        """
+        if table not in SCHEMAS:
+            raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
+        dataset: ds.Dataset = getattr(self, table)
+        return dataset.to_table()
+
+    def to_pandas(self, table: TableName = "entities") -> "pd.DataFrame":
+        """Return a whole table as a pandas DataFrame."""
+        return self.to_arrow(table).to_pandas()
+
+    def sql(self, query: str) -> "duckdb.DuckDBPyRelation":
+        """Query the five tables by their names with DuckDB, which the extra ``duckdb`` installs.
+
+        Returns:
+            A relation: it prints as a table; ``.df()`` and ``.arrow()`` convert it.
+        """
+        return self._connection.sql(query)
+
+    def document(self, doc_id: str) -> Doc:
+        """Return one document as ``concord.load`` would annotate it; its text is read from the input again.
+
+        Raises:
+            KeyError: when the collection has no annotated document of this id.
+            InputError: when the input no longer holds the text that was annotated.
+        """
+        mine = pc.field("doc_id") == doc_id
+        tables = {name: getattr(self, name).to_table(filter=mine) for name in SCHEMAS}
+        if not tables["documents"].num_rows:
+            reasons = [f"{self.output}: no document {doc_id!r}", *tables["errors"]["message"].to_pylist()]
+            raise KeyError("; ".join(reasons))
+        [row] = tables["documents"].select(DocumentRow._fields).to_pylist()
+        text = SourceTexts(self._collection.plan).find(DocumentRow(**row))
+        if isinstance(text, DeadLetter):
+            raise InputError(text.message)
+        [doc] = docs_from_tables(tables, {doc_id: text})
+        return doc
+
+    def _dataset(self, table: str) -> ds.Dataset:
+        parts = self._collection.parts(table)
+        schema = SCHEMAS[table]
+        if not parts:
+            return ds.dataset(schema.empty_table())
+        if all(isinstance(part, Path) for part in parts):
+            return ds.dataset([str(part) for part in parts], format="parquet")
+        return ds.dataset([read_part(part) for part in parts])
+
+    @cached_property
+    def _connection(self) -> "duckdb.DuckDBPyConnection":
+        try:
+            import duckdb
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("Run.sql needs DuckDB: pip install 'concord-annotate[duckdb]'") from error
+        connection = duckdb.connect()
+        for name in SCHEMAS:
+            connection.register(name, getattr(self, name))
+        return connection
+
+
+def annotate(
+    input: str | Path,
+    output: str | Path | None = None,
+    *,
+    model: str | None = None,
+    executor: Literal["local", "ray"] | None = None,
+    actors: int | None = None,
+    limit: int | None = None,
+    rehash: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Annotate a collection; see ``concord.annotate``."""
+    values = {
+        **(settings or {}),
+        "output": None if output is None else str(output),
+        "tagger.model": model,
+        "executor.kind": executor,
+        "executor.actors": actors,
+        "limit": limit,
+        "planning.rehash": rehash,
+    }
+    chosen = {key: value for key, value in values.items() if value is not None}
+    job = Path(input) if Path(input).suffix in JOB_SUFFIXES else None
+    if job is None:
+        chosen["input"] = str(input)
+    config = read_annotate_job(job, values=chosen)
+    answer = annotation.run(config)
+    if answer.exit_code:
+        raise DeadLetterLimitError(
+            f"{config.output}: {answer.values['dead_letters']} of {answer.values['read']} records are dead letters, "
+            f"more than max_dead_letters={config.max_dead_letters} allows; concord.open(...).errors says why, and the "
+            "other documents are annotated"
+        )
+    return open_run(config.output)
+
+
+def open_run(output: str | Path) -> Run:
+    """Open a finished collection; see ``concord.open``."""
+    return Run(open_collection(output_path(absolute(str(output)))))

@@ -1,0 +1,124 @@
+"""Annotate texts in memory, in this process, through the same parse and tag stages as a run over a collection."""
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Self
+
+import pyarrow as pa
+
+from concord.models.checkpoint import ModelLoadError, load_tagger
+from concord.pipeline.config import ParserConfig, TaggerRunConfig
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
+from concord.pipeline.errors import ModelError
+from concord.pipeline.identity import ResolvedTagger, component_signature
+from concord.pipeline.output.schema import UNCALIBRATED
+from concord.pipeline.output.tables import annotated_tables, error_table
+from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
+from concord.pipeline.planning.planner import check_trees
+from concord.pipeline.worker.memory import bound_caches, return_freed
+from concord.pipeline.worker.parse_stage import Parse, ParseStage
+from concord.pipeline.worker.tag_stage import Tag, TagStage
+
+SOURCE = "memory"
+"""``source_uri`` of texts that come from no file."""
+
+
+class TextAnnotator:
+    """A parser and a tagger that stay loaded. Safe to call from several threads, which take turns."""
+
+    def __init__(
+        self, *, parse: Parse, tag: Tag, parser: str = "", tagger: str = "", calibration: str = UNCALIBRATED
+    ) -> None:
+        """Take the stages and what the metadata of tables says of them.
+
+        Args:
+            parser, tagger: their signatures.
+            calibration: as in ``signed_schema``.
+        """
+        self._parse = parse
+        self._tag = tag
+        self._parser = parser
+        self._tagger = tagger
+        self._calibration = calibration
+        # Stanza's pipeline keeps state while it works.
+        self._lock = Lock()
+
+    @classmethod
+    def load(cls, tagger: ResolvedTagger, *, parser: ParserConfig, run: TaggerRunConfig) -> Self:
+        """Load a tagger and a parser.
+
+        Args:
+            run: how the tagger works; its ``model`` is not read.
+
+        Raises:
+            ModelError: when one of them cannot be loaded, or the tagger learned from another parser's trees.
+        """
+        bound_caches()
+        try:
+            loaded = load_tagger(tagger.folder, device=run.device)
+        except ModelLoadError as error:
+            raise ModelError(str(error)) from error
+        if loaded.vocabulary.scheme == "TOKENS":
+            raise ModelError(f"{tagger.folder}: a tagger of token labels, which does not annotate; use one of entities")
+        signature = component_signature(parser_identity(parser))
+        if not run.accept_parser:
+            check_trees(loaded.name, loaded.trees, parser=signature)
+        return cls(
+            parse=ParseStage(build_parser(parser), batch_documents=parser.batch_documents),
+            tag=TagStage(loaded, run),
+            parser=signature,
+            tagger=component_signature(tagger.identity),
+            calibration=UNCALIBRATED if loaded.calibration is None else loaded.calibration.summary,
+        )
+
+    def annotate(
+        self, texts: Sequence[object], *, ids: Sequence[str] | None = None
+    ) -> list[AnnotatedDocument | DeadLetter]:
+        """Annotate texts; one outcome per text, in the same order.
+
+        Args:
+            texts: strings; anything else becomes a dead letter.
+            ids: one per text; their indices if None.
+
+        Raises:
+            ShortageError: when memory runs out.
+        """
+        names = [str(number) for number in range(len(texts))] if ids is None else ids
+        records = [_to_document(number, *pair) for number, pair in enumerate(zip(texts, names, strict=True))]
+        documents = [record for record in records if isinstance(record, Document)]
+        with self._lock:
+            outcomes = self._tag(self._parse(documents))
+            return_freed()
+        return sorted([*outcomes, *(record for record in records if isinstance(record, DeadLetter))], key=_position)
+
+    def tables(self, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> dict[str, pa.Table]:
+        """Return the five tables of the output for some outcomes, as a run writes them."""
+        signatures = {"parser": self._parser, "tagger": self._tagger, "calibration": self._calibration}
+        annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
+        dead_letters = [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)]
+        return {**annotated_tables(annotated, **signatures), "errors": error_table(dead_letters, **signatures)}
+
+
+def _to_document(number: int, text: object, doc_id: str) -> Document | DeadLetter:
+    if not isinstance(text, str):
+        return _unreadable(number, doc_id, "text_not_string", f"expected a string, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return _unreadable(number, doc_id, "lone_surrogate", f"expected whole characters, got half of a pair: {error}")
+    return Document(doc_id=doc_id, text=text, source_uri=SOURCE, source_position=number)
+
+
+def _unreadable(number: int, doc_id: str, error: str, message: str) -> DeadLetter:
+    return DeadLetter(
+        doc_id=doc_id,
+        source_uri=SOURCE,
+        position=number,
+        stage="read",
+        error=error,
+        message=f"text {number}: {message}",
+    )
+
+
+def _position(outcome: AnnotatedDocument | DeadLetter) -> int:
+    return outcome.position if isinstance(outcome, DeadLetter) else outcome.parsed.document.source_position

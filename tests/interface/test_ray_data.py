@@ -1,0 +1,59 @@
+"""Annotation as an operator of Ray Data."""
+
+import pyarrow as pa
+import pytest
+
+import concord
+
+TEXTS = ["Ada met Charles in London.", "", "He left Paris for Boston."]
+
+
+def test_an_unknown_table_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ValueError, match="expected sentences, tokens or entities, got 'documents'"):
+        concord.Annotator(tables=["documents"])
+
+
+@pytest.mark.slow
+def test_every_row_comes_out_with_its_annotations_or_a_reason() -> None:
+    annotator = concord.Annotator("entities_en_small", text_column="body", tables=("entities", "tokens"))
+    batch = pa.table({"body": [TEXTS[0], None, TEXTS[1], TEXTS[2]], "page": [1, 2, 3, 4]})
+    rows = annotator(batch).to_pylist()
+    assert [row["page"] for row in rows] == [1, 2, 3, 4]
+    nlp = concord.load("entities_en_small")
+    for row, text in zip(rows, batch["body"].to_pylist(), strict=True):
+        expected = [] if text is None else [entity.text for entity in nlp(text).entities]
+        assert [entity["text"] for entity in row["entities"]] == expected
+        assert [token["text"] for token in row["tokens"]] == (
+            [] if text is None else [token.text for token in nlp(text).tokens]
+        )
+    assert [row["annotation_error"] for row in rows] == [None, "text 1: expected a string, got NoneType", None, None]
+    with pytest.raises(KeyError, match="expected a column 'body', got text"):
+        annotator(pa.table({"text": TEXTS}))
+    with pytest.raises(ValueError, match="expected no column 'tokens'"):
+        annotator(pa.table({"body": TEXTS, "tokens": [1, 2, 3]}))
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_dataset_is_annotated_on_ray(ray_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    import ray.data
+
+    monkeypatch.setenv("RAY_ADDRESS", ray_address)
+    ray.init(address=ray_address, log_to_driver=False)
+    try:
+        dataset = ray.data.from_items([{"id": number, "text": text} for number, text in enumerate(TEXTS * 4)])
+        annotated = dataset.map_batches(
+            concord.Annotator,
+            fn_constructor_kwargs={"model": "entities_en_small"},
+            batch_format="pyarrow",
+            batch_size=4,
+            concurrency=1,
+        )
+        rows = sorted(annotated.take_all(), key=lambda row: row["id"])
+    finally:
+        ray.shutdown()
+    assert [row["id"] for row in rows] == list(range(12))
+    nlp = concord.load("entities_en_small")
+    for row in rows:
+        assert [entity["text"] for entity in row["entities"]] == [entity.text for entity in nlp(row["text"]).entities]

@@ -1,0 +1,129 @@
+"""Collections annotated and opened from Python."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.dataset as ds
+import pytest
+from click.testing import CliRunner
+from concord_testing.checkout import CHECKOUT
+
+import concord
+from concord.models.config import ConfigError
+from concord.pipeline.errors import DeadLetterLimitError, InputError, PlanError
+from concord.pipeline.output.schema import SCHEMAS
+from concord.runs import Run
+from concord.workflows.cli.main import main
+
+MODEL = "entities_en_small"
+TEXTS = {
+    "voyage": "Ada met Charles in London. Paris is far away, said Ada.",
+    "empty": "",
+    "letter": "Dear Łukasz,\r\n\r\nI left \U0001f389 Genève for Boston.\r\n",
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a collection of three texts and one broken line."""
+    path = tmp_path_factory.mktemp("source") / "texts.jsonl"
+    records = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in TEXTS.items()]
+    path.write_text("\n".join([*records, "no json"]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return the run over the collection."""
+    output = tmp_path_factory.mktemp("runs") / "out"
+    return concord.annotate(source, output, model=MODEL, settings={"max_dead_letters": 0.5})
+
+
+def test_the_tables_are_those_of_the_command_line(source: Path, run: Run, tmp_path: Path) -> None:
+    arguments = ["annotate", str(source), "-o", str(tmp_path / "out"), "-m", MODEL, "--set", "max_dead_letters=0.5"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    theirs = concord.open(tmp_path / "out")
+    for table in SCHEMAS:
+        assert getattr(run, table).to_table().equals(getattr(theirs, table).to_table())
+    assert run.documents.count_rows() == 3
+    assert run.errors.count_rows() == 1
+    assert "3 documents, 1 dead letters" in repr(run)
+
+
+def test_tables_are_datasets_and_data_frames(run: Run) -> None:
+    assert isinstance(run.entities, ds.Dataset)
+    frame = run.to_pandas()
+    assert isinstance(frame, pd.DataFrame)
+    assert {"Paris", "London"} <= set(frame["text"])
+    assert run.to_pandas("errors")["stage"].tolist() == ["read"]
+    with pytest.raises(ValueError, match="expected one of documents"):
+        run.to_arrow("entity")
+
+
+def test_tables_can_be_queried(run: Run) -> None:
+    query = "select text from entities join documents using (doc_id) where doc_id = 'voyage' order by start_char"
+    assert run.sql(query).df()["text"].tolist() == run.to_pandas().query("doc_id == 'voyage'")["text"].tolist()
+
+
+@pytest.mark.parametrize("doc_id", list(TEXTS))
+def test_a_document_is_what_load_makes_of_its_text(run: Run, doc_id: str) -> None:
+    found = run.document(doc_id)
+    assert found.text == TEXTS[doc_id]
+    made = concord.load(MODEL)(TEXTS[doc_id])
+    assert [(token.text, token.head, token.ner) for token in found.tokens] == [
+        (token.text, token.head, token.ner) for token in made.tokens
+    ]
+    assert [(entity.start_char, entity.end_char, entity.label) for entity in found.entities] == [
+        (entity.start_char, entity.end_char, entity.label) for entity in made.entities
+    ]
+
+
+def test_a_document_that_is_not_there_is_a_key_error(run: Run) -> None:
+    with pytest.raises(KeyError, match="no document 'nobody'"):
+        run.document("nobody")
+
+
+def test_a_document_whose_text_has_changed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("Ada left.")
+    run = concord.annotate(tmp_path / "in", tmp_path / "out", model=MODEL)
+    (tmp_path / "in" / "a.txt").write_text("Ada stayed.")
+    with pytest.raises(InputError, match="annotate it again"):
+        run.document("a.txt")
+
+
+def test_only_parts_of_the_manifest_count(source: Path, tmp_path: Path) -> None:
+    run = concord.annotate(source, tmp_path / "out", model=MODEL, settings={"max_dead_letters": 0.5})
+    part = next((tmp_path / "out" / "entities").iterdir())
+    part.with_name("part-99999-g0-00000000.parquet").write_bytes(part.read_bytes())
+    assert concord.open(tmp_path / "out").entities.count_rows() == run.entities.count_rows()
+
+
+def test_too_many_dead_letters_are_an_error_that_leaves_the_run(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(DeadLetterLimitError, match=r"1 of 4 records are dead letters, more than max_dead_letters=0\.1"):
+        concord.annotate(source, tmp_path / "out", model=MODEL)
+    assert concord.open(tmp_path / "out").documents.count_rows() == 3
+
+
+def test_a_job_file_may_be_given(source: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"input: {source}\noutput: {tmp_path / 'out'}\nmax_dead_letters: 0.5\ntagger: {{model: {MODEL}}}\n")
+    assert concord.annotate(job, limit=1).documents.count_rows() == 1
+
+
+def test_wrong_arguments_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="output"):
+        concord.annotate(CHECKOUT / "examples" / "news")
+    with pytest.raises(ConfigError, match=r"reader\.text_fild"):
+        concord.annotate(CHECKOUT / "examples" / "news", tmp_path, settings={"reader.text_fild": "x"})
+    with pytest.raises(PlanError):
+        concord.open(tmp_path)
+
+
+def test_collections_in_object_stores_open_too(source: Path, s3_url: str) -> None:
+    run = concord.annotate(source, f"{s3_url}/out", model=MODEL, settings={"max_dead_letters": 0.5})
+    assert run.entities.count_rows() > 0
+    assert concord.open(f"{s3_url}/out").document("voyage").text == TEXTS["voyage"]
