@@ -1,12 +1,11 @@
-"""The annotated collection read back, one document at a time."""
+"""Reading a collection back one document at a time, as rows of its tables."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
@@ -15,116 +14,8 @@ from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.storage.output_paths import OutputPath
 
 
-@dataclass(frozen=True, slots=True)
-class AnnotatedToken:
-    """One row of the table of tokens; fields as there, ``draft`` and ``label`` in BIO2, ``uncertainty`` in nats."""
-
-    start_char: int
-    end_char: int
-    text: str
-    upos: str | None
-    head: int
-    deprel: str
-    draft: str
-    label: str
-    uncertainty: float
-    refined: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSentence:
-    """A sentence's tokens; ``sent_id`` is 0-based within the document."""
-
-    doc_id: str
-    sent_id: int
-    tokens: tuple[AnnotatedToken, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenDocument:
-    """A document's sentences, in order."""
-
-    doc_id: str
-    sentences: tuple[TokenSentence, ...]
-
-
-_COLUMNS = (
-    "start_char",
-    "end_char",
-    "text",
-    "upos",
-    "head",
-    "deprel",
-    "draft_ner",
-    "ner",
-    "uncertainty",
-    "refined",
-)
-
-
-def read_documents(part: OutputPath) -> Iterator[TokenDocument]:
-    """Read a part of the table of tokens; a document without a token does not come up.
-
-    Memory holds one document and one batch of rows; of a part in S3, all its bytes.
-
-    Raises:
-        IntegrityError: when the file is missing or broken.
-    """
-    doc_id: str | None = None
-    pieces: list[pa.RecordBatch] = []
-    for batch in iter_batches(part, ("doc_id", "sent_id", *_COLUMNS)):
-        for next_id, piece in _runs(batch):
-            if doc_id is not None and next_id != doc_id:
-                yield _document(doc_id, pieces)
-                pieces = []
-            doc_id = next_id
-            pieces.append(piece)
-    if doc_id is not None:
-        yield _document(doc_id, pieces)
-
-
-def written(tokens: Sequence[AnnotatedToken]) -> str:
-    """Put words together as the raw text has them, with one blank for any white space between two."""
-    return "".join(chain.from_iterable(spaced(tokens)))
-
-
-def spaced(tokens: Sequence[AnnotatedToken]) -> Iterator[tuple[str, str]]:
-    """Give for each word the blank before it, or nothing, and its text.
-
-    The words of a multi-word token may share one stretch of the raw text; the further ones come out empty.
-    """
-    begin = end = -1
-    for token in tokens:
-        shares_token = (token.start_char, token.end_char) == (begin, end)
-        gap = " " if 0 <= end < token.start_char else ""
-        yield ("", "") if shares_token else (gap, token.text)
-        begin, end = token.start_char, token.end_char
-
-
-def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Cut a batch where doc_id changes."""
-    encoded = pc.run_end_encode(batch.column("doc_id"))
-    start = 0
-    for doc_id, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
-        yield doc_id, batch.slice(start, end - start)
-        start = end
-
-
-def _document(doc_id: str, pieces: list[pa.RecordBatch]) -> TokenDocument:
-    table = pa.Table.from_batches(pieces)
-    columns: list[list[Any]] = [table.column(name).to_pylist() for name in _COLUMNS]
-    numbered = zip(table.column("sent_id").to_pylist(), zip(*columns, strict=True), strict=True)
-    return TokenDocument(
-        doc_id,
-        tuple(
-            TokenSentence(doc_id, sent_id, tuple(AnnotatedToken(*row) for _, row in group))
-            for sent_id, group in groupby(numbered, key=lambda pair: pair[0])
-        ),
-    )
-
-
 class DocumentRow(NamedTuple):
-    """A row of the table of documents; fields as there."""
+    """A row of the table documents; its fields are columns of the table."""
 
     doc_id: str
     source_uri: str
@@ -139,7 +30,7 @@ class DocumentRow(NamedTuple):
 
 
 class SentenceRow(NamedTuple):
-    """A row of the table of sentences; fields as there."""
+    """A row of the table sentences; its fields are columns of the table."""
 
     sent_id: int
     start_char: int
@@ -149,7 +40,7 @@ class SentenceRow(NamedTuple):
 
 
 class TokenRow(NamedTuple):
-    """A row of the table of tokens; fields as there."""
+    """A row of the table tokens; its fields are columns of the table."""
 
     token_id: int
     start_char: int
@@ -170,7 +61,7 @@ class TokenRow(NamedTuple):
 
 
 class EntityRow(NamedTuple):
-    """A row of the table of entities; fields as there."""
+    """A row of the table entities; its fields are columns of the table."""
 
     entity_id: int
     sent_id: int
@@ -195,7 +86,7 @@ class CollectedSentence:
 
 @dataclass(frozen=True, slots=True)
 class CollectedDocument:
-    """A document with all that was found in it, in order."""
+    """A document with its sentences and entities, in order."""
 
     row: DocumentRow
     sentences: tuple[CollectedSentence, ...]
@@ -205,51 +96,65 @@ class CollectedDocument:
 def read_collection(
     collection: Collection, *, wanted: Callable[[str], bool] = lambda doc_id: True
 ) -> Iterator[CollectedDocument]:
-    """Read a collection's documents, in the manifest's order.
+    """Read a collection's documents in the order of the manifest.
 
-    Memory holds one document and one batch of rows of each table.
+    Memory holds one document and one batch of rows of each table; of a part in S3, all its bytes.
 
     Args:
-        wanted: says by its id whether a document is to be read.
+        wanted: decides by its id whether a document is read or skipped.
 
     Raises:
-        IntegrityError: when a part is missing, broken, or too short.
+        IntegrityError: when a part is missing, damaged or too short.
     """
     for report in collection.manifest.shards:
         yield from _read_shard(collection.output, report, wanted)
 
 
+def join_words(tokens: Sequence[TokenRow]) -> str:
+    """Join words as in the raw text, with one space for any white space between two of them."""
+    return "".join(chain.from_iterable(words_with_spaces(tokens)))
+
+
+def words_with_spaces(tokens: Sequence[TokenRow]) -> Iterator[tuple[str, str]]:
+    """Yield for each word the space before it, if any, and its text.
+
+    The words of a multi-word token may share one slice of the raw text; all but the first are then empty.
+    """
+    start = end = -1
+    for token in tokens:
+        shares_token = (token.start_char, token.end_char) == (start, end)
+        space = " " if 0 <= end < token.start_char else ""
+        yield ("", "") if shares_token else (space, token.text)
+        start, end = token.start_char, token.end_char
+
+
 def _read_shard(output: OutputPath, report: ShardReport, wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
-    places = {name: output / part.path for name, part in report.files.items()}
-    sentences = _RowStream(places["sentences"], SentenceRow)
-    tokens = _RowStream(places["tokens"], TokenRow)
-    entities = _RowStream(places["entities"], EntityRow)
-    for row in _all_rows(places["documents"], DocumentRow):
-        if not wanted(row.doc_id):
-            sentences.skip(row.n_sentences)
-            tokens.skip(row.n_tokens)
-            entities.skip(row.n_entities)
-            continue
-        yield CollectedDocument(
-            row=row,
-            sentences=tuple(
-                CollectedSentence(sentence, tuple(tokens.take(sentence.n_tokens)))
-                for sentence in sentences.take(row.n_sentences)
-            ),
-            entities=tuple(entities.take(row.n_entities)),
-        )
+    parts = {name: output / part.path for name, part in report.files.items()}
+    sentences = _RowReader(parts["sentences"], SentenceRow)
+    tokens = _RowReader(parts["tokens"], TokenRow)
+    entities = _RowReader(parts["entities"], EntityRow)
+    for batch in iter_batches(parts["documents"], DocumentRow._fields):
+        for row in map(DocumentRow._make, _rows_of(batch)):
+            if not wanted(row.doc_id):
+                sentences.skip(row.n_sentences)
+                tokens.skip(row.n_tokens)
+                entities.skip(row.n_entities)
+                continue
+            yield CollectedDocument(
+                row=row,
+                sentences=tuple(
+                    CollectedSentence(sentence, tuple(tokens.take(sentence.n_tokens)))
+                    for sentence in sentences.take(row.n_sentences)
+                ),
+                entities=tuple(entities.take(row.n_entities)),
+            )
 
 
 RowT = TypeVar("RowT", bound=NamedTuple)
 
 
-def _all_rows(part: OutputPath, kind: type[RowT]) -> Iterator[RowT]:
-    for batch in iter_batches(part, kind._fields):
-        yield from map(kind._make, _by_row(batch))
-
-
-class _RowStream(Generic[RowT]):
-    """The rows of a part, taken from the first on."""
+class _RowReader(Generic[RowT]):
+    """Reads a part's rows from first to last, decoding only the batches that are needed."""
 
     def __init__(self, part: OutputPath, kind: type[RowT]) -> None:
         self._part = part
@@ -260,17 +165,17 @@ class _RowStream(Generic[RowT]):
         self._decoded: Iterator[tuple[Any, ...]] | None = None
 
     def take(self, count: int) -> Iterator[RowT]:
-        """Give the next rows; they must be used up before anything else is asked for."""
+        """Yield the next rows; exhaust the iterator before calling another method."""
         while count:
             self._advance()
             now = min(count, self._left)
             if self._decoded is None:
-                self._decoded = _by_row(self._batch)
+                self._decoded = _rows_of(self._batch)
             yield from map(self._kind._make, islice(self._decoded, now))
             count, self._left = count - now, self._left - now
 
     def skip(self, count: int) -> None:
-        """Pass over the next rows; batches that are passed over as a whole are not decoded."""
+        """Skip the next rows."""
         while count:
             self._advance()
             now = min(count, self._left)
@@ -291,6 +196,6 @@ class _RowStream(Generic[RowT]):
             self._left, self._decoded = self._batch.num_rows, None
 
 
-def _by_row(batch: pa.RecordBatch | None) -> Iterator[tuple[Any, ...]]:
+def _rows_of(batch: pa.RecordBatch | None) -> Iterator[tuple[Any, ...]]:
     columns = [] if batch is None else batch.columns
     return zip(*(column.to_pylist() for column in columns), strict=True)

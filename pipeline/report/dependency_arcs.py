@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.output.document_rows import AnnotatedToken
+from concord.pipeline.output.document_rows import TokenRow
 
 _MARGIN = 14
 _GAP = 14
@@ -56,7 +56,7 @@ class Tree:
     arcs: tuple[Arc, ...]
 
 
-def draw_tree(tokens: Sequence[AnnotatedToken]) -> Tree:
+def draw_tree(tokens: Sequence[TokenRow]) -> Tree:
     """Place words and arcs. Widths of text are estimates: every text is drawn centred on its place."""
     centres = _centres(tokens)
     spans = [
@@ -79,7 +79,7 @@ def draw_tree(tokens: Sequence[AnnotatedToken]) -> Tree:
         text_y=base + _TEXT_DROP,
         tag_y=base + _TAG_DROP,
         words=tuple(
-            Word(x=x, text=token.text, tag=token.upos or "", label=token.label)
+            Word(x=x, text=token.text, tag=token.upos or "", label=token.ner)
             for token, x in zip(tokens, centres, strict=True)
         ),
         arcs=tuple(arcs),
@@ -103,20 +103,20 @@ def _character_width(character: str) -> float:
     return 0.68 if character.isupper() else 0.56
 
 
-def _pair(token: AnnotatedToken, number: int) -> tuple[int, int]:
+def _pair(token: TokenRow, number: int) -> tuple[int, int]:
     return min(token.head, number), max(token.head, number)
 
 
-def _has_arc(token: AnnotatedToken, number: int, length: int) -> bool:
+def _has_arc(token: TokenRow, number: int, length: int) -> bool:
     return 0 < token.head <= length and token.head != number
 
 
-def _column_width(token: AnnotatedToken) -> float:
-    size = _WORD_SIZE if token.label == OUTSIDE else _BOLD_SIZE
+def _column_width(token: TokenRow) -> float:
+    size = _WORD_SIZE if token.ner == OUTSIDE else _BOLD_SIZE
     return max(text_width(token.text, size), text_width(token.upos or "", _LABEL_SIZE), 2 * _OFFSET + 8)
 
 
-def _centres(tokens: Sequence[AnnotatedToken]) -> list[int]:
+def _centres(tokens: Sequence[TokenRow]) -> list[int]:
     """Give the middle of each column; neighbours joined by an arc stand apart far enough for its name."""
     centres: list[int] = []
     for number, token in enumerate(tokens, 1):
@@ -134,7 +134,7 @@ def _centres(tokens: Sequence[AnnotatedToken]) -> list[int]:
     return centres
 
 
-def _right_edge(tokens: Sequence[AnnotatedToken], centres: Sequence[int]) -> int:
+def _right_edge(tokens: Sequence[TokenRow], centres: Sequence[int]) -> int:
     return round(centres[-1] + _column_width(tokens[-1]) / 2) + _MARGIN if centres else 2 * _MARGIN
 
 
@@ -155,12 +155,12 @@ def _overlap(left: int, right: int, other_left: int, other_right: int) -> bool:
     return left < other_right and other_left < right
 
 
-def _root(token: AnnotatedToken, x: int, *, base: int) -> Arc:
+def _root(token: TokenRow, x: int, *, base: int) -> Arc:
     # To the very top: no arc of a projective tree runs over the root.
     return Arc(line=f"M{x} {_HEAD_ROOM}V{base}", tip=_tip(x, base), relation=token.deprel, x=x, y=_HEAD_ROOM - 5)
 
 
-def _arc(token: AnnotatedToken, head: int, dependent: int, *, base: int, level: int) -> Arc:
+def _arc(token: TokenRow, head: int, dependent: int, *, base: int, level: int) -> Arc:
     side = 1 if dependent > head else -1
     start, top = head + side * _OFFSET, base - _LEVEL * level
     line = (

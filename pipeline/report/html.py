@@ -13,11 +13,11 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.document_rows import AnnotatedToken, TokenSentence, spaced
+from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
-from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, WholeDocument, measure_quality
+from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, ShownSentence, measure_quality
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath, staging_folder
 
@@ -76,7 +76,7 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
         other_changes=sum(change.count for change in quality.changes[SHOWN_CHANGES:]),
         names=[_name_view(name) for name in quality.least_consistent],
         uncertain=[_uncertain_view(sentence, darkest) for sentence in quality.uncertain_sentences],
-        documents=[_document_view(whole) for whole in quality.whole_documents],
+        documents=[_document_view(document) for document in quality.whole_documents],
         outside=OUTSIDE,
     )
 
@@ -213,33 +213,33 @@ class _Segment:
         return ", ".join(sorted(self.drafts))
 
 
-def _segments(tokens: Sequence[AnnotatedToken], words: Sequence[_Word]) -> list[_Segment]:
+def _segments(tokens: Sequence[TokenRow], words: Sequence[_Word]) -> list[_Segment]:
     """Group a sentence's words by entity. One that a sentence before began may go on with ``I-``."""
     segments: list[_Segment] = []
     for token, word in zip(tokens, words, strict=True):
-        prefix, kind = split_label(token.label)
+        prefix, kind = split_label(token.ner)
         if prefix == "B" or not segments or segments[-1].label != kind:
             segments.append(_Segment(label=kind))
         segments[-1].words.append(word)
-        _, draft = split_label(token.draft)
+        _, draft = split_label(token.draft_ner)
         if kind and draft != kind:
             segments[-1].drafts.add(draft or OUTSIDE)
     return segments
 
 
-def _plain_words(tokens: Sequence[AnnotatedToken]) -> list[_Word]:
-    return [_Word(gap=gap, text=text) for gap, text in spaced(tokens)]
+def _plain_words(tokens: Sequence[TokenRow]) -> list[_Word]:
+    return [_Word(gap=gap, text=text) for gap, text in words_with_spaces(tokens)]
 
 
 def _change_view(change: Change) -> dict[str, Any]:
     return {"change": change, "examples": [_excerpt(*example) for example in change.examples]}
 
 
-def _excerpt(sentence: TokenSentence, position: int) -> dict[str, Any]:
+def _excerpt(sentence: ShownSentence, position: int) -> dict[str, Any]:
     start, end = max(0, position - CONTEXT_WORDS), min(len(sentence.tokens), position + CONTEXT_WORDS + 1)
     words = [
         _Word(gap=gap, text=text, marked=number == position)
-        for number, (gap, text) in enumerate(spaced(sentence.tokens[start:end]), start)
+        for number, (gap, text) in enumerate(words_with_spaces(sentence.tokens[start:end]), start)
     ]
     return {
         "sentence": sentence,
@@ -254,10 +254,10 @@ def _name_view(name: RecurringName) -> dict[str, Any]:
     return {"name": name.name, "doc_id": name.doc_id, "labels": labels, "total": sum(name.labels.values())}
 
 
-def _uncertain_view(sentence: TokenSentence, darkest: float) -> dict[str, Any]:
+def _uncertain_view(sentence: ShownSentence, darkest: float) -> dict[str, Any]:
     words = [
         _Word(gap=gap, text=text, note=f"{token.uncertainty:.2f} nats", shade=round(token.uncertainty / darkest, 2))
-        for token, (gap, text) in zip(sentence.tokens, spaced(sentence.tokens), strict=True)
+        for token, (gap, text) in zip(sentence.tokens, words_with_spaces(sentence.tokens), strict=True)
     ]
     return {
         "sentence": sentence,
@@ -275,20 +275,20 @@ class _SentenceView:
     tree: Tree
 
 
-def _document_view(whole: WholeDocument) -> dict[str, Any]:
-    shown = whole.document.sentences[:SHOWN_SENTENCES]
+def _document_view(document: CollectedDocument) -> dict[str, Any]:
+    shown = document.sentences[:SHOWN_SENTENCES]
     return {
-        "row": whole.row,
-        "title": _title(whole.row["meta"]) or whole.row["doc_id"],
+        "row": document.row,
+        "title": _title(document.row.meta) or document.row.doc_id,
         "sentences": [
             _SentenceView(
-                number=sentence.sent_id + 1,
+                number=sentence.row.sent_id + 1,
                 segments=_segments(sentence.tokens, _plain_words(sentence.tokens)),
                 tree=draw_tree(sentence.tokens),
             )
             for sentence in shown
         ],
-        "more": len(whole.document.sentences) - len(shown),
+        "more": len(document.sentences) - len(shown),
     }
 
 

@@ -1,41 +1,47 @@
-"""What came out of a run: counts, the equation, and what deserves a second look.
+"""What a report shows of a run: counts, the equation, and what deserves a second look.
 
-Everything is read from the committed parts in one pass with one document in memory at a time; what is kept beside
-the counts is bounded. Sections of the report map to the fields of ``Quality`` one to one.
+Everything is read from the committed parts in one pass with one document in memory at a time; the examples kept
+beside the counts are bounded in number. Sections of the report correspond to the fields of ``Quality``.
 """
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from concord.models.evaluation.consistency import Consistency, consistency, name_labels
 from concord.models.labels import decode_spans
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import TokenDocument, TokenSentence, read_documents, written
+from concord.pipeline.output.document_rows import (
+    CollectedDocument,
+    CollectedSentence,
+    TokenRow,
+    join_words,
+    read_collection,
+)
 from concord.pipeline.output.manifest import Manifest, check_equation
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.output_paths import OutputPath
 
 BIN_WIDTH = 0.05
-"""Nats a bar of the uncertainty histogram covers."""
+"""Width in nats of a bar of the uncertainty histogram."""
 NAMES_A_TYPE = 15
 UNCERTAIN_SENTENCES = 50
 LEAST_CONSISTENT_NAMES = 20
 EXAMPLES = 3
 WHOLE_DOCUMENTS = 3
 LONG_DOCUMENT_TOKENS = 1500
-"""A longer document is shown whole only where there are too few shorter ones."""
+"""A longer document is shown whole only if there are too few shorter ones."""
 DISTINCT_NAMES = 400_000
-"""When more distinct names than this are being counted, the rarer half is forgotten."""
+"""When there are more distinct names than this, the rarer half is dropped from the counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EntityType:
-    """A type of entity: how many stage one drafted, how many stand in the end, and the most frequent names."""
+    """A type of entity: how many stage one drafted, how many there are in the end, and the most frequent names."""
 
     label: str
     drafted: int
@@ -44,18 +50,27 @@ class EntityType:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ShownSentence:
+    """A sentence to show; ``sent_id`` is 0-based within the document."""
+
+    doc_id: str
+    sent_id: int
+    tokens: tuple[TokenRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """Words whose label is not stage one's, and the first few of them as sentence and 0-based word."""
+    """Words whose label stage two changed, and the first few of them as sentence and 0-based word."""
 
     draft: str
     label: str
     count: int
-    examples: tuple[tuple[TokenSentence, int], ...]
+    examples: tuple[tuple[ShownSentence, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecurringName:
-    """A name of a document, as first written, and how many of its occurrences bear which label; ``O`` is none."""
+    """A name in a document, as first written, and the number of its occurrences by label; ``O`` is none."""
 
     name: str
     doc_id: str
@@ -73,22 +88,15 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WholeDocument:
-    """A document to be shown; ``row`` is its row of the table of documents."""
-
-    row: Mapping[str, Any]
-    document: TokenDocument
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Quality:
-    """What came out of a run.
+    """Everything that the report shows of a run, except its timings.
 
     Attributes:
-        names_are_exact: false where rare names had to be forgotten, so that counts of names are lower bounds.
+        names_are_exact: false if rare names were dropped, so that counts of names are lower bounds.
         histogram: tokens by uncertainty, the first bar from 0 to BIN_WIDTH nats.
         least_consistent: by the number of occurrences that deviate from their name's most frequent label.
-        uncertain_sentences: by their most uncertain word, of equals by the mean.
+        uncertain_sentences: by their most uncertain word, then by the mean.
+        whole_documents: those with most entities that are not too long.
     """
 
     plan: Plan
@@ -107,32 +115,31 @@ class Quality:
     draft_consistency: Consistency
     least_consistent: tuple[RecurringName, ...]
     reasons: tuple[Reason, ...]
-    uncertain_sentences: tuple[TokenSentence, ...]
-    whole_documents: tuple[WholeDocument, ...]
+    uncertain_sentences: tuple[ShownSentence, ...]
+    whole_documents: tuple[CollectedDocument, ...]
 
 
 def measure_quality(output: OutputPath) -> Quality:
-    """Read a finished run's output.
+    """Read a finished run's output and compute what the report shows.
 
     Raises:
-        PlanError: when the folder holds no finished run.
-        IntegrityError: when the manifest cannot be read.
+        PlanError: when the folder contains no finished run.
+        IntegrityError: when the manifest cannot be read, or a part is missing or damaged.
         ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
     """
     collection = open_collection(output)
     manifest = collection.manifest
     check_equation(manifest, place=str(output))
-    count, shown = _survey_documents(collection.parts("documents"))
     names, uncertainty, changes, recurring = _Names(), _Uncertainty(), _Changes(), _Recurring()
-    whole: dict[str, TokenDocument] = {}
-    for document in chain.from_iterable(map(read_documents, collection.parts("tokens"))):
-        if document.doc_id in shown:
-            whole[document.doc_id] = document
-        final = [[token.label for token in sentence.tokens] for sentence in document.sentences]
-        draft = [[token.draft for token in sentence.tokens] for sentence in document.sentences]
-        names.add(document, final=final, draft=draft)
+    richest = _Top[CollectedDocument](WHOLE_DOCUMENTS)
+    count = 0
+    for document in read_collection(collection):
+        count += 1
+        richest.add(_display_rank(document), document)
+        labels = _Labels(document)
+        names.add(labels)
         uncertainty.add(document)
-        recurring.add(document, final=final, draft=draft)
+        recurring.add(document, labels)
         changes.add(document)
     return Quality(
         plan=collection.plan,
@@ -149,34 +156,19 @@ def measure_quality(output: OutputPath) -> Quality:
         changes=changes.most_common(),
         consistency=recurring.final,
         draft_consistency=recurring.draft,
-        least_consistent=recurring.least_consistent(),
+        least_consistent=recurring.least_consistent.items(),
         reasons=_reasons(collection.parts("errors")),
-        uncertain_sentences=uncertainty.most_uncertain(),
-        whole_documents=tuple(
-            WholeDocument(row=row, document=whole[doc_id]) for doc_id, row in shown.items() if doc_id in whole
-        ),
+        uncertain_sentences=uncertainty.most_uncertain.items(),
+        whole_documents=tuple(document for document in richest.items() if document.sentences),
     )
 
 
-def _survey_documents(parts: Sequence[OutputPath]) -> tuple[int, dict[str, Mapping[str, Any]]]:
-    """Count the documents and choose those to be shown: the richest in entities that are not too long."""
-    count = 0
-
-    def counted() -> Iterator[Mapping[str, Any]]:
-        nonlocal count
-        columns = ("doc_id", "source_uri", "source_position", "n_sentences", "n_tokens", "n_entities", "meta")
-        for batch in chain.from_iterable(iter_batches(part, columns) for part in parts):
-            count += batch.num_rows
-            yield from batch.to_pylist()
-
-    chosen = heapq.nsmallest(WHOLE_DOCUMENTS, counted(), key=_display_rank)
-    return count, {row["doc_id"]: row for row in chosen}
-
-
-def _display_rank(row: Mapping[str, Any]) -> tuple[bool, int, int]:
-    if row["n_tokens"] > LONG_DOCUMENT_TOKENS:
-        return (True, row["n_tokens"], 0)
-    return (False, -row["n_entities"], row["n_tokens"])
+def _display_rank(document: CollectedDocument) -> tuple[float, ...]:
+    """Rank documents that are not long by their entities, before long ones; then by their length, shortest first."""
+    row = document.row
+    if row.n_tokens > LONG_DOCUMENT_TOKENS:
+        return (0, -row.n_tokens)
+    return (1, row.n_entities, -row.n_tokens)
 
 
 def _reasons(parts: Sequence[OutputPath]) -> tuple[Reason, ...]:
@@ -195,6 +187,44 @@ def _reasons(parts: Sequence[OutputPath]) -> tuple[Reason, ...]:
     )
 
 
+class _Labels:
+    """A document's words and labels: by sentence, and decoded into spans over all its words."""
+
+    def __init__(self, document: CollectedDocument) -> None:
+        sentences = document.sentences
+        self.final = [[token.ner for token in sentence.tokens] for sentence in sentences]
+        self.draft = [[token.draft_ner for token in sentence.tokens] for sentence in sentences]
+        # Only a piece of an over-long sentence begins with I-, so the labels of sentences may be concatenated.
+        self.final_spans = decode_spans([*chain.from_iterable(self.final)], "BIO")
+        self.draft_spans = decode_spans([*chain.from_iterable(self.draft)], "BIO")
+        tokens = [token for sentence in sentences for token in sentence.tokens]
+        self.entity_words = [tokens[span.start : span.end] for span in self.final_spans]
+
+
+ItemT = TypeVar("ItemT")
+
+
+class _Top(Generic[ItemT]):
+    """The items of highest rank, at most so many; of equals, those added first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._heap: list[tuple[tuple[float, ...], int, ItemT]] = []
+        self._added = 0
+
+    def add(self, rank: tuple[float, ...], item: ItemT) -> None:
+        self._added += 1
+        # The running number decides between equal ranks, and keeps items from being compared.
+        entry = (rank, -self._added, item)
+        if len(self._heap) < self._size:
+            heapq.heappush(self._heap, entry)
+        else:
+            heapq.heappushpop(self._heap, entry)
+
+    def items(self) -> tuple[ItemT, ...]:
+        return tuple(item for _, _, item in sorted(self._heap, reverse=True))
+
+
 class _Names:
     """Entities by type, and their names."""
 
@@ -204,13 +234,11 @@ class _Names:
         self.exact = True
         self._names: Counter[tuple[str, str]] = Counter()
 
-    def add(self, document: TokenDocument, *, final: Sequence[Sequence[str]], draft: Sequence[Sequence[str]]) -> None:
-        # Only a piece of an over-long sentence begins with I-, so labels may be strung together.
-        tokens = [token for sentence in document.sentences for token in sentence.tokens]
-        spans = decode_spans([*chain.from_iterable(final)], "BIO")
-        self.final.update(span.label for span in spans)
-        self.drafted.update(span.label for span in decode_spans([*chain.from_iterable(draft)], "BIO"))
-        self._names.update((span.label, written(tokens[span.start : span.end])) for span in spans)
+    def add(self, labels: _Labels) -> None:
+        self.final.update(span.label for span in labels.final_spans)
+        self.drafted.update(span.label for span in labels.draft_spans)
+        entities = zip(labels.final_spans, labels.entity_words, strict=True)
+        self._names.update((span.label, join_words(words)) for span, words in entities)
         if len(self._names) > DISTINCT_NAMES:
             self.exact = False
             self._names = Counter(dict(self._names.most_common(DISTINCT_NAMES // 2)))
@@ -232,27 +260,20 @@ class _Uncertainty:
     def __init__(self) -> None:
         self.sentences = 0
         self.tokens = 0
+        self.most_uncertain = _Top[ShownSentence](UNCERTAIN_SENTENCES)
         self._bins: Counter[int] = Counter()
-        self._top: list[tuple[float, float, int, TokenSentence]] = []
 
-    def add(self, document: TokenDocument) -> None:
+    def add(self, document: CollectedDocument) -> None:
         for sentence in document.sentences:
             values = [token.uncertainty for token in sentence.tokens]
             self._bins.update(int(value / BIN_WIDTH) for value in values)
-            # The running number decides between equals and keeps sentences from being compared.
-            rank = (max(values), sum(values) / len(values), -self.sentences, sentence)
             self.sentences += 1
             self.tokens += len(values)
-            if len(self._top) < UNCERTAIN_SENTENCES:
-                heapq.heappush(self._top, rank)
-            elif rank[:3] > self._top[0][:3]:
-                heapq.heapreplace(self._top, rank)
+            if (highest := max(values)) > 0:
+                self.most_uncertain.add((highest, sum(values) / len(values)), _shown(document, sentence))
 
     def histogram(self) -> tuple[int, ...]:
         return tuple(self._bins[number] for number in range(max(self._bins, default=-1) + 1))
-
-    def most_uncertain(self) -> tuple[TokenSentence, ...]:
-        return tuple(sentence for top, _, _, sentence in sorted(self._top, reverse=True) if top > 0)
 
 
 class _Changes:
@@ -261,18 +282,18 @@ class _Changes:
     def __init__(self) -> None:
         self.refined = 0
         self.counts: Counter[tuple[str, str]] = Counter()
-        self._examples: defaultdict[tuple[str, str], list[tuple[TokenSentence, int]]] = defaultdict(list)
+        self._examples: defaultdict[tuple[str, str], list[tuple[ShownSentence, int]]] = defaultdict(list)
 
-    def add(self, document: TokenDocument) -> None:
+    def add(self, document: CollectedDocument) -> None:
         for sentence in document.sentences:
             for position, token in enumerate(sentence.tokens):
                 self.refined += token.refined
-                if token.draft == token.label:
+                if token.draft_ner == token.ner:
                     continue
-                key = (token.draft, token.label)
+                key = (token.draft_ner, token.ner)
                 self.counts[key] += 1
                 if len(self._examples[key]) < EXAMPLES:
-                    self._examples[key].append((sentence, position))
+                    self._examples[key].append((_shown(document, sentence), position))
 
     def most_common(self) -> tuple[Change, ...]:
         return tuple(
@@ -287,38 +308,22 @@ class _Recurring:
     def __init__(self) -> None:
         self.final = Consistency()
         self.draft = Consistency()
-        self._least: list[tuple[int, float, int, RecurringName]] = []
-        self._seen = 0
+        self.least_consistent = _Top[RecurringName](LEAST_CONSISTENT_NAMES)
 
-    def add(self, document: TokenDocument, *, final: Sequence[Sequence[str]], draft: Sequence[Sequence[str]]) -> None:
+    def add(self, document: CollectedDocument, labels: _Labels) -> None:
         words = [[token.text for token in sentence.tokens] for sentence in document.sentences]
-        names = name_labels(zip(words, final, strict=True))
-        spellings = _spellings(document, final)
+        names = name_labels(zip(words, labels.final, strict=True))
         self.final += consistency(names)
-        self.draft += consistency(name_labels(zip(words, draft, strict=True)))
-        for name, labels in names.items():
-            self._keep_if_inconsistent(RecurringName(name=spellings[name], doc_id=document.doc_id, labels=dict(labels)))
-
-    def least_consistent(self) -> tuple[RecurringName, ...]:
-        return tuple(name for *_, name in sorted(self._least, reverse=True, key=lambda entry: entry[:3]))
-
-    def _keep_if_inconsistent(self, name: RecurringName) -> None:
-        deviating = sum(name.labels.values()) - max(name.labels.values())
-        if not deviating:
-            return
-        self._seen += 1
-        rank = (deviating, deviating / sum(name.labels.values()), -self._seen, name)
-        if len(self._least) < LEAST_CONSISTENT_NAMES:
-            heapq.heappush(self._least, rank)
-        elif rank[:3] > self._least[0][:3]:
-            heapq.heapreplace(self._least, rank)
+        self.draft += consistency(name_labels(zip(words, labels.draft, strict=True)))
+        spellings: dict[str, str] = {}
+        for entity in labels.entity_words:
+            spellings.setdefault(" ".join(token.text.lower() for token in entity), join_words(entity))
+        for name, counts in names.items():
+            total = sum(counts.values())
+            if deviating := total - max(counts.values()):
+                found = RecurringName(name=spellings[name], doc_id=document.row.doc_id, labels=dict(counts))
+                self.least_consistent.add((deviating, deviating / total), found)
 
 
-def _spellings(document: TokenDocument, labels: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Give how a name, as name_labels has it, is written where it first is an entity."""
-    tokens = [token for sentence in document.sentences for token in sentence.tokens]
-    spellings: dict[str, str] = {}
-    for span in decode_spans([*chain.from_iterable(labels)], "BIO"):
-        words = tokens[span.start : span.end]
-        spellings.setdefault(" ".join(token.text.lower() for token in words), written(words))
-    return spellings
+def _shown(document: CollectedDocument, sentence: CollectedSentence) -> ShownSentence:
+    return ShownSentence(doc_id=document.row.doc_id, sent_id=sentence.row.sent_id, tokens=sentence.tokens)

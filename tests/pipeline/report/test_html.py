@@ -38,7 +38,7 @@ LETTER = DeadLetter(
 
 
 class Page(HTMLParser):
-    """The elements of a page, its text by id of section, and whatever would reach out or run."""
+    """A parsed page: its elements, and its text by the id of the section."""
 
     VOID = frozenset({"meta", "br", "link", "img", "input", "hr"})
     APART = frozenset({"p", "b", "td", "th", "li", "br", "code"})
@@ -90,39 +90,43 @@ def page_of(output: Path) -> Page:
     return Page(write_report(output).read_text(encoding="utf-8"))
 
 
-def test_report_states_the_equation(finish_run: FinishRun):
+def test_report_states_the_equation(finish_run: FinishRun) -> None:
     page = page_of(finish_run(NEWS, letters=[LETTER]))
     assert "3 records read = 2 annotated + 0 unchanged + 1 dead letter" in page.words("")
     assert "entities_en 3 222222222222" in page.words("")
 
 
-def test_report_names_place_and_reason_of_a_dead_letter(finish_run: FinishRun):
+def test_report_names_location_and_reason_of_a_dead_letter(finish_run: FinishRun) -> None:
     words = page_of(finish_run(NEWS, letters=[LETTER])).words("dead-letters")
     assert "invalid_json" in words
     assert "the line breaks off /data/a.jsonl, byte 812" in words
     assert "document cut" in words
 
 
-def test_report_shows_changes_in_context_and_names_that_deviate(finish_run: FinishRun):
+def test_report_shows_changes_in_context_and_names_that_deviate(finish_run: FinishRun) -> None:
     page = page_of(finish_run(NEWS))
     assert "B-PER B-ORG 1 word Baxter closes the yard yard" in page.words("stage-two")
     assert "Baxter ORG 2 PER 1 yard" in page.words("names")
     assert "Baxter\u00a0ORG was PER" in page.text["sentences"]
 
 
-def test_report_draws_entities_and_trees_of_whole_documents(finish_run: FinishRun):
+def test_report_draws_entities_and_trees_of_whole_documents(finish_run: FinishRun) -> None:
     page = page_of(finish_run(NEWS))
     assert "On yard yard, 12 words, 5 entities" in page.words("documents")
     trees = [attributes for tag, attributes in page.elements if tag == "svg" and "width" in attributes]
     assert len(trees) == 5
 
 
-def test_report_cuts_long_documents_and_says_so(finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch):
+def test_report_says_how_many_sentences_of_a_long_document_are_not_shown(
+    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "SHOWN_SENTENCES", 1)
     assert "2 more sentences are not shown" in page_of(finish_run(NEWS)).words("documents")
 
 
-def test_report_counts_the_rarer_changes(finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch):
+def test_report_counts_the_rarer_changes_without_examples(
+    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "SHOWN_CHANGES", 1)
     assert "1 more word changed in rarer ways" in page_of(finish_run(NEWS)).words("stage-two")
 
@@ -133,7 +137,7 @@ def test_report_counts_the_rarer_changes(finish_run: FinishRun, monkeypatch: pyt
 )
 def test_report_draws_the_threshold_of_the_run(
     finish_run: FinishRun, tmp_path: Path, own: dict[str, float], chosen: float | None, line: str | None
-):
+) -> None:
     output = finish_run(NEWS)
     plan_path = output / "_run" / "plans" / "0.json"
     plan = json.loads(plan_path.read_bytes())
@@ -145,7 +149,7 @@ def test_report_draws_the_threshold_of_the_run(
     assert (line in words) if line else ("threshold" not in words)
 
 
-def test_report_gives_rates_where_times_were_recorded(finish_run: FinishRun):
+def test_report_shows_rates_when_times_were_recorded(finish_run: FinishRun) -> None:
     output = finish_run(NEWS)
     assert "No times were recorded" in page_of(output).words("speed")
     stats = {"seconds": {"read": 0.0, "parse": 0.5}, "words": 1200, "wall_seconds": 2.0}
@@ -154,14 +158,14 @@ def test_report_gives_rates_where_times_were_recorded(finish_run: FinishRun):
 
 
 @pytest.mark.parametrize("documents", [{}, {"empty": ()}, {"certain": ("One|O|O|0.0 word",)}])
-def test_report_of_next_to_nothing_is_whole(finish_run: FinishRun, documents: dict[str, Sequence[str]]):
+def test_report_is_complete_for_a_nearly_empty_run(finish_run: FinishRun, documents: dict[str, Sequence[str]]) -> None:
     page = page_of(finish_run(documents, letters=[LETTER]))
     assert page.open == []
     assert "No entity was found" in page.words("entities")
     assert "There is no such name" in page.words("names")
 
 
-def test_report_asks_the_network_for_nothing(finish_run: FinishRun):
+def test_report_makes_no_network_requests(finish_run: FinishRun) -> None:
     page = page_of(finish_run(NEWS, letters=[LETTER]))
     assert page.open == []
     assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object", "base", "form"}
@@ -173,7 +177,7 @@ def test_report_asks_the_network_for_nothing(finish_run: FinishRun):
     assert {value[1:] for value in targets if value} <= ids
 
 
-def test_report_shows_markup_and_never_makes_it(finish_run: FinishRun):
+def test_report_escapes_markup_in_the_input(finish_run: FinishRun) -> None:
     page = page_of(hostile(finish_run))
     assert page.open == []
     assert not {tag for tag, _ in page.elements} & {"script", "img", "marquee"}
@@ -182,7 +186,7 @@ def test_report_shows_markup_and_never_makes_it(finish_run: FinishRun):
         assert SCRIPT in page.text[section] or IMAGE in page.text[section], section
 
 
-def test_report_is_replaced_and_leaves_nothing_behind(finish_run: FinishRun):
+def test_report_replaces_an_earlier_one_and_leaves_no_staged_file(finish_run: FinishRun) -> None:
     output = finish_run(NEWS)
     path = write_report(output)
     first = path.read_bytes()
@@ -192,7 +196,7 @@ def test_report_is_replaced_and_leaves_nothing_behind(finish_run: FinishRun):
 
 
 def hostile(finish_run: FinishRun) -> Path:
-    """Write a run with markup wherever text of the input can come to be."""
+    """Write a run with markup wherever the input's text can appear."""
     letter = DeadLetter(
         doc_id=IMAGE, source_uri=SCRIPT, position=0, stage="read", error="invalid_json", message=f"got {SCRIPT}"
     )
@@ -207,9 +211,9 @@ def browser() -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(browser() is None, reason="no Chromium found: install chromium to see a browser read the report")
-def test_report_with_a_script_for_a_name_runs_nothing_in_a_browser(finish_run: FinishRun, tmp_path: Path):
+def test_report_runs_no_script_in_a_browser_when_names_are_markup(finish_run: FinishRun, tmp_path: Path) -> None:
     path = write_report(hostile(finish_run))
-    # Without the page's own ban on scripts the escaping has to hold alone.
+    # Without the content security policy only the escaping prevents scripts.
     bare = tmp_path / "bare.html"
     bare.write_text(re.sub(r"<meta http-equiv=[^>]+>", "", path.read_text(encoding="utf-8")), encoding="utf-8")
     canary = tmp_path / "canary.html"

@@ -29,7 +29,7 @@ def letter(position: int, error: str = "malformed_json") -> DeadLetter:
     )
 
 
-def test_quality_counts_what_the_tables_hold(finish_run: FinishRun):
+def test_quality_counts_the_rows_of_the_tables(finish_run: FinishRun) -> None:
     found = measure_quality(finish_run(NEWS, letters=[letter(7)]))
     assert (found.manifest.read, found.manifest.annotated, found.manifest.dead_letters) == (4, 3, 1)
     assert (found.documents, found.sentences, found.tokens, found.entities) == (3, 6, 21, 7)
@@ -40,7 +40,7 @@ def test_quality_counts_what_the_tables_hold(finish_run: FinishRun):
     ]
 
 
-def test_quality_counts_what_stage_two_decided_and_changed(finish_run: FinishRun):
+def test_quality_counts_the_words_stage_two_decided_and_changed(finish_run: FinishRun) -> None:
     found = measure_quality(finish_run(NEWS))
     assert (found.refined, found.changed) == (4, 2)
     changes = [(change.draft, change.label, change.count) for change in found.changes]
@@ -49,7 +49,7 @@ def test_quality_counts_what_stage_two_decided_and_changed(finish_run: FinishRun
     assert (sentence.doc_id, sentence.tokens[position].text) == ("yard", "Baxter")
 
 
-def test_quality_measures_recurring_names_before_and_after_stage_two(finish_run: FinishRun):
+def test_quality_measures_recurring_names_before_and_after_stage_two(finish_run: FinishRun) -> None:
     found = measure_quality(finish_run(NEWS))
     assert found.consistency == Consistency(names=2, occurrences=5, agreeing=4)
     assert found.draft_consistency == Consistency(names=2, occurrences=5, agreeing=3)
@@ -58,7 +58,7 @@ def test_quality_measures_recurring_names_before_and_after_stage_two(finish_run:
     ]
 
 
-def test_quality_puts_the_least_certain_word_first(finish_run: FinishRun):
+def test_quality_orders_sentences_by_their_most_uncertain_word(finish_run: FinishRun) -> None:
     found = measure_quality(finish_run(NEWS))
     assert [(item.doc_id, item.sent_id) for item in found.uncertain_sentences[:3]] == [
         ("yard", 0),
@@ -69,33 +69,37 @@ def test_quality_puts_the_least_certain_word_first(finish_run: FinishRun):
     assert (found.histogram[0], found.histogram[8], found.histogram[12], found.histogram[-1]) == (17, 2, 1, 1)
 
 
-def test_quality_keeps_only_the_most_uncertain(finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch):
+def test_quality_keeps_only_the_most_uncertain_sentences(
+    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(quality, "UNCERTAIN_SENTENCES", 2)
     found = measure_quality(finish_run(NEWS))
     assert [(item.doc_id, item.sent_id) for item in found.uncertain_sentences] == [("yard", 0), ("fair", 0)]
 
 
-def test_quality_shows_the_documents_richest_in_entities_that_are_not_long(
+def test_quality_picks_the_documents_richest_in_entities_that_are_not_long(
     finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
-):
-    assert [item.row["doc_id"] for item in measure_quality(finish_run(NEWS)).whole_documents] == [
+) -> None:
+    assert [item.row.doc_id for item in measure_quality(finish_run(NEWS)).whole_documents] == [
         "yard",
         "fair",
         "coda",
     ]
     monkeypatch.setattr(quality, "LONG_DOCUMENT_TOKENS", 8)
     monkeypatch.setattr(quality, "WHOLE_DOCUMENTS", 2)
-    assert [item.row["doc_id"] for item in measure_quality(finish_run(NEWS)).whole_documents] == ["fair", "coda"]
+    assert [item.row.doc_id for item in measure_quality(finish_run(NEWS)).whole_documents] == ["fair", "coda"]
 
 
-def test_quality_forgets_rare_names_when_there_are_too_many(finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch):
+def test_quality_drops_rare_names_when_there_are_too_many(
+    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(quality, "DISTINCT_NAMES", 2)
     found = measure_quality(finish_run(NEWS))
     assert not found.names_are_exact
     assert [kind.count for kind in found.types] == [3, 2, 2]
 
 
-def test_quality_groups_dead_letters_by_reason(finish_run: FinishRun):
+def test_quality_groups_dead_letters_by_reason(finish_run: FinishRun) -> None:
     letters = [letter(place) for place in range(5)] + [letter(9, "invalid_utf8")]
     found = measure_quality(finish_run(NEWS, letters=letters))
     assert [(reason.stage, reason.error, reason.count, len(reason.examples)) for reason in found.reasons] == [
@@ -105,12 +109,12 @@ def test_quality_groups_dead_letters_by_reason(finish_run: FinishRun):
     assert found.reasons[0].examples[0]["position"] == 0
 
 
-def test_quality_of_a_run_without_a_document(finish_run: FinishRun):
+def test_quality_of_a_run_without_a_document(finish_run: FinishRun) -> None:
     found = measure_quality(finish_run({}, letters=[letter(0)]))
     assert (found.documents, found.tokens, found.types, found.histogram, found.whole_documents) == (0, 0, (), (), ())
 
 
-def test_quality_refuses_an_unfinished_run(finish_run: FinishRun, tmp_path: Path):
+def test_quality_refuses_an_unfinished_run(finish_run: FinishRun, tmp_path: Path) -> None:
     output = finish_run(NEWS)
     (output / "_run" / "manifest.json").unlink()
     with pytest.raises(PlanError, match="not finished"):
@@ -119,7 +123,7 @@ def test_quality_refuses_an_unfinished_run(finish_run: FinishRun, tmp_path: Path
         measure_quality(tmp_path / "nothing")
 
 
-def test_quality_refuses_a_run_that_lost_a_record(finish_run: FinishRun):
+def test_quality_refuses_a_run_with_a_missing_record(finish_run: FinishRun) -> None:
     path = finish_run(NEWS) / "_run" / "manifest.json"
     path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"annotated": 2}))
     with pytest.raises(ReconciliationError, match="3 records"):
