@@ -1,26 +1,20 @@
-"""Label schemes BIO2, BIOES and plain token labels, legal transitions, and the one span decoder.
+"""Spans and their labels in BIO2 and BIOES: encoding, strict decoding, conversion and legal transitions.
 
-Under ``TOKENS`` every word has a label of its own, such as a part of speech or a supertag: labels have no prefix, any
-may follow any, and there are no spans.
-
-The decoder is strict and type-consistent: a span counts only if every one of its labels is in place, as
-seqeval's strict mode has it. A malformed piece gives no span.
+The decoder is strict and type-consistent, as seqeval's strict mode: a span counts only if all of its labels are in
+place, and a malformed piece yields no span. ``schemes`` puts these functions and word labels behind one interface.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
 OUTSIDE = "O"
 SpanScheme = Literal["BIO", "BIOES"]
-Scheme = Literal["BIO", "BIOES", "TOKENS"]
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Span:
-    """A labelled stretch of words, half-open."""
+    """A labelled range of words, half-open."""
 
     start: int
     end: int
@@ -28,10 +22,10 @@ class Span:
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """Split ``B-PER`` into ``("B", "PER")``; ``O`` gives ``("O", "")``.
+    """Split ``B-PER`` into ``("B", "PER")``; ``O`` becomes ``("O", "")``.
 
     Raises:
-        ValueError: for anything that is no BIO2 or BIOES label.
+        ValueError: for anything but a BIO2 or BIOES label.
     """
     if label == OUTSIDE:
         return OUTSIDE, ""
@@ -41,26 +35,13 @@ def split_label(label: str) -> tuple[str, str]:
     return prefix, kind
 
 
-def label_set(kinds: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
-    """Give every label of a scheme for the entity types, ``O`` first, types in sorted order.
-
-    Under ``TOKENS`` the kinds are the labels themselves.
-    """
-    if scheme == "TOKENS":
-        return tuple(sorted(set(kinds)))
-    prefixes = "BI" if scheme == "BIO" else "BIES"
-    return (OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(set(kinds)) for prefix in prefixes))
-
-
-def decode_spans(labels: Sequence[str], scheme: Scheme) -> tuple[Span, ...]:
-    """Read the well-formed spans off a label sequence, in order; token labels have none."""
-    if scheme == "TOKENS":
-        return ()
+def decode_spans(labels: Sequence[str], scheme: SpanScheme) -> tuple[Span, ...]:
+    """Decode the well-formed spans of a label sequence, in order."""
     return _decode_bio(labels) if scheme == "BIO" else _decode_bioes(labels)
 
 
 def decode_pieces(labels: Sequence[str], scheme: SpanScheme) -> tuple[Span, ...]:
-    """Read the spans off a stretch of a label sequence, those cut off at its ends too."""
+    """Decode the spans of a part of a label sequence, including those cut off at its ends."""
     first, last = (split_label(label) for label in (labels[0], labels[-1]))
     before = [f"B-{first[1]}"] if first[0] in {"I", "E"} else []
     after = [f"E-{last[1]}"] if scheme == "BIOES" and last[0] in {"B", "I"} else []
@@ -70,10 +51,10 @@ def decode_pieces(labels: Sequence[str], scheme: SpanScheme) -> tuple[Span, ...]
 
 
 def encode_spans(spans: Iterable[Span], length: int, scheme: SpanScheme) -> tuple[str, ...]:
-    """Write disjoint spans as labels of a scheme.
+    """Encode disjoint spans as labels.
 
     Raises:
-        ValueError: when spans overlap or leave the sentence.
+        ValueError: if spans overlap or exceed the sentence.
     """
     labels = [OUTSIDE] * length
     for span in spans:
@@ -84,24 +65,12 @@ def encode_spans(spans: Iterable[Span], length: int, scheme: SpanScheme) -> tupl
 
 
 def convert_labels(labels: Sequence[str], *, source: SpanScheme, target: SpanScheme) -> tuple[str, ...]:
-    """Write the well-formed spans of one scheme in another; malformed pieces become ``O``."""
+    """Convert labels from one scheme to another; malformed pieces become ``O``."""
     return encode_spans(decode_spans(labels, source), len(labels), target)
 
 
-def from_gold(labels: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
-    """Write gold labels, in BIO2 or plain, in a tagger's scheme."""
-    return tuple(labels) if scheme == "TOKENS" else convert_labels(labels, source="BIO", target=scheme)
-
-
-def to_gold(labels: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
-    """Write a tagger's labels as gold labels are written: in BIO2, or plain."""
-    return tuple(labels) if scheme == "TOKENS" else convert_labels(labels, source=scheme, target="BIO")
-
-
-def is_legal_transition(left: str | None, right: str | None, scheme: Scheme) -> bool:
-    """Say whether ``right`` may follow ``left``; None stands for the sentence's start or end."""
-    if scheme == "TOKENS":
-        return True
+def is_legal_transition(left: str | None, right: str | None, scheme: SpanScheme) -> bool:
+    """Return whether ``right`` may follow ``left``; None stands for the sentence's start or end."""
     left_prefix, left_kind = split_label(left) if left is not None else (OUTSIDE, "")
     right_prefix, right_kind = split_label(right) if right is not None else (OUTSIDE, "")
     continues = right_prefix in {"I", "E"}
@@ -109,26 +78,6 @@ def is_legal_transition(left: str | None, right: str | None, scheme: Scheme) -> 
         return not continues or (left_prefix in {"B", "I"} and left_kind == right_kind)
     left_open = left_prefix in {"B", "I"}
     return continues == left_open and (not continues or left_kind == right_kind)
-
-
-def legal_transitions(labels: Sequence[str], scheme: Scheme) -> list[list[bool]]:
-    """Give ``is_legal_transition`` for all pairs of labels; rows are left labels.
-
-    Labels of different types follow one another just where the left may end a sentence and the right begin one, so
-    that only pairs of one type are looked at singly: a thousand labels take no million calls.
-    """
-    starts = [is_legal_transition(None, label, scheme) for label in labels]
-    closed = [False] * len(labels)
-    rows = [list(starts if is_legal_transition(label, None, scheme) else closed) for label in labels]
-    if scheme == "TOKENS":
-        return rows
-    by_kind: defaultdict[str, list[int]] = defaultdict(list)
-    for number, label in enumerate(labels):
-        by_kind[split_label(label)[1]].append(number)
-    for numbers in by_kind.values():
-        for left, right in product(numbers, repeat=2):
-            rows[left][right] = is_legal_transition(labels[left], labels[right], scheme)
-    return rows
 
 
 def _span_labels(span: Span, scheme: SpanScheme) -> list[str]:

@@ -23,8 +23,8 @@ from concord.models.data.vocabulary import DigitRule, Vocabulary
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.inference.token_table import TokenTable
 from concord.models.inference.windows import Window, cut_windows, window_part
-from concord.models.labels import Scheme
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
+from concord.models.schemes import SchemeName
 from concord.models.words.encoder import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder, pad_features
 from concord.models.words.tuned_encoder import TunedEncoder
@@ -36,7 +36,7 @@ UNKNOWN_TREES = "unknown"
 class TaggerConfig(Config):
     """What every tagger's configuration holds."""
 
-    scheme: Scheme = "BIOES"
+    scheme: SchemeName = "BIOES"
     """The label scheme inside the tagger. `BIO` and `BIOES` are for entities, which come out in BIO2; `TOKENS` is for
     labels of single words, such as parts of speech or supertags."""
     lowercase: bool = False

@@ -58,7 +58,7 @@ class TextAnnotator:
             loaded = load_tagger(tagger.folder, device=run.device)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
-        if loaded.vocabulary.scheme == "TOKENS":
+        if not loaded.vocabulary.scheme.has_entities:
             raise ModelError(f"{tagger.folder}: a tagger of token labels, which does not annotate; use one of entities")
         signature = component_signature(parser_identity(parser))
         if not run.accept_parser:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from concord.models.data.sentence import Sentence, first_words
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels import from_gold
 
 PADDING = 0
 UNKNOWN = 1
@@ -144,7 +143,7 @@ class BatchEncoder:
             return None
         labels = torch.full(shape, IGNORED_LABEL, dtype=torch.int64)
         for row, sentence in enumerate(sentences):
-            own = from_gold(sentence.labels or (), self._vocabulary.scheme)
+            own = self._vocabulary.scheme.from_gold(sentence.labels or ())
             for column, label in enumerate(own):
                 if label not in self._label_numbers:
                     raise ValueError(

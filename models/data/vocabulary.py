@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels import Scheme, label_set, split_label
+from concord.models.schemes import BIOES, LabelScheme, label_scheme
 
 DigitRule = Literal["each", "runs", "keep"]
 
@@ -41,7 +41,7 @@ class Vocabulary:
     words: tuple[str, ...]
     characters: tuple[str, ...]
     labels: tuple[str, ...]
-    scheme: Scheme = "BIOES"
+    scheme: LabelScheme = BIOES
     lowercase: bool = False
     digits: DigitRule = "each"
     rare_words: int = 0
@@ -49,18 +49,15 @@ class Vocabulary:
     relations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.scheme == "TOKENS":
-            if not self.labels or self.labels != label_set(self.labels, self.scheme):
-                raise ValueError(f"Vocabulary.labels: expected one label or more, sorted, got {self.labels}")
-        elif self.labels != label_set(self.entity_types, self.scheme):
-            raise ValueError(f"Vocabulary.labels: expected O and all of each type in {self.scheme}, got {self.labels}")
+        if not self.labels or self.labels != self.scheme.label_set(self.scheme.types(self.labels)):
+            raise ValueError(f"Vocabulary.labels: expected {self.scheme.rule}, got {self.labels}")
 
     @classmethod
     def from_sentences(
         cls,
         sentences: Iterable[Sentence],
         *,
-        scheme: Scheme = "BIOES",
+        scheme: LabelScheme = BIOES,
         lowercase: bool = False,
         digits: DigitRule = "each",
         pretrained_words: Iterable[str] = (),
@@ -77,15 +74,14 @@ class Vocabulary:
         characters: Counter[str] = Counter()
         tags: Counter[str] = Counter()
         relations: Counter[str] = Counter()
-        kinds = set(entity_types)
+        types = set(entity_types)
         for sentence in sentences:
             for word in sentence.words:
                 words[_word_form(word, lowercase=lowercase, digits=digits)] += 1
                 characters.update(_spelling(word, digits=digits))
             tags.update(sentence.tags or ())
             relations.update(sentence.relations or ())
-            labels = sentence.labels or ()
-            kinds.update(labels if scheme == "TOKENS" else _kinds(labels))
+            types |= scheme.types(sentence.labels or ())
         pretrained = dict.fromkeys(
             word for word in pretrained_words if _word_form(word, lowercase=lowercase, digits=digits) == word
         )
@@ -97,7 +93,7 @@ class Vocabulary:
         return cls(
             words=(*frequent, *unseen, *rare),
             characters=tuple(_by_frequency(characters)),
-            labels=label_set(kinds, scheme),
+            labels=scheme.label_set(types),
             scheme=scheme,
             lowercase=lowercase,
             digits=digits,
@@ -109,7 +105,7 @@ class Vocabulary:
     @property
     def entity_types(self) -> tuple[str, ...]:
         """The entity types, sorted; none under ``TOKENS``."""
-        return () if self.scheme == "TOKENS" else tuple(sorted(_kinds(self.labels)))
+        return tuple(sorted(self.scheme.types(self.labels))) if self.scheme.has_entities else ()
 
     def word_form(self, word: str) -> str:
         """Give the form under which a word is looked up."""
@@ -125,7 +121,7 @@ class Vocabulary:
             "words": list(self.words),
             "characters": "".join(self.characters),
             "labels": list(self.labels),
-            "scheme": self.scheme,
+            "scheme": self.scheme.name,
             "lowercase": self.lowercase,
             "digits": self.digits,
             "rare_words": self.rare_words,
@@ -140,17 +136,13 @@ class Vocabulary:
             words=tuple(values["words"]),
             characters=tuple(values["characters"]),
             labels=tuple(values["labels"]),
-            scheme=values["scheme"],
+            scheme=label_scheme(values["scheme"]),
             lowercase=values["lowercase"],
             digits=values.get("digits", "each"),  # Taggers saved before the rule could be chosen lack it.
             rare_words=values["rare_words"],
             tags=tuple(values.get("tags", ())),
             relations=tuple(values.get("relations", ())),
         )
-
-
-def _kinds(labels: Iterable[str]) -> set[str]:
-    return {kind for label in labels if (kind := split_label(label)[1])}
 
 
 def _word_form(word: str, *, lowercase: bool, digits: DigitRule) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.labels import Scheme
+from concord.models.schemes import LabelScheme
 
 DecoderName = Literal["softmax", "crf"]
 
@@ -16,7 +16,7 @@ DecoderName = Literal["softmax", "crf"]
 class ChosenDecoder(nn.Module):
     """Softmax, or a CRF whose mode is sought among the well-formed label sequences."""
 
-    def __init__(self, name: DecoderName, labels: Sequence[str], scheme: Scheme) -> None:
+    def __init__(self, name: DecoderName, labels: Sequence[str], scheme: LabelScheme) -> None:
         """Build the decoder; a softmax has no parameters."""
         super().__init__()
         self.crf = Crf(labels, scheme, legal_mode=True) if name == "crf" else None

@@ -1,7 +1,7 @@
 """Where a tagger is right: by the length of names and sentences, novelty, recurrence, position and uncertainty.
 
 Every function takes gold and predicted labels, one sequence per sentence, all sentences in reading order. Labels are
-BIO2, or, where a function has a ``read``, token labels with ``read=word_spans``; each word is then a name by itself.
+BIO2, or, where a function takes a scheme, token labels with ``TOKENS``; each word is then a name by itself.
 """
 
 from collections import Counter, defaultdict
@@ -11,8 +11,9 @@ from itertools import pairwise
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.consistency import name_key
-from concord.models.evaluation.metrics import Labels, Reading, Scores, entity_spans, gold_sequences, grouped_scores
+from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, grouped_scores
 from concord.models.labels import Span, convert_labels, split_label
+from concord.models.schemes import BIO, LabelScheme
 
 Names = Mapping[tuple[str, ...], frozenset[str]]
 """``name_key`` of each name -> the entity types it occurs with."""
@@ -33,13 +34,13 @@ def scores_by_mention_length(gold: Labels, predicted: Labels) -> dict[str, Score
     return _in_order(grouped_scores(gold, predicted, group), MENTION_LENGTHS)
 
 
-def scores_by_sentence_length(gold: Labels, predicted: Labels, *, read: Reading = entity_spans) -> dict[str, Scores]:
+def scores_by_sentence_length(gold: Labels, predicted: Labels, *, scheme: LabelScheme = BIO) -> dict[str, Scores]:
     """Score by the number of words in the sentence, in the bins ``SENTENCE_LENGTHS``."""
 
     def group(number: int, _: Span) -> str:
         return sentence_length(len(gold[number]))
 
-    return _in_order(grouped_scores(gold, predicted, group, read=read), SENTENCE_LENGTHS)
+    return _in_order(grouped_scores(gold, predicted, group, scheme=scheme), SENTENCE_LENGTHS)
 
 
 def sentence_length(words: int) -> str:
@@ -48,7 +49,7 @@ def sentence_length(words: int) -> str:
 
 
 def scores_by_novelty(
-    sentences: Sequence[Sentence], predicted: Labels, known: Names, *, read: Reading = entity_spans
+    sentences: Sequence[Sentence], predicted: Labels, known: Names, *, scheme: LabelScheme = BIO
 ) -> dict[str, Scores]:
     """Score by whether training had the name with this type, only with other types, or not at all.
 
@@ -61,21 +62,21 @@ def scores_by_novelty(
         kinds = known.get(name_of(sentences[number], span), frozenset())
         return SAME_TYPE if span.label in kinds else OTHER_TYPE if kinds else UNSEEN
 
-    scores = grouped_scores(gold_sequences([sentences]), predicted, group, read=read)
+    scores = grouped_scores(gold_sequences([sentences]), predicted, group, scheme=scheme)
     return _in_order(scores, (SAME_TYPE, OTHER_TYPE, UNSEEN))
 
 
-def known_names(sentences: Iterable[Sentence], *, read: Reading = entity_spans) -> Names:
+def known_names(sentences: Iterable[Sentence], *, scheme: LabelScheme = BIO) -> Names:
     """Collect the names of training sentences with gold labels."""
     kinds: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
     for sentence in sentences:
-        for span in read(sentence.labels or ()):
+        for span in scheme.scored_spans(sentence.labels or ()):
             kinds[name_of(sentence, span)].add(span.label)
     return {name: frozenset(found) for name, found in kinds.items()}
 
 
 def recurring_scores(
-    documents: Sequence[Sequence[Sentence]], predicted: Labels, *, read: Reading = entity_spans
+    documents: Sequence[Sequence[Sentence]], predicted: Labels, *, scheme: LabelScheme = BIO
 ) -> Scores:
     """Score the mentions of ``recurring_names``; the recall is the share of them that are right.
 
@@ -85,18 +86,22 @@ def recurring_scores(
     Args:
         documents: sentences with gold labels.
     """
-    recurring = [names for document in documents for names in [recurring_names(document, read=read)] * len(document)]
+    recurring = [
+        names for document in documents for names in [recurring_names(document, scheme=scheme)] * len(document)
+    ]
     sentences = [sentence for document in documents for sentence in document]
 
     def group(number: int, span: Span) -> str:
         return "recurring" if name_of(sentences[number], span) in recurring[number] else "single"
 
-    return grouped_scores(gold_sequences(documents), predicted, group, read=read).get("recurring", Scores())
+    return grouped_scores(gold_sequences(documents), predicted, group, scheme=scheme).get("recurring", Scores())
 
 
-def recurring_names(document: Iterable[Sentence], *, read: Reading = entity_spans) -> set[tuple[str, ...]]:
+def recurring_names(document: Iterable[Sentence], *, scheme: LabelScheme = BIO) -> set[tuple[str, ...]]:
     """Return the ``name_key`` of every name with two or more gold mentions in a document, of whatever types."""
-    counts = Counter(name_of(sentence, span) for sentence in document for span in read(sentence.labels or ()))
+    counts = Counter(
+        name_of(sentence, span) for sentence in document for span in scheme.scored_spans(sentence.labels or ())
+    )
     return {name for name, count in counts.items() if count > 1}
 
 

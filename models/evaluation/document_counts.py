@@ -9,8 +9,9 @@ import numpy as np
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import name_of, recurring_names
 from concord.models.evaluation.consistency import consistency, name_labels
-from concord.models.evaluation.metrics import Labels, Reading, entity_spans, gold_sequences, paired_spans, word_spans
+from concord.models.evaluation.metrics import Labels, gold_sequences, paired_spans
 from concord.models.labels import Span
+from concord.models.schemes import BIO, TOKENS, LabelScheme
 
 MEASURES = ("all", "multi_word", "recurring", "once")
 Group = TypeVar("Group", bound=Hashable)
@@ -21,7 +22,7 @@ def group_counts_by_document(
     predicted: Sequence[Labels],
     groups: Callable[[int, int, Span], Iterable[Group]],
     *,
-    read: Reading = entity_spans,
+    scheme: LabelScheme = BIO,
 ) -> dict[Group, np.ndarray]:
     """Count gold, predicted and correct spans of each document for every group.
 
@@ -38,7 +39,7 @@ def group_counts_by_document(
     """
     counts: defaultdict[Group, np.ndarray] = defaultdict(lambda: np.zeros((len(gold), 3), dtype=np.int64))
     for document, sides in enumerate(zip(gold, predicted, strict=True)):
-        for sentence, (wanted, found) in enumerate(paired_spans(*sides, read=read)):
+        for sentence, (wanted, found) in enumerate(paired_spans(*sides, scheme=scheme)):
             for span in wanted | found:
                 for group in groups(document, sentence, span):
                     counts[group][document] += (span in wanted, span in found, span in wanted & found)
@@ -72,7 +73,7 @@ def label_counts_by_document(
 ) -> dict[str, list[list[int]]]:
     """Count the words of each document twice and its correct labels, so that the F1 of the counts is the accuracy."""
     gold = [gold_sequences([document]) for document in documents]
-    counts = group_counts_by_document(gold, predicted, lambda *_: ("all",), read=word_spans)
+    counts = group_counts_by_document(gold, predicted, lambda *_: ("all",), scheme=TOKENS)
     return {"all": _triples(counts.get("all"), documents)}
 
 

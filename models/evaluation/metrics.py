@@ -5,16 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels import Span, decode_spans
+from concord.models.labels import Span
+from concord.models.schemes import BIO, TOKENS, LabelScheme
 
 Labels = Sequence[Sequence[str]]
 """One sequence of labels per sentence."""
 
 Grouping = Callable[[int, Span], str]
 """Maps the index of a sentence and a span of it to the name of the span's group."""
-
-Reading = Callable[[Sequence[str]], Iterable[Span]]
-"""Reads the spans off the labels of a sentence: ``entity_spans`` or ``word_spans``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,24 +80,12 @@ def span_scores(gold: Labels, predicted: Labels) -> SpanScores:
     return SpanScores(overall=sum(by_type.values(), Scores()), by_type=by_type)
 
 
-def entity_spans(labels: Sequence[str]) -> tuple[Span, ...]:
-    """Read the entities off BIO2 labels."""
-    return decode_spans(labels, "BIO")
-
-
-def word_spans(labels: Sequence[str]) -> tuple[Span, ...]:
-    """Read token labels as spans of one word each, so that the recall of spans is the accuracy of words."""
-    return tuple(Span(place, place + 1, label) for place, label in enumerate(labels))
-
-
 def gold_sequences(documents: Iterable[Iterable[Sentence]]) -> list[tuple[str, ...]]:
     """Return the gold labels of every sentence; a sentence without any has none."""
     return [sentence.labels or () for document in documents for sentence in document]
 
 
-def grouped_scores(
-    gold: Labels, predicted: Labels, group: Grouping, *, read: Reading = entity_spans
-) -> dict[str, Scores]:
+def grouped_scores(gold: Labels, predicted: Labels, group: Grouping, *, scheme: LabelScheme = BIO) -> dict[str, Scores]:
     """Score label sequences by exact spans and types, each group of spans separately.
 
     A span has one group, whether it is gold or predicted, so the groups add up to the whole.
@@ -111,7 +97,7 @@ def grouped_scores(
         ValueError: when the two differ in their number of sentences or words.
     """
     wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
-    for number, (wanted_spans, found_spans) in enumerate(paired_spans(gold, predicted, read=read)):
+    for number, (wanted_spans, found_spans) in enumerate(paired_spans(gold, predicted, scheme=scheme)):
         wanted.update(group(number, span) for span in wanted_spans)
         found.update(group(number, span) for span in found_spans)
         right.update(group(number, span) for span in wanted_spans & found_spans)
@@ -121,7 +107,7 @@ def grouped_scores(
     }
 
 
-def paired_spans(gold: Labels, predicted: Labels, *, read: Reading) -> Iterator[tuple[set[Span], set[Span]]]:
+def paired_spans(gold: Labels, predicted: Labels, *, scheme: LabelScheme) -> Iterator[tuple[set[Span], set[Span]]]:
     """Yield the gold and the predicted spans of each sentence.
 
     Raises:
@@ -130,7 +116,7 @@ def paired_spans(gold: Labels, predicted: Labels, *, read: Reading) -> Iterator[
     for number, (wanted, found) in enumerate(zip(gold, predicted, strict=True)):
         if len(wanted) != len(found):
             raise ValueError(f"sentence {number}: expected {len(wanted)} labels, got {len(found)}")
-        yield set(read(wanted)), set(read(found))
+        yield set(scheme.scored_spans(wanted)), set(scheme.scored_spans(found))
 
 
 def token_scores(gold: Labels, predicted: Labels) -> TokenScores:
@@ -139,7 +125,7 @@ def token_scores(gold: Labels, predicted: Labels) -> TokenScores:
     Raises:
         ValueError: when the two differ in their number of sentences or words.
     """
-    by_label = grouped_scores(gold, predicted, lambda _, span: span.label, read=word_spans)
+    by_label = grouped_scores(gold, predicted, lambda _, span: span.label, scheme=TOKENS)
     total = sum(by_label.values(), Scores())
     return TokenScores(words=total.gold, correct=total.correct, by_label=by_label)
 

@@ -10,7 +10,6 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.inference.token_table import TokenTable
-from concord.models.labels import to_gold
 
 STEP = 0.05
 REFINE_ALL = -1.0
@@ -42,7 +41,7 @@ def sweep_threshold(
         table: from ``tabulate(documents, threshold=REFINE_ALL)``.
         documents: with gold labels.
     """
-    score = _accuracy(documents, vocabulary) if vocabulary.scheme == "TOKENS" else _span_f1(documents, vocabulary)
+    score = _span_f1(documents, vocabulary) if vocabulary.scheme.has_entities else _accuracy(documents, vocabulary)
     curve = []
     for threshold in threshold_grid(len(vocabulary.labels)):
         curve.append(ThresholdScore(threshold=threshold, score=score(labels_at(table, threshold))))
@@ -69,7 +68,7 @@ def label_sequences(
         for sentence in document:
             own = [names[number] for number in numbers[first : first + len(sentence.words)]]
             first += len(sentence.words)
-            sequences.append(to_gold(own, vocabulary.scheme))
+            sequences.append(vocabulary.scheme.to_gold(own))
     return sequences
 
 

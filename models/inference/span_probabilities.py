@@ -15,7 +15,7 @@ from torch import Tensor
 
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import AskedSpans
-from concord.models.labels import Span, decode_pieces
+from concord.models.labels import Span
 
 
 def ask_for_spans(
@@ -31,28 +31,28 @@ def ask_for_spans(
     Returns:
         None where there is no entity, as with token labels always.
     """
-    if vocabulary.scheme == "TOKENS":
+    if not vocabulary.scheme.has_entities:
         return None
     # The label of number 0 is O: most sentences hold no other.
     named = labels.any(dim=1).tolist()
-    found: list[tuple[int, Span, list[int], bool]] = []
+    found: list[tuple[int, Span, list[int], str | None]] = []
     for number in sentences:
         if not named[number]:
             continue
         begin, stop = kept[number]
         own = labels[number, begin:stop].tolist()
-        for span in decode_pieces([vocabulary.labels[label] for label in own], vocabulary.scheme):
-            bounded = vocabulary.scheme == "BIO" and span.end < len(own)
-            found.append((number, span, own[span.start : span.end], bounded))
+        for span in vocabulary.scheme.entity_pieces([vocabulary.labels[label] for label in own]):
+            forbidden = vocabulary.scheme.continuation(span.label) if span.end < len(own) else None
+            found.append((number, span, own[span.start : span.end], forbidden))
     if not found:
         return None
-    lengths = [len(own) + bounded for _, _, own, bounded in found]
+    lengths = [len(own) + (forbidden is not None) for _, _, own, forbidden in found]
     allowed = torch.zeros(len(found), max(lengths), len(vocabulary.labels), dtype=torch.bool)
-    for entry, (_, span, own, bounded) in zip(allowed, found, strict=True):
+    for entry, (_, _, own, forbidden) in zip(allowed, found, strict=True):
         entry[range(len(own)), own] = True
-        if bounded:
+        if forbidden is not None:
             entry[len(own)] = True
-            entry[len(own), vocabulary.labels.index(f"I-{span.label}")] = False
+            entry[len(own), vocabulary.labels.index(forbidden)] = False
     return AskedSpans(
         sentences=torch.tensor([number for number, *_ in found], device=labels.device),
         starts=torch.tensor([kept[number][0] + span.start for number, span, *_ in found], device=labels.device),

@@ -14,7 +14,6 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import AskedSpans, LabelDistribution, entropy
 from concord.models.inference.span_probabilities import ask_for_spans
 from concord.models.inference.windows import Window
-from concord.models.labels import decode_spans, to_gold
 from concord.models.outputs import Prediction
 
 
@@ -133,15 +132,15 @@ class TokenTable:
                 first = rows.stop
                 final = [names[number] for number in label[rows]]
                 drafted = [names[number] for number in draft[rows]]
-                spans = decode_spans(final, vocabulary.scheme)
+                spans = vocabulary.scheme.entities(final)
                 parts = span[rows]
                 confidences = [prod(parts[found.start : found.end]) for found in spans]
                 if calibration is not None:
                     confidences = calibration.map_entities(confidences)
                 predictions.append(
                     Prediction(
-                        labels=to_gold(final, vocabulary.scheme),
-                        draft_labels=to_gold(drafted, vocabulary.scheme),
+                        labels=vocabulary.scheme.to_gold(final),
+                        draft_labels=vocabulary.scheme.to_gold(drafted),
                         probabilities=tuple(probability[rows]),
                         margins=tuple(margin[rows]),
                         uncertainty=tuple(uncertainty[rows]),

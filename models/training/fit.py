@@ -28,7 +28,7 @@ from concord.models.evaluation.threshold_sweep import (
     labels_at,
     sweep_threshold,
 )
-from concord.models.labels import Scheme
+from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 from concord.models.two_stage.tagger import TwoStageTagger
@@ -180,7 +180,7 @@ def _score(tagger: Tagger, dev: Documents) -> tuple[dict[str, float], float | No
         labels = labels_at(table, threshold)
     predicted = label_sequences(labels, dev, tagger.vocabulary)
     drafted = label_sequences(table.draft, dev, tagger.vocabulary)
-    if tagger.vocabulary.scheme == "TOKENS":
+    if not tagger.vocabulary.scheme.has_entities:
         accuracies = {
             "dev_accuracy": token_scores(gold, predicted).accuracy,
             "draft_accuracy": token_scores(gold, drafted).accuracy,
@@ -350,14 +350,14 @@ def _chunks(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _split_long(sentence: Sentence, longest: int, scheme: Scheme) -> list[Sentence]:
+def _split_long(sentence: Sentence, longest: int, scheme: LabelScheme) -> list[Sentence]:
     """Cut an over-long training sentence into pieces; an entity across a cut becomes two."""
     if len(sentence.words) <= longest:
         return [sentence]
     pieces = []
     for start in range(0, len(sentence.words), longest):
         piece = sentence.part(start, start + longest)
-        if scheme != "TOKENS" and piece.labels and piece.labels[0].startswith("I-"):
+        if scheme.has_entities and piece.labels and piece.labels[0].startswith("I-"):
             piece = replace(piece, labels=(f"B-{piece.labels[0][2:]}", *piece.labels[1:]))
         pieces.append(piece)
     return pieces

@@ -23,7 +23,6 @@ from concord.models.calibration import (
 )
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.reliability import brier_score
-from concord.models.labels import decode_spans, from_gold
 from concord.models.tagger import Tagger
 
 FOLDS = 10
@@ -136,12 +135,12 @@ def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]], *, batch_wo
             labels = sentence.labels or ()
             same = [left == right for left, right in zip(prediction.labels, labels, strict=True)]
             right += same
-            gold += [numbers.get(label) for label in from_gold(labels, tagger.vocabulary.scheme)]
+            gold += [numbers.get(label) for label in tagger.vocabulary.scheme.from_gold(labels)]
             owners += [number] * len(labels)
-            if tagger.vocabulary.scheme == "TOKENS":
+            if not tagger.vocabulary.scheme.has_entities:
                 counts[number] += (len(labels), len(labels), sum(same))
                 continue
-            wanted = set(decode_spans(labels, "BIO"))
+            wanted = set(tagger.vocabulary.scheme.scored_spans(labels))
             hits = [span in wanted for span in prediction.spans]
             confidences += prediction.confidences
             found_right += hits

@@ -32,7 +32,7 @@ class DraftNetwork(nn.Module):
         self.representation = WordRepresentation(representation, vocabulary, encoder_width=encoder_width)
         self.lstm = VariationalLstm(lstm, self.representation.output_dimension)
         self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
-        self._has_spans = vocabulary.scheme != "TOKENS"
+        self._has_spans = vocabulary.scheme.has_entities
 
     def forward(self, batch: Batch, features: Tensor | None) -> tuple[Tensor, Tensor]:
         """Make one stochastic pass; logits ``(B, T, L)`` and hidden states ``(B, T, H)`` before z_out."""

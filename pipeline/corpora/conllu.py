@@ -86,7 +86,7 @@ def _label(tag: str, xpos: str, misc: str, form: GoldFormat) -> str:
         label = tag if column == "upos" else xpos
         return "" if label == EMPTY else label
     pairs = (item.partition("=") for item in misc.split("|"))
-    absent = "" if form.label_scheme == "TOKENS" else "O"
+    absent = "O" if form.read_scheme.has_entities else ""
     return next((value for key, _, value in pairs if key == column), absent)
 
 

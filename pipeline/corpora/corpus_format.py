@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from concord.models.config import Config
+from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.pipeline.errors import InputError
 
 EMPTY = "_"
@@ -16,7 +17,7 @@ TAG_COLUMNS = ("upos", "xpos")
 _BLANKS = re.compile("[ \t]+")
 
 FormatName = Literal["conll", "conllu", "conll2012", "semeval2010"]
-LabelScheme = Literal["BIO2", "IOB1", "BIOES", "auto", "TOKENS"]
+CorpusScheme = Literal["BIO2", "IOB1", "BIOES", "auto", "TOKENS"]
 
 
 class GoldFormat(Config):
@@ -32,8 +33,13 @@ class GoldFormat(Config):
     label_column: int | str | None = None
     """Of `conll`, counted from 1: the last if null. Of `conllu`: `upos`, `xpos`, or a key in MISC, `NER` if null. Of
     the others: the entities if null, or `xpos`."""
-    label_scheme: LabelScheme = "BIO2"
+    label_scheme: CorpusScheme = "BIO2"
     """`BIO2`, `IOB1` and `BIOES` are for entities, `auto` tells them apart; `TOKENS`: labels of single words."""
+
+    @property
+    def read_scheme(self) -> LabelScheme:
+        """The scheme of the labels as they are read: TOKENS, or BIO for entities of any scheme."""
+        return TOKENS if self.label_scheme == "TOKENS" else BIO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

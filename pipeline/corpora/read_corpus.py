@@ -14,10 +14,10 @@ from concord.pipeline.corpora import bracketed, conll, conllu
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,
     TAG_COLUMNS,
+    CorpusScheme,
     Fault,
     FormatName,
     GoldFormat,
-    LabelScheme,
     OnFault,
     Rows,
     refuse,
@@ -56,7 +56,7 @@ class GoldCorpus:
     """A corpus as read, with the scheme that its labels were in."""
 
     documents: tuple[GoldDocument, ...]
-    label_scheme: LabelScheme
+    label_scheme: CorpusScheme
 
 
 def read_gold(path: Path, form: GoldFormat | None = None) -> list[list[Sentence]]:
@@ -83,7 +83,7 @@ def read_corpus(path: Path, form: GoldFormat, on_fault: OnFault) -> GoldCorpus:
     _check_columns(kind, form)
     sentences = list(_READERS[kind](path, form, on_fault))
     scheme = form.label_scheme
-    if kind in _BRACKETED and scheme != "TOKENS":
+    if kind in _BRACKETED and form.read_scheme.has_entities:
         scheme = "BIO2"  # which is what their reader makes of the brackets
     elif scheme == "auto":
         scheme = recognise_scheme(rows.labels for rows in sentences)
@@ -136,10 +136,9 @@ def _check_columns(kind: FormatName, form: GoldFormat) -> None:
         raise ConfigError(f"label_column: expected xpos for {kind}, or none for its entities, got {column!r}")
 
 
-def _to_sentence(rows: Rows, scheme: LabelScheme, path: Path, form: GoldFormat, on_fault: OnFault) -> Sentence:
-    labels = (
-        _token_labels(rows, path, form, on_fault) if scheme == "TOKENS" else _entities(rows, scheme, path, on_fault)
-    )
+def _to_sentence(rows: Rows, scheme: CorpusScheme, path: Path, form: GoldFormat, on_fault: OnFault) -> Sentence:
+    entities = form.read_scheme.has_entities
+    labels = _entities(rows, scheme, path, on_fault) if entities else _token_labels(rows, path, form, on_fault)
     heads = _read_heads(rows, path, on_fault) if _whole(rows.heads) and _whole(rows.relations) else None
     return Sentence(
         words=tuple(rows.words),
@@ -150,7 +149,7 @@ def _to_sentence(rows: Rows, scheme: LabelScheme, path: Path, form: GoldFormat, 
     )
 
 
-def _entities(rows: Rows, scheme: LabelScheme, path: Path, on_fault: OnFault) -> tuple[str, ...]:
+def _entities(rows: Rows, scheme: CorpusScheme, path: Path, on_fault: OnFault) -> tuple[str, ...]:
     def report(position: int, message: str, repaired: str | None) -> None:
         on_fault(Fault(path=path, line=rows.numbers[position], message=message, repaired=repaired))
 

@@ -26,7 +26,7 @@ from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.crf.factors import Factors, Packing
 from concord.models.decoders.crf.scan import scan_messages
 from concord.models.decoders.crf.tree_reduction import tree_messages
-from concord.models.labels import label_set
+from concord.models.schemes import BIO
 
 LENGTHS = {"10": (10, 10), "40": (40, 40), "100": (100, 100), "10-100": (10, 100)}
 WARM_UPS = 2
@@ -38,7 +38,7 @@ class Pair:
     def __init__(self, labels: int, lengths: tuple[int, int], sentences: int) -> None:
         """Draw scores and a batch."""
         torch.manual_seed(0)
-        self.ours = Crf(label_set([f"T{number}" for number in range(labels)], "BIO")[:labels], "BIO", legal_mode=False)
+        self.ours = Crf(BIO.label_set([f"T{number}" for number in range(labels)])[:labels], BIO, legal_mode=False)
         self.theirs = CRF(labels, batch_first=True)
         with torch.no_grad():
             self.ours.transitions.copy_(self.theirs.transitions.normal_())

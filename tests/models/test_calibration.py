@@ -25,6 +25,7 @@ from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.reliability import coverage, expected_calibration_error, reliability
+from concord.models.schemes import TOKENS
 from concord.models.tagger import Tagger
 from concord.models.training import fit_calibration as calibrating
 from concord.models.training.fit_calibration import Entities, Observed, Words
@@ -251,7 +252,7 @@ def test_observed_is_what_the_tagger_says_without_its_calibration(build: Build, 
 
 def test_token_labels_are_observed_and_calibrated(build: Build) -> None:
     sentence = Sentence(words=("Ada", "slept", "."), labels=("NNP", "VBD", "."))
-    tagger = build("uanet", vocabulary=Vocabulary.from_sentences([sentence], scheme="TOKENS"))
+    tagger = build("uanet", vocabulary=Vocabulary.from_sentences([sentence], scheme=TOKENS))
     strange = replace(sentence, labels=("XX", "VBD", "."))
     observed = calibrating.observe(tagger, [[sentence], [strange]])
     assert observed.counts[:, :2].tolist() == [[3, 3], [3, 3]]

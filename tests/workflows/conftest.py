@@ -16,6 +16,7 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.checkpoint import save_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
+from concord.models.schemes import TOKENS
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.workflows.registry import mlflow_client
@@ -59,7 +60,7 @@ def token_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sentences = [sentence for document in read_gold(EXAMPLES / "train/train.conllu", form) for sentence in document]
     torch.manual_seed(1)
     config = {"scheme": "TOKENS", "representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8}}
-    tagger = build_tagger("bilstm_softmax", config, Vocabulary.from_sentences(sentences, scheme="TOKENS"))
+    tagger = build_tagger("bilstm_softmax", config, Vocabulary.from_sentences(sentences, scheme=TOKENS))
     folder = tmp_path_factory.mktemp("taggers") / "tokens"
     save_tagger(tagger.eval(), folder)
     return folder

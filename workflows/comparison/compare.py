@@ -9,7 +9,6 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import known_names
-from concord.models.evaluation.metrics import entity_spans, word_spans
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
@@ -94,31 +93,30 @@ def compare(job: CompareJob) -> Comparison:
     """Label the corpora with both taggers and test them against each other; errors are those of ``run``."""
     taggers = [load(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
     _check_comparable(*taggers, labels=job.labels)
-    tokens = taggers[0].vocabulary.scheme == "TOKENS"
-    read = word_spans if tokens else entity_spans
-    form = gold_format(job.form, taggers[0].vocabulary.scheme)
+    scheme = taggers[0].vocabulary.scheme
+    form = gold_format(job.form, scheme)
     trees = any(tagger.needs_trees for tagger in taggers)
     documents = read_documents(job.data, labels=job.labels, form=form, trees=trees)
     sentences = [list(document.sentences) for document in documents]
     for tagger in taggers:
         check_gold(tagger, sentences, job.data)
-    if not any(read(sentence.labels or ()) for document in sentences for sentence in document):
+    if not any(scheme.scored_spans(sentence.labels or ()) for document in sentences for sentence in document):
         raise InputError(f"{', '.join(job.data)}: expected a corpus with names to compare by, got none")
     known = None
     if job.train:
         train = read_corpora(job.train, labels=job.labels, form=form)
-        known = known_names((sentence for document in train for sentence in document), read=read)
+        known = known_names((sentence for document in train for sentence in document), scheme=scheme)
     slices = slices_by_span(job.slices, documents, known)
-    check_filled(job.slices, documents, slices, read=read)
+    check_filled(job.slices, documents, slices, scheme=scheme)
     first, second = (_label(tagger, sentences, job.labels) for tagger in taggers)
     return Comparison(
         documents=documents,
         first=first,
         second=second,
-        measure="accuracy" if tokens else "F1",
+        measure=scheme.measure,
         unit="sentence" if all(document.name is None for document in documents) else "document",
-        lines=compare_labels(documents, first, second, procedure=job.procedure, slices=slices, tokens=tokens),
-        changes=changed_documents(documents, first, second, tokens=tokens),
+        lines=compare_labels(documents, first, second, procedure=job.procedure, slices=slices, scheme=scheme),
+        changes=changed_documents(documents, first, second, scheme=scheme),
     )
 
 
@@ -157,10 +155,10 @@ def _identity(tagger: ResolvedTagger) -> dict[str, str | None]:
 
 
 def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str | None]) -> None:
-    tokens = [tagger.vocabulary.scheme == "TOKENS" for tagger in (first, second)]
-    if tokens[0] != tokens[1]:
+    entities = [tagger.vocabulary.scheme.has_entities for tagger in (first, second)]
+    if entities[0] != entities[1]:
         raise ConfigError("A and B: expected two taggers of entities or two of token labels, got one of each")
-    if tokens[0]:
+    if not entities[0]:
         return
     kinds = [{labels.get(kind, kind) for kind in tagger.entity_types} - {None} for tagger in (first, second)]
     if kinds[0] != kinds[1]:

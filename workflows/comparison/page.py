@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.metrics import entity_spans
+from concord.models.labels import decode_spans
 from concord.workflows.comparison.compare import CompareJob, Comparison, describe_tagger
 from concord.workflows.comparison.paired_tests import DocumentChange, Line, sentence_of
 from concord.workflows.reports.templates import COLOURS, template
@@ -40,7 +40,9 @@ def _entity_types(comparison: Comparison) -> list[str]:
         return []
     gold = [[sentence.labels or () for sentence in document.sentences] for document in comparison.documents]
     sides = (gold, comparison.first, comparison.second)
-    return sorted({span.label for side in sides for labels in side for own in labels for span in entity_spans(own)})
+    return sorted(
+        {span.label for side in sides for labels in side for own in labels for span in decode_spans(own, "BIO")}
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,10 +137,10 @@ def _document_view(change: DocumentChange, comparison: Comparison) -> dict[str, 
 
 def _segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
     """Part a sentence into names, each right or wrong, and what stands between them."""
-    gold = set(entity_spans(sentence.labels or ()))
+    gold = set(decode_spans(sentence.labels or (), "BIO"))
     segments: list[_Segment] = []
     place = 0
-    for span in entity_spans(labels):
+    for span in decode_spans(labels, "BIO"):
         if span.start > place:
             segments.append(_Segment(label="", words=list(sentence.words[place : span.start])))
         words = list(sentence.words[span.start : span.end])

@@ -11,7 +11,6 @@ from typing import Literal, get_args
 import numpy as np
 
 from concord.models.evaluation.document_counts import consistency_counts_by_document, group_counts_by_document
-from concord.models.evaluation.metrics import Reading, entity_spans, word_spans
 from concord.models.evaluation.significance import (
     Difference,
     UnitCounts,
@@ -22,6 +21,7 @@ from concord.models.evaluation.significance import (
     randomisation_test,
 )
 from concord.models.labels import Span
+from concord.models.schemes import BIO, LabelScheme
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.workflows.comparison.slices import SlicesOf
 
@@ -95,28 +95,27 @@ def compare_labels(
     *,
     procedure: Procedure,
     slices: SlicesOf | None = None,
-    tokens: bool = False,
+    scheme: LabelScheme = BIO,
 ) -> list[Line]:
     """Test two taggers' labels: all names, each entity type, recurring names, each slice; the whole comes first.
 
     Args:
         documents: with gold labels.
         slices: names the slices of a span.
-        tokens: whether the labels are token labels, which have neither types nor recurring names.
+        scheme: of the labels; word labels have neither types nor recurring names.
     """
-    read = word_spans if tokens else entity_spans
     gold = _gold(documents)
-    kinds = {span.label for labels in gold for sentence in labels for span in read(sentence)}
+    kinds = {span.label for labels in gold for sentence in labels for span in scheme.scored_spans(sentence)}
 
     def groups(number: int, place: int, span: Span) -> Iterable[tuple[Kind, str]]:
         yield "all", "all"
-        if not tokens and len(kinds) > 1 and span.label in kinds:
+        if scheme.has_entities and len(kinds) > 1 and span.label in kinds:
             yield "type", span.label
         for name in slices(number, place, span) if slices else ():
             yield "slice", name
 
-    counts = [group_counts_by_document(gold, labels, groups, read=read) for labels in (first, second)]
-    if not tokens:
+    counts = [group_counts_by_document(gold, labels, groups, scheme=scheme) for labels in (first, second)]
+    if scheme.has_entities:
         sentences = [document.sentences for document in documents]
         recurring = [consistency_counts_by_document(sentences, labels) for labels in (first, second)]
         if all(found.any() for found in recurring):
@@ -132,16 +131,15 @@ def compare_labels(
 
 
 def changed_documents(
-    documents: Sequence[GoldDocument], first: DocumentLabels, second: DocumentLabels, *, tokens: bool = False
+    documents: Sequence[GoldDocument], first: DocumentLabels, second: DocumentLabels, *, scheme: LabelScheme = BIO
 ) -> list[DocumentChange]:
     """Give the documents in which one tagger is right where the other is wrong, most such places first.
 
     A name that is missed, wrongly found, or found with another extent or type is wrong.
     """
-    read = word_spans if tokens else entity_spans
     changes = []
     for number, labels in enumerate(zip(_gold(documents), first, second, strict=True)):
-        gold, *both = (_places(own, read) for own in labels)
+        gold, *both = (_places(own, scheme) for own in labels)
         wrong, wrong_now = (gold ^ found for found in both)
         change = DocumentChange(number=number, fixed=len(wrong - wrong_now), broken=len(wrong_now - wrong))
         if change.fixed or change.broken:
@@ -167,8 +165,8 @@ def _gold(documents: Sequence[GoldDocument]) -> list[list[Sequence[str]]]:
     return [[sentence.labels or () for sentence in document.sentences] for document in documents]
 
 
-def _places(labels: Sequence[Sequence[str]], read: Reading) -> set[tuple[int, Span]]:
-    return {(place, span) for place, sentence in enumerate(labels) for span in read(sentence)}
+def _places(labels: Sequence[Sequence[str]], scheme: LabelScheme) -> set[tuple[int, Span]]:
+    return {(place, span) for place, sentence in enumerate(labels) for span in scheme.scored_spans(sentence)}
 
 
 def _in_order(counts: Iterable[Iterable[tuple[Kind, str]]]) -> list[tuple[Kind, str]]:

@@ -15,8 +15,8 @@ from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import Names
 from concord.models.evaluation.consistency import name_key
-from concord.models.evaluation.metrics import Reading
 from concord.models.labels import Span
+from concord.models.schemes import LabelScheme
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 
@@ -110,7 +110,7 @@ def slices_by_span(slices: Sequence[Slice], documents: Sequence[GoldDocument], k
 
 
 def check_filled(
-    slices: Sequence[Slice], documents: Sequence[GoldDocument], slices_of: SlicesOf, *, read: Reading
+    slices: Sequence[Slice], documents: Sequence[GoldDocument], slices_of: SlicesOf, *, scheme: LabelScheme
 ) -> None:
     """Check that every slice has a name of the gold corpus.
 
@@ -121,7 +121,7 @@ def check_filled(
         name
         for number, document in enumerate(documents)
         for place, sentence in enumerate(document.sentences)
-        for span in read(sentence.labels or ())
+        for span in scheme.scored_spans(sentence.labels or ())
         for name in slices_of(number, place, span)
     }
     empty = [part.name for part in slices if part.name not in filled]

@@ -142,7 +142,7 @@ def _score(tagger: Tagger, job: evaluate.EvaluateJob) -> tuple[dict[str, Any], d
     """Return the scores on a gold corpus, and the counts by document that compare runs."""
     documents = evaluate.read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
     predicted, seconds = evaluate.predict_timed(tagger, documents, job)
-    count = label_counts_by_document if tagger.vocabulary.scheme == "TOKENS" else counts_by_document
+    count = counts_by_document if tagger.vocabulary.scheme.has_entities else label_counts_by_document
     counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}
     if tagger.threshold is not None:
         counts["draft"] = count(documents, [[found.draft_labels for found in document] for document in predicted])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from concord.models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest, with_own_encoder
+from concord.models.schemes import TOKENS
 from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
@@ -58,7 +59,7 @@ def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
         ModelError: also for a tagger of token labels.
     """
     tagger = find_tagger(model, named=named)
-    if _read_saved(tagger.folder).get("vocabulary", {}).get("scheme") == "TOKENS":
+    if _read_saved(tagger.folder).get("vocabulary", {}).get("scheme") == TOKENS.name:
         raise ModelError(
             f"{model}: a tagger of token labels, which can be evaluated but does not annotate, since the "
             "tables hold entities; choose a tagger of entities"

@@ -186,7 +186,7 @@ def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[Toke
             f"{_names(job.data)}: expected two documents or more, to measure a fit on those it has not seen"
         )
     tokens = choose_tokens(observed) if job.tokens == "auto" else job.tokens
-    if tagger.vocabulary.scheme == "TOKENS" or job.entities == "none":
+    if not tagger.vocabulary.scheme.has_entities or job.entities == "none":
         return tokens, None
     if len(observed.entities.right) < LEAST_ENTITIES:
         raise InputError(
@@ -221,7 +221,7 @@ def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Values:
     states = {"before": raw(observed), "after": after}
     right = {"tokens": observed.words.right, "entities": observed.entities.right}
     figures: Values = {}
-    for kind in KINDS if tagger.vocabulary.scheme != "TOKENS" else ("tokens",):
+    for kind in KINDS if tagger.vocabulary.scheme.has_entities else ("tokens",):
         figures[kind] = {
             name: {
                 "ece": expected_calibration_error(_of(state, kind), right[kind]),

@@ -7,8 +7,9 @@ from pathlib import Path
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence, TreeError, check_trees
 from concord.models.evaluation.metrics import gold_sequences
-from concord.models.labels import Scheme, Span, decode_spans, encode_spans
+from concord.models.labels import Span, decode_spans, encode_spans
 from concord.models.layers.tree_lstm import grow_forest
+from concord.models.schemes import LabelScheme
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, GoldFormat, refuse
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
@@ -18,15 +19,15 @@ Documents = list[list[Sentence]]
 GOLD_TREES = "gold"
 
 
-def gold_format(wanted: GoldFormat, scheme: Scheme) -> GoldFormat:
+def gold_format(wanted: GoldFormat, scheme: LabelScheme) -> GoldFormat:
     """Give the format in which a tagger's corpora are read: its scheme says what their labels are.
 
     Raises:
         ConfigError: when a column of token labels is given to a tagger of entities.
     """
-    if scheme == "TOKENS":
-        return wanted.model_copy(update={"label_scheme": "TOKENS"})
-    if wanted.label_scheme == "TOKENS" or wanted.label_column in TAG_COLUMNS:
+    if not scheme.has_entities:
+        return wanted.model_copy(update={"label_scheme": scheme.name})
+    if not wanted.read_scheme.has_entities or wanted.label_column in TAG_COLUMNS:
         raise ConfigError(
             f"label_column: {wanted.label_column or 'the last'} holds token labels, the tagger is one of entities; "
             "train one with --set model.scheme=TOKENS"
@@ -63,20 +64,21 @@ def read_documents(
         documents += found
     if not labels:
         return documents
-    scheme: Scheme = "TOKENS" if form.label_scheme == "TOKENS" else "BIO"
     return [
-        replace(document, sentences=tuple(relabelled(document.sentences, labels, scheme=scheme)))
+        replace(document, sentences=tuple(relabelled(document.sentences, labels, scheme=form.read_scheme)))
         for document in documents
     ]
 
 
-def relabelled(sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: Scheme) -> list[Sentence]:
+def relabelled(
+    sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: LabelScheme
+) -> list[Sentence]:
     """Rename the entity types of sentences, or under ``TOKENS`` their labels; None makes a type no entity.
 
     Raises:
         ConfigError: when a token label is to become none.
     """
-    rename = _renamed if scheme == "TOKENS" else _relabelled
+    rename = _relabelled if scheme.has_entities else _renamed
     return [rename(sentence, labels) for sentence in sentences]
 
 

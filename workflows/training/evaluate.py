@@ -27,17 +27,15 @@ from concord.models.evaluation.breakdown import (
 )
 from concord.models.evaluation.consistency import collection_consistency
 from concord.models.evaluation.metrics import (
-    Reading,
     Scores,
     SpanScores,
-    entity_spans,
     gold_sequences,
     seqeval_f1,
     span_scores,
     token_scores,
-    word_spans,
 )
 from concord.models.outputs import Prediction
+from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError, ModelError
@@ -150,7 +148,7 @@ def check_gold(tagger: Tagger, documents: Sequence[Sequence[Sentence]], paths: S
     """
     if not any(sentence.words for document in documents for sentence in document):
         raise InputError(f"{', '.join(paths)}: expected a gold corpus with one sentence or more, got none")
-    if tagger.vocabulary.scheme == "TOKENS":
+    if not tagger.vocabulary.scheme.has_entities:
         strange = token_labels(documents) - set(tagger.vocabulary.labels)
         if strange:
             warn(f"the tagger does not know {', '.join(sorted(strange))} of the corpus; these count as wrong.")
@@ -209,7 +207,7 @@ def score_predictions(
     """
     words = sum(len(sentence.words) for document in documents for sentence in document)
     sentences = sum(map(len, documents))
-    score = _score_token_labels if tagger.vocabulary.scheme == "TOKENS" else _score_entities
+    score = _score_entities if tagger.vocabulary.scheme.has_entities else _score_token_labels
     return {
         "documents": len(documents),
         "sentences": sentences,
@@ -245,13 +243,13 @@ def _score_token_labels(
 ) -> dict[str, Any]:
     gold, final, draft = gold_sequences(documents), *_label_sequences(predicted)
     found = token_scores(gold, final)
-    lengths = scores_by_sentence_length(gold, final, read=word_spans)
+    lengths = scores_by_sentence_length(gold, final, scheme=TOKENS)
     return {
         "accuracy": found.accuracy,
         "draft_accuracy": token_scores(gold, draft).accuracy,
         "label_scores": _score_values(found.by_label),
         "by_sentence_length": _score_values(lengths),
-        "by_novelty": _novelty(documents, final, job, read=word_spans) if job.train else None,
+        "by_novelty": _novelty(documents, final, job, scheme=TOKENS) if job.train else None,
         "uncertainty": _uncertainty(gold, draft, predicted),
     }
 
@@ -274,7 +272,7 @@ def _score_entities(
         "seqeval_f1": seqeval_f1(gold, final),
         "by_mention_length": _score_values(scores_by_mention_length(gold, final)),
         "by_sentence_length": _score_values(scores_by_sentence_length(gold, final)),
-        "by_novelty": _novelty(documents, final, job, read=entity_spans) if job.train else None,
+        "by_novelty": _novelty(documents, final, job, scheme=BIO) if job.train else None,
         "by_position": _score_values(scores_by_position(gold, final)),
         "consistency": _consistency(documents, predicted, draft=False),
         "draft_consistency": _consistency(documents, predicted, draft=True),
@@ -297,13 +295,17 @@ def _values(scores: Scores) -> dict[str, Any]:
 
 
 def _novelty(
-    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[str]], job: EvaluateJob, *, read: Reading
+    documents: Sequence[Sequence[Sentence]],
+    predicted: Sequence[Sequence[str]],
+    job: EvaluateJob,
+    *,
+    scheme: LabelScheme,
 ) -> dict[str, Any]:
-    form = gold_format(job.form, "TOKENS") if read is word_spans else job.form
+    form = job.form if scheme.has_entities else gold_format(job.form, scheme)
     train = read_corpora(job.train, labels=job.labels, form=form)
-    known = known_names((sentence for document in train for sentence in document), read=read)
+    known = known_names((sentence for document in train for sentence in document), scheme=scheme)
     sentences = [sentence for document in documents for sentence in document]
-    scores = scores_by_novelty(sentences, predicted, known, read=read)
+    scores = scores_by_novelty(sentences, predicted, known, scheme=scheme)
     return _score_values({"seen": scores[SAME_TYPE] + scores[OTHER_TYPE], **scores})
 
 

@@ -22,10 +22,11 @@ from concord.models.evaluation.breakdown import (
     sentence_length,
     uncertainty_by_outcome,
 )
-from concord.models.evaluation.metrics import Reading, Scores, entity_spans, gold_sequences, grouped_scores, word_spans
+from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshold
 from concord.models.labels import OUTSIDE
 from concord.models.outputs import AttentionMap, Prediction
+from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
@@ -142,16 +143,11 @@ class _Material:
         return [prediction for document in found for prediction in document]
 
     @property
-    def read(self) -> Reading:
-        """How labels are read: as entities, or as those of single words, whose F1 is their accuracy."""
-        return word_spans if self.tagger.vocabulary.scheme == "TOKENS" else entity_spans
-
-    @property
-    def score(self) -> str:
-        return "accuracy" if self.read is word_spans else "F1"
+    def scheme(self) -> LabelScheme:
+        return self.tagger.vocabulary.scheme
 
     def f1(self, labels: Sequence[Sequence[str]]) -> float:
-        return sum(grouped_scores(self.gold, labels, lambda *_: "all", read=self.read).values(), Scores()).f1
+        return sum(grouped_scores(self.gold, labels, lambda *_: "all", scheme=self.scheme).values(), Scores()).f1
 
     def timed(self, documents: Documents, *, samples: int | None = None) -> tuple[list[Prediction], float]:
         """Give one a sentence, and words a second; the clock runs until it can be believed."""
@@ -177,7 +173,7 @@ def _measure_samples(material: _Material) -> Values:
                 "words_per_second": speed,
             }
         )
-    return {"score": material.score, "device": material.job.device, "points": points}
+    return {"score": material.scheme.measure, "device": material.job.device, "points": points}
 
 
 def _measure_length(material: _Material) -> Values:
@@ -193,7 +189,7 @@ def _measure_length(material: _Material) -> Values:
             timed[name] = sum(map(len, documents)), material.timed(documents)[1]
     # Last, since this keeps an encoder's features, after which nothing can be timed.
     labels = [prediction.labels for prediction in material.predicted]
-    scores = scores_by_sentence_length(material.gold, labels, read=material.read)
+    scores = scores_by_sentence_length(material.gold, labels, scheme=material.scheme)
     bins = [
         {
             "words": name,
@@ -204,7 +200,7 @@ def _measure_length(material: _Material) -> Values:
         }
         for name, (sentences, speed) in timed.items()
     ]
-    return {"score": material.score, "device": material.job.device, "bins": bins}
+    return {"score": material.scheme.measure, "device": material.job.device, "bins": bins}
 
 
 def _measure_threshold(material: _Material) -> Values:
@@ -221,7 +217,7 @@ def _measure_threshold(material: _Material) -> Values:
         }
         for entry in curve
     ]
-    return {"score": material.score, "draft_f1": draft, "own": tagger.threshold, "points": points}
+    return {"score": material.scheme.measure, "draft_f1": draft, "own": tagger.threshold, "points": points}
 
 
 def _measure_memory(material: _Material) -> Values:
@@ -233,10 +229,10 @@ def _measure_memory(material: _Material) -> Values:
     for slots in SLOTS:
         tagger.set_memory_slots(slots)
         labels = [prediction.labels for prediction in material.predict(tagger)]
-        recurring = recurring_scores(material.documents, labels, read=material.read)
+        recurring = recurring_scores(material.documents, labels, scheme=material.scheme)
         points.append({"slots": slots, "f1": material.f1(labels), "recurring": recurring.recall})
     own = material.tagger.memory_slots if isinstance(material.tagger, TwoStageTagger) else None
-    return {"score": material.score, "own": own, "points": points}
+    return {"score": material.scheme.measure, "own": own, "points": points}
 
 
 def _measure_uncertainty(material: _Material) -> Values:

@@ -11,8 +11,9 @@ from concord.models.data.sentence import Sentence, TreeError
 from concord.models.evaluation.consistency import name_key
 from concord.models.labels import decode_spans
 from concord.models.layers.tree_lstm import grow_forest
+from concord.models.schemes import TOKENS
 from concord.pipeline.corpora.conllu import read_header
-from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, Fault, GoldFormat, LabelScheme, OnFault
+from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, CorpusScheme, Fault, GoldFormat, OnFault
 from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, format_of, read_corpus
 from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
 from concord.pipeline.errors import InputError
@@ -50,7 +51,7 @@ class _Split:
     name: str
     files: tuple[Path, ...]
     documents: tuple[GoldDocument, ...]
-    label_scheme: LabelScheme
+    label_scheme: CorpusScheme
     faults: tuple[Fault, ...]
 
     @property
@@ -68,7 +69,7 @@ def run(job: PrepareJob) -> Answer:
     """
     form = job.form
     if form.label_scheme == "auto" and form.label_column in TAG_COLUMNS:
-        form = form.model_copy(update={"label_scheme": "TOKENS"})
+        form = form.model_copy(update={"label_scheme": TOKENS.name})
     splits = _read_splits(job, form)
     faults = [fault for split in splits for fault in split.faults]
     left = [fault for fault in faults if not job.fix or fault.repaired is None]
@@ -77,7 +78,7 @@ def run(job: PrepareJob) -> Answer:
         for split, path in zip(splits, outputs, strict=False):
             _write(split, path, form)
     values = {
-        "splits": _describe_splits(splits, tokens=form.label_scheme == "TOKENS"),
+        "splits": _describe_splits(splits, tokens=not form.read_scheme.has_entities),
         "faults": [
             {"file": str(fault.path), "line": fault.line, "message": fault.message, "repaired": fault.repaired}
             for fault in faults
@@ -181,7 +182,7 @@ def _outputs(job: PrepareJob, splits: Sequence[_Split]) -> list[Path]:
 
 def _write(split: _Split, path: Path, form: GoldFormat) -> None:
     column = None
-    if form.label_scheme == "TOKENS":
+    if not form.read_scheme.has_entities:
         column = form.label_column if isinstance(form.label_column, str) else "Label"
     # Trees of a parser stay known as such.
     header = read_header(split.files[0]) if len(split.files) == 1 and ".conllu" in split.files[0].name else {}

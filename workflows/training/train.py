@@ -17,8 +17,8 @@ import yaml
 from concord.models.checkpoint import load_tagger, pick_device, tagger_digest
 from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels import Scheme
 from concord.models.registry import tagger_class
+from concord.models.schemes import LabelScheme, label_scheme
 from concord.models.tagger import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
 from concord.models.words.encoder import EncoderMissingError
@@ -94,7 +94,7 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     config = FitConfig.from_mapping(job.fit, where="fit")
     folder = options.folder or default_folder(job)
     model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
-    corpora = _read(job, model.scheme)
+    corpora = _read(job, label_scheme(model.scheme))
     tagger = _build(job, model, corpora, config).move_to(pick_device(options.device))
     _claim(folder, job, resume=options.resume)
     _write_resolved(job, model, config, folder)
@@ -139,7 +139,7 @@ def evaluation_job(job: TrainJob, bundle: Path, data: str) -> evaluate.EvaluateJ
     return evaluate.EvaluateJob(folder=bundle, data=[data], labels=job.data.labels, form=job.data, train=job.data.train)
 
 
-def _read(job: TrainJob, scheme: Scheme) -> _Corpora:
+def _read(job: TrainJob, scheme: LabelScheme) -> _Corpora:
     data, trees = job.data, tagger_class(job.tagger).needs_trees
     form = gold_format(data, scheme)
     corpora = _Corpora(
@@ -150,7 +150,7 @@ def _read(job: TrainJob, scheme: Scheme) -> _Corpora:
     for places, documents in ((data.train, corpora.train), ([data.dev], corpora.dev)):
         if not any(sentence.words for document in documents for sentence in document):
             raise InputError(f"{', '.join(places)}: expected a gold corpus with one sentence or more, got none")
-    if scheme == "TOKENS":
+    if not scheme.has_entities:
         unseen = token_labels(corpora.dev) - token_labels(corpora.train)
         if unseen:
             warn(
@@ -171,7 +171,7 @@ def _build(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config: FitCon
     vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
     vocabulary = Vocabulary.from_sentences(
         (sentence for document in corpora.train for sentence in document),
-        scheme=model.scheme,
+        scheme=label_scheme(model.scheme),
         lowercase=model.lowercase,
         digits=model.digits,
         pretrained_words=vectors.words if vectors is not None else (),

@@ -9,7 +9,7 @@ from typing_extensions import override
 from concord.models.decoders.crf.partition import log_likelihood, log_partition, marginals, posterior
 from concord.models.decoders.crf.scan import viterbi
 from concord.models.decoders.distribution import AskedSpans, LabelDistribution
-from concord.models.labels import Scheme, is_legal_transition, legal_transitions
+from concord.models.schemes import LabelScheme
 
 # Well below any score that training reaches, and small enough that sums of it stay finite in fp32.
 _FORBIDDEN = -1e4
@@ -47,7 +47,7 @@ class Crf(LinearChain):
     illegal_start: Tensor
     illegal_end: Tensor
 
-    def __init__(self, labels: Sequence[str], scheme: Scheme, *, legal_mode: bool) -> None:
+    def __init__(self, labels: Sequence[str], scheme: LabelScheme, *, legal_mode: bool) -> None:
         """Start from zero scores.
 
         Args:
@@ -56,9 +56,9 @@ class Crf(LinearChain):
         """
         super().__init__(len(labels))
         self._legal_mode = legal_mode
-        starts = [not is_legal_transition(None, right, scheme) for right in labels]
-        ends = [not is_legal_transition(left, None, scheme) for left in labels]
-        self.register_buffer("illegal", ~torch.tensor(legal_transitions(labels, scheme)), persistent=False)
+        starts = [not scheme.allows(None, right) for right in labels]
+        ends = [not scheme.allows(left, None) for left in labels]
+        self.register_buffer("illegal", ~torch.tensor(scheme.transitions(labels)), persistent=False)
         self.register_buffer("illegal_start", torch.tensor(starts), persistent=False)
         self.register_buffer("illegal_end", torch.tensor(ends), persistent=False)
 

@@ -10,6 +10,7 @@ import torch
 from concord.models.data.batch import IGNORED_LABEL, PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.schemes import BIO, TOKENS
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 Tagged = Callable[[str], Sentence]
@@ -22,7 +23,7 @@ def test_sentence_refuses_columns_of_another_length() -> None:
 
 def test_vocabulary_counts_words_after_normalisation_and_puts_rare_ones_last(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences(
-        [sentence("Ab 12 ab/B-X 77"), sentence("zz q")], pretrained_words=["zz", "new"], scheme="BIO"
+        [sentence("Ab 12 ab/B-X 77"), sentence("zz q")], pretrained_words=["zz", "new"], scheme=BIO
     )
     assert vocabulary.words == ("00", "zz", "new", "Ab", "ab", "q")
     assert vocabulary.rare_words == 3
@@ -79,7 +80,7 @@ def test_vocabulary_takes_types_that_the_sentences_lack(sentence: Tagged) -> Non
 
 def test_a_vocabulary_of_token_labels_holds_those_of_the_sentences() -> None:
     sentences = [Sentence(words=("a", "b"), labels=("VB", "O")), Sentence(words=("c",), labels=("B-NN",))]
-    vocabulary = Vocabulary.from_sentences(sentences, scheme="TOKENS")
+    vocabulary = Vocabulary.from_sentences(sentences, scheme=TOKENS)
     assert vocabulary.labels == ("B-NN", "O", "VB")
     assert vocabulary.entity_types == ()
     assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
@@ -91,7 +92,7 @@ def test_a_vocabulary_of_token_labels_holds_those_of_the_sentences() -> None:
 @pytest.mark.parametrize("labels", [(), ("b", "a"), ("a", "a")])
 def test_a_vocabulary_refuses_token_labels_that_are_none_or_out_of_order(labels: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="expected one label or more, sorted"):
-        Vocabulary(words=(), characters=(), labels=labels, scheme="TOKENS")
+        Vocabulary(words=(), characters=(), labels=labels, scheme=TOKENS)
 
 
 def test_vocabulary_survives_plain_values(vocabulary: Vocabulary) -> None:

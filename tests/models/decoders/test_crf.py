@@ -12,13 +12,14 @@ from concord.models.decoders.crf.distribution import Crf, CrfDistribution, Linea
 from concord.models.decoders.crf.factors import Factors, Messages, Packing
 from concord.models.decoders.crf.scan import scan_messages
 from concord.models.decoders.crf.tree_reduction import tree_messages
-from concord.models.labels import Scheme, decode_spans, encode_spans, label_set
+from concord.models.labels import decode_spans, encode_spans
+from concord.models.schemes import BIO, BIOES, TOKENS, EntityLabels, LabelScheme
 
 LENGTHS = torch.tensor([1, 2, 4, 5])
 MASK = torch.arange(5)[None, :] < LENGTHS[:, None]
 
 
-def random_crf(labels: tuple[str, ...], scheme: Scheme = "BIO", *, legal_mode: bool = False, seed: int = 0) -> Crf:
+def random_crf(labels: tuple[str, ...], scheme: LabelScheme = BIO, *, legal_mode: bool = False, seed: int = 0) -> Crf:
     torch.manual_seed(seed)
     crf = Crf(labels, scheme, legal_mode=legal_mode).double()
     with torch.no_grad():
@@ -52,7 +53,7 @@ def sentences(crf: Crf, emissions: Tensor) -> list[dict[tuple[int, ...], float]]
 
 @pytest.fixture(params=[1, 2, 3])
 def labels(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    return label_set(["X"], "BIO")[: request.param]
+    return BIO.label_set(["X"])[: request.param]
 
 
 @torch.inference_mode()
@@ -100,7 +101,7 @@ def test_marginals_sum_to_1_at_words_and_are_0_where_padded(labels: tuple[str, .
 
 @torch.inference_mode()
 def test_marginals_of_long_sentences_are_probabilities_in_single_precision() -> None:
-    labels = label_set(["A", "B", "C"], "BIOES")
+    labels = BIOES.label_set(["A", "B", "C"])
     crf = random_crf(labels)
     emissions = 30 * torch.rand(2, 500, len(labels), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     mask = torch.ones(2, 500, dtype=torch.bool)
@@ -110,10 +111,10 @@ def test_marginals_of_long_sentences_are_probabilities_in_single_precision() -> 
     assert float((single - double).abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+@pytest.mark.parametrize("scheme", [BIO, BIOES])
 @torch.inference_mode()
-def test_legal_mode_is_the_best_well_formed_sequence(scheme: Scheme) -> None:
-    labels = label_set(["X"], scheme)
+def test_legal_mode_is_the_best_well_formed_sequence(scheme: EntityLabels) -> None:
+    labels = scheme.label_set(["X"])
     for seed in range(5):
         crf = random_crf(labels, scheme, legal_mode=True, seed=seed)
         emissions = random_emissions(len(labels), seed=seed)
@@ -124,10 +125,10 @@ def test_legal_mode_is_the_best_well_formed_sequence(scheme: Scheme) -> None:
             assert tuple(mode[row, : len(best)].tolist()) == best
 
 
-@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+@pytest.mark.parametrize("scheme", [BIO, BIOES])
 @torch.inference_mode()
-def test_legal_mode_gives_only_well_formed_sequences_in_single_precision(scheme: Scheme) -> None:
-    labels = label_set(["A", "B", "C"], scheme)
+def test_legal_mode_gives_only_well_formed_sequences_in_single_precision(scheme: EntityLabels) -> None:
+    labels = scheme.label_set(["A", "B", "C"])
     crf = random_crf(labels, scheme, legal_mode=True).float()
     lengths = torch.arange(1, 65)
     mask = torch.arange(64)[None, :] < lengths[:, None]
@@ -138,7 +139,7 @@ def test_legal_mode_gives_only_well_formed_sequences_in_single_precision(scheme:
 
 @torch.inference_mode()
 def test_legal_mode_leaves_marginals_and_partition_alone() -> None:
-    labels = label_set(["X"], "BIO")
+    labels = BIO.label_set(["X"])
     free, legal = random_crf(labels), random_crf(labels, legal_mode=True)
     emissions = random_emissions(len(labels))
     assert torch.equal(free(emissions, MASK).marginals(), legal(emissions, MASK).marginals())
@@ -186,7 +187,7 @@ def test_long_sentences_with_scores_far_apart_stay_in_range(multiply: Callable[[
 
 @pytest.mark.parametrize("forbidden", [-1e4, -2e2])
 def test_scores_too_far_apart_for_factors_are_summed_all_the_same(forbidden: float) -> None:
-    labels = label_set(["X"], "BIO")
+    labels = BIO.label_set(["X"])
     crf, emissions = random_crf(labels), random_emissions(3).requires_grad_()
     with torch.no_grad():
         crf.transitions[0, 2] = crf.start[2] = forbidden
@@ -241,14 +242,14 @@ def test_mode_of_many_labels_is_the_best_sequence() -> None:
         assert mode[row].tolist() == best + [0] * (5 - length)
 
 
-def _is_well_formed(path: tuple[int, ...], labels: tuple[str, ...], scheme: Scheme) -> bool:
+def _is_well_formed(path: tuple[int, ...], labels: tuple[str, ...], scheme: EntityLabels) -> bool:
     names = tuple(labels[number] for number in path)
-    return encode_spans(decode_spans(names, scheme), len(names), scheme) == names
+    return encode_spans(decode_spans(names, scheme.name), len(names), scheme.name) == names
 
 
 def test_many_labels_give_what_the_plain_sums_give() -> None:
     labels = tuple(f"N{number:03}" for number in range(150))
-    crf, lengths = random_crf(labels, "TOKENS", seed=4), torch.tensor([5, 1, 3])
+    crf, lengths = random_crf(labels, TOKENS, seed=4), torch.tensor([5, 1, 3])
     emissions = (3 * torch.randn(3, 5, 150, dtype=torch.float64)).requires_grad_()
     mask = torch.arange(5) < lengths[:, None]
     scores = (emissions, crf.transitions, crf.start, crf.end)

@@ -14,8 +14,8 @@ from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.label_attention import LabelAttention, LabelScorer
-from concord.models.labels import label_set
 from concord.models.registry import build_tagger
+from concord.models.schemes import BIOES
 
 Documents = list[list[Sentence]]
 Build = Callable[..., Any]
@@ -223,7 +223,7 @@ def test_every_variant_trains_all_its_weights(build: Build, documents: Documents
 )
 def test_the_size_is_that_of_the_papers_table_two(units: int, layers: int, heads: int, millions: float) -> None:
     kinds = [f"K{number}" for number in range(11)]
-    vocabulary = Vocabulary(words=("a",), characters=("a",), labels=label_set(kinds, "BIOES"))
+    vocabulary = Vocabulary(words=("a",), characters=("a",), labels=BIOES.label_set(kinds))
     assert len(vocabulary.labels) == 45  # as many as the parts of speech of the WSJ
     config = {
         "representation": {"word_dimension": 100, "characters": {"kind": "lstm"}},

@@ -17,8 +17,9 @@ from concord.models.evaluation.breakdown import (
     sentence_length,
     uncertainty_by_outcome,
 )
-from concord.models.evaluation.metrics import Scores, grouped_scores, span_scores, word_spans
+from concord.models.evaluation.metrics import Scores, grouped_scores, span_scores
 from concord.models.labels import convert_labels, encode_spans
+from concord.models.schemes import TOKENS
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 Pairs = list[tuple[list[str], list[str]]]
@@ -66,15 +67,15 @@ def test_a_name_is_seen_with_its_type_with_another_or_not_at_all(sentence: Calla
 
 
 def test_words_are_names_of_one_word_where_labels_are_of_tokens(sentence: Callable[[str], Sentence]) -> None:
-    known = known_names([sentence("the/DET run/NOUN")], read=word_spans)
+    known = known_names([sentence("the/DET run/NOUN")], scheme=TOKENS)
     gold = [sentence("The/DET run/VERB ran/VERB"), sentence("run/NOUN")]
     said = [("DET", "NOUN", "VERB"), ("NOUN",)]
-    assert found(scores_by_sentence_length([row.labels or () for row in gold], said, read=word_spans)) == {
+    assert found(scores_by_sentence_length([row.labels or () for row in gold], said, scheme=TOKENS)) == {
         "1-10": (4, 4, 3)
     }
-    parts = scores_by_novelty(gold, said, known, read=word_spans)
+    parts = scores_by_novelty(gold, said, known, scheme=TOKENS)
     assert found(parts) == {"seen_same_type": (2, 3, 2), "seen_other_type": (1, 0, 0), "unseen": (1, 1, 1)}
-    assert recurring_scores([gold], said, read=word_spans) == Scores(gold=2, predicted=2, correct=1)
+    assert recurring_scores([gold], said, scheme=TOKENS) == Scores(gold=2, predicted=2, correct=1)
 
 
 def test_a_name_recurs_within_one_document_only(sentence: Callable[[str], Sentence]) -> None:

@@ -18,7 +18,8 @@ from concord.models.decoders.distribution import AskedSpans, LabelDistribution
 from concord.models.decoders.sampled import SampledDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
 from concord.models.inference.span_probabilities import ask_for_spans
-from concord.models.labels import Span, decode_pieces, decode_spans, encode_spans, label_set
+from concord.models.labels import Span, encode_spans
+from concord.models.schemes import BIO, BIOES, EntityLabels, LabelScheme
 from concord.models.two_stage.store import span_probability
 
 Build = Callable[..., Any]
@@ -26,8 +27,8 @@ LENGTHS = [1, 2, 3, 4]
 MASK = torch.arange(4)[None, :] < torch.tensor(LENGTHS)[:, None]
 
 
-def vocabulary_of(kinds: Sequence[str], scheme: Any) -> Vocabulary:
-    return Vocabulary(words=(), characters=(), labels=label_set(kinds, scheme), scheme=scheme)
+def vocabulary_of(kinds: Sequence[str], scheme: LabelScheme) -> Vocabulary:
+    return Vocabulary(words=(), characters=(), labels=scheme.label_set(kinds), scheme=scheme)
 
 
 def random_scores(labels: int, seed: int) -> Tensor:
@@ -56,13 +57,14 @@ def enumerated(distribution: LabelDistribution, row: int, vocabulary: Vocabulary
 
 
 def spans_of(path: Sequence[int], vocabulary: Vocabulary) -> tuple[Span, ...]:
-    return decode_spans([vocabulary.labels[label] for label in path], vocabulary.scheme)
+    return vocabulary.scheme.entities([vocabulary.labels[label] for label in path])
 
 
 def ask(row: int, span: Span, vocabulary: Vocabulary) -> AskedSpans:
     """Ask for one span, by the labels of a sentence that holds it alone."""
     labels = torch.zeros(MASK.shape, dtype=torch.int64)
-    names = encode_spans([span], LENGTHS[row], vocabulary.scheme)  # type: ignore[arg-type]
+    assert isinstance(vocabulary.scheme, EntityLabels)
+    names = encode_spans([span], LENGTHS[row], vocabulary.scheme.name)
     labels[row, : LENGTHS[row]] = torch.tensor([vocabulary.labels.index(name) for name in names])
     asked = ask_for_spans(labels, [(0, length) for length in LENGTHS], range(len(LENGTHS)), vocabulary)
     assert asked is not None
@@ -84,9 +86,11 @@ def assert_exact(distribution: LabelDistribution, vocabulary: Vocabulary, kinds:
             assert found == pytest.approx(expected[span], abs=1e-6), span
 
 
-@pytest.mark.parametrize(("scheme", "kinds"), [("BIO", ("X", "Y")), ("BIO", ("X",)), ("BIOES", ("X",))])
+@pytest.mark.parametrize(("scheme", "kinds"), [(BIO, ("X", "Y")), (BIO, ("X",)), (BIOES, ("X",))])
 @torch.inference_mode()
-def test_span_probability_is_that_of_all_label_sequences_with_the_span(scheme: Any, kinds: Sequence[str]) -> None:
+def test_span_probability_is_that_of_all_label_sequences_with_the_span(
+    scheme: LabelScheme, kinds: Sequence[str]
+) -> None:
     vocabulary = vocabulary_of(kinds, scheme)
     scores = random_scores(len(vocabulary.labels), seed=1)
     assert_exact(SoftmaxDistribution(scores, MASK), vocabulary, kinds)
@@ -96,13 +100,13 @@ def test_span_probability_is_that_of_all_label_sequences_with_the_span(scheme: A
 @pytest.mark.parametrize("spread", [60.0, 400.0])
 @torch.inference_mode()
 def test_span_probability_of_scores_far_apart(spread: float) -> None:
-    vocabulary = vocabulary_of(("X",), "BIO")
+    vocabulary = vocabulary_of(("X",), BIO)
     assert_exact(random_crf(vocabulary, seed=3, spread=spread)(random_scores(3, seed=4), MASK), vocabulary, ("X",))
 
 
 @torch.inference_mode()
 def test_span_probability_of_a_crf_is_its_constrained_partition() -> None:
-    vocabulary = vocabulary_of(("X",), "BIOES")
+    vocabulary = vocabulary_of(("X",), BIOES)
     crf, scores = random_crf(vocabulary, seed=5), random_scores(5, seed=6)
     asked = ask(3, Span(1, 4, "X"), vocabulary)
     forbidden = torch.zeros(4, 5, dtype=torch.bool)
@@ -116,7 +120,7 @@ def test_span_probability_of_a_crf_is_its_constrained_partition() -> None:
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
 @torch.inference_mode()
 def test_weight_samples_give_the_mean_of_their_joint_probabilities(decoder: str) -> None:
-    vocabulary = vocabulary_of(("X",), "BIO")
+    vocabulary = vocabulary_of(("X",), BIO)
     decode: Any = SoftmaxDistribution if decoder == "softmax" else random_crf(vocabulary, seed=7)
     samples = [decode(random_scores(3, seed=seed), MASK) for seed in range(8, 11)]
     sampled, asked = SampledDistribution(samples[0], samples), ask(3, Span(0, 3, "X"), vocabulary)
@@ -131,9 +135,11 @@ def test_weight_samples_give_the_mean_of_their_joint_probabilities(decoder: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
-@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+@pytest.mark.parametrize("scheme", [BIO, BIOES])
 @torch.inference_mode()
-def test_a_span_of_both_stages_is_joint_over_samples_and_constant_in_stage_two(scheme: Any, decoder: str) -> None:
+def test_a_span_of_both_stages_is_joint_over_samples_and_constant_in_stage_two(
+    scheme: LabelScheme, decoder: str
+) -> None:
     vocabulary = vocabulary_of(("X",), scheme)
     labels = len(vocabulary.labels)
     samples = torch.stack([random_scores(labels, seed=seed).softmax(dim=-1) for seed in range(3)])
@@ -162,15 +168,15 @@ def test_a_span_of_both_stages_is_joint_over_samples_and_constant_in_stage_two(s
         assert found == pytest.approx(drafted * second, abs=1e-6), pattern
 
 
-@given(st.lists(st.sampled_from(label_set(["X", "Y"], "BIOES")), min_size=1, max_size=12), st.data())
+@given(st.lists(st.sampled_from(BIOES.label_set(["X", "Y"])), min_size=1, max_size=12), st.data())
 @settings(deadline=None, max_examples=200)
 def test_pieces_of_a_cut_sentence_make_up_its_spans(labels: list[str], data: st.DataObject) -> None:
-    for scheme in ("BIO", "BIOES"):
-        names = [label for label in labels if scheme == "BIOES" or label[0] not in "ES"] or ["O"]
+    for scheme in (BIO, BIOES):
+        names = [label for label in labels if scheme is BIOES or label[0] not in "ES"] or ["O"]
         seam = data.draw(st.integers(1, len(names)))
-        left, right = decode_pieces(names[:seam], scheme), decode_pieces(names[seam:] or ["O"], scheme)  # type: ignore[arg-type]
+        left, right = scheme.entity_pieces(names[:seam]), scheme.entity_pieces(names[seam:] or ["O"])
         pieces = {*left, *(Span(span.start + seam, span.end + seam, span.label) for span in right)}
-        for span in decode_spans(names, scheme):  # type: ignore[arg-type]
+        for span in scheme.entities(names):
             cuts = sorted({span.start, span.end, *({seam} if span.start < seam < span.end else ())})
             assert all(Span(start, end, span.label) in pieces for start, end in pairwise(cuts))
 
@@ -205,9 +211,9 @@ def test_an_entity_across_a_seam_has_the_product_of_its_parts(build: Build, monk
     assert prediction.confidences == pytest.approx([sure**2] * 13)
 
 
-@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+@pytest.mark.parametrize("scheme", [BIO, BIOES])
 def test_a_span_is_no_surer_than_its_least_sure_word(
-    scheme: Any, build: Build, documents: list[list[Sentence]]
+    scheme: LabelScheme, build: Build, documents: list[list[Sentence]]
 ) -> None:
     sentences = [sentence for document in documents for sentence in document]
     vocabulary = Vocabulary.from_sentences(sentences, scheme=scheme)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
-from concord.models.labels import is_legal_transition
 from concord.models.two_stage.refine_network import MemoryContents
 from concord.models.two_stage.tagger import TwoStageTagger
 
@@ -195,7 +194,7 @@ def test_a_crf_gives_well_formed_labels_where_a_softmax_does_not(
         rows = tagger.tabulate(documents, threshold=REFINE_ALL).label.split(lengths)
         names = [[None, *(labels[number] for number in row.tolist()), None] for row in rows]
         pairs = [pair for row in names for pair in pairwise(row)]
-        legal[decoder] = all(is_legal_transition(left, right, scheme) for left, right in pairs)
+        legal[decoder] = all(scheme.allows(left, right) for left, right in pairs)
     assert legal == {"softmax": False, "crf": True}
 
 

@@ -20,6 +20,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import decode_spans, split_label
 from concord.models.outputs import Prediction
 from concord.models.registry import available, build_tagger
+from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.models.words.representation import WordRepresentation
 from concord.workflows.jobs import read_train_config
@@ -239,12 +240,12 @@ def test_attention_maps_are_weights_over_named_columns(
 
 
 @pytest.mark.parametrize("kinds", [(), ("PER",)])
-@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
-def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...], scheme: Any) -> None:
+@pytest.mark.parametrize("scheme", [BIO, BIOES])
+def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...], scheme: LabelScheme) -> None:
     labels = ("B-PER", "I-PER", "O") if kinds else ("O", "O", "O")
     sentence = with_tree(Sentence(words=("Ada", "King", "slept"), labels=labels))
     vocabulary = Vocabulary.from_sentences([sentence], scheme=scheme)
-    tagger = small(vocabulary=vocabulary, scheme=scheme)
+    tagger = small(vocabulary=vocabulary, scheme=scheme.name)
     assert tagger.entity_types == kinds
     ((prediction,),) = tagger.predict_documents([[sentence]], threshold=REFINE_ALL)
     assert_whole(prediction, sentence, tagger)
@@ -260,7 +261,7 @@ def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...],
 def test_token_labels_come_out_as_they_are(small: Build) -> None:
     # A prefix means nothing here: "I-" may follow anything and "B-" names no entity.
     sentence = with_tree(Sentence(words=("Ada", "King", "slept", "."), labels=("I-NNP", "B-", "VBD", "O")))
-    vocabulary = Vocabulary.from_sentences([sentence], scheme="TOKENS")
+    vocabulary = Vocabulary.from_sentences([sentence], scheme=TOKENS)
     tagger = small(vocabulary=vocabulary, scheme="TOKENS")
     assert tagger.entity_types == ()
     table = tagger.tabulate([[sentence]], threshold=REFINE_ALL)
@@ -276,7 +277,7 @@ def test_token_labels_come_out_as_they_are(small: Build) -> None:
 def test_a_thousand_token_labels_are_few_enough(small: Build, random_documents: Callable[..., Documents]) -> None:
     labels = tuple(f"N{number}" for number in range(1000))
     everything = with_tree(Sentence(words=("a",) * 1000, labels=labels))
-    tagger = small(vocabulary=Vocabulary.from_sentences([everything], scheme="TOKENS"), scheme="TOKENS")
+    tagger = small(vocabulary=Vocabulary.from_sentences([everything], scheme=TOKENS), scheme="TOKENS")
     sentence = with_tree(Sentence(words=("a", "b", "c"), labels=labels[:3]))
     tagger.train().loss(encode(tagger, [[sentence]])).backward()
     documents = [[with_tree(Sentence(words=("a",)))] * 60, *random_documents(1, documents=1)]

@@ -14,7 +14,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import CrfDistribution, LinearChain
 from concord.models.decoders.structured_attention import Merge, StructuredAttention
-from concord.models.labels import label_set
+from concord.models.schemes import BIOES
 from concord.models.taggers.structured_refinement import StructuredRefinement
 
 LENGTHS = torch.tensor([1, 2, 5])
@@ -27,7 +27,7 @@ Documents = list[list[Sentence]]
 def paper(build: Callable[..., Any]) -> Build:
     """Build the tagger in the sizes of the paper, for 18 entity types in BIOES: 73 labels."""
     vocabulary = Vocabulary(
-        words=("word",), characters=("c",), labels=label_set([f"T{number:02}" for number in range(18)], "BIOES")
+        words=("word",), characters=("c",), labels=BIOES.label_set([f"T{number:02}" for number in range(18)])
     )
     representation = {"word_dimension": 100, "characters": {"kind": "lstm", "embedding_dimension": 30, "hidden": 50}}
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,6 +22,7 @@ from concord.models.evaluation.threshold_sweep import (
     threshold_grid,
 )
 from concord.models.registry import build_tagger
+from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.models.training.fit import EpochResult, FitConfig, fit
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate
@@ -208,7 +208,7 @@ def test_a_tagger_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Pat
         for some in (corpus(12), corpus(8))
     )
     torch.manual_seed(3)
-    vocabulary = Vocabulary.from_sentences([each for document in train for each in document], scheme="TOKENS")
+    vocabulary = Vocabulary.from_sentences([each for document in train for each in document], scheme=TOKENS)
     tagger = build_tagger(name, MODELS[name] | {"scheme": "TOKENS"}, vocabulary)
     result = fit(tagger, train, dev, fit_config(tagger), tmp_path)
     best = load_tagger(result.bundle)
@@ -227,10 +227,12 @@ def test_a_tagger_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Pat
         assert best_threshold(curve).threshold == best.threshold
 
 
-@pytest.mark.parametrize(("scheme", "expected"), [("TOKENS", "I-X"), ("BIO", "B-X")])
-def test_a_cut_begins_an_entity_anew_and_leaves_token_labels_alone(scheme: Any, expected: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "expected"), [(TOKENS, "I-X"), (BIO, "B-X")])
+def test_a_cut_begins_an_entity_anew_and_leaves_token_labels_alone(
+    scheme: LabelScheme, expected: str, tmp_path: Path
+) -> None:
     long = Sentence(words=("Maria",) * 20, labels=("B-X", *["I-X"] * 19))
-    config = MODELS["bilstm_crf"] | {"window_words": 16, "window_overlap": 4, "scheme": scheme}
+    config = MODELS["bilstm_crf"] | {"window_words": 16, "window_overlap": 4, "scheme": scheme.name}
     tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences([long], scheme=scheme))
     batches = []
     tagger.loss = lambda batch, loss=tagger.loss: batches.append(batch) or loss(batch)  # type: ignore[method-assign]

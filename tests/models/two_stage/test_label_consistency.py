@@ -16,6 +16,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.inference.token_table import TokenTable
 from concord.models.registry import build_tagger
+from concord.models.schemes import BIO
 
 NAMES = tuple(f"name-{letter}" for letter in "abcdefghijklmnopqrst")
 CUES = {"PER": ("mister", "laughed"), "LOC": ("city", "grew")}
@@ -57,7 +58,7 @@ def train_and_tag(name: str, seed: int) -> Outcome:
     torch.manual_seed(seed)
     chance = random.Random(seed)
     vocabulary = Vocabulary.from_sentences(
-        [sentence for _ in range(50) for sentence in draw_document(chance)], scheme="BIO"
+        [sentence for _ in range(50) for sentence in draw_document(chance)], scheme=BIO
     )
     representation = {"word_dimension": 64, "characters": None, "dropout": 0.1}
     config = {

@@ -9,7 +9,7 @@ import pytest
 
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
-from concord.pipeline.corpora.corpus_format import Fault, GoldFormat, LabelScheme, refuse
+from concord.pipeline.corpora.corpus_format import CorpusScheme, Fault, GoldFormat, refuse
 from concord.pipeline.corpora.read_corpus import read_corpus, read_gold
 from concord.pipeline.errors import InputError
 
@@ -177,7 +177,7 @@ def test_conll_columns_are_taken_in_any_order(tmp_path: Path) -> None:
     ("scheme", "labels"),
     [("BIO2", "B-PER I-PER B-PER O"), ("IOB1", "I-PER I-PER B-PER O"), ("BIOES", "B-PER E-PER S-PER O")],
 )
-def test_labels_of_every_scheme_become_bio2(tmp_path: Path, scheme: LabelScheme, labels: str) -> None:
+def test_labels_of_every_scheme_become_bio2(tmp_path: Path, scheme: CorpusScheme, labels: str) -> None:
     rows = "".join(f"w\t{label}\n" for label in labels.split())
     path = write(tmp_path / "a.conll", f"-DOCSTART- -X- O O\n\n{rows}")
     for asked in (scheme, "auto"):

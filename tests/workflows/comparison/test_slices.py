@@ -4,8 +4,8 @@ import pytest
 
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.metrics import entity_spans
 from concord.models.labels import Span
+from concord.models.schemes import BIO
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.comparison.slices import check_filled, parse_slice, slices_by_span
@@ -79,4 +79,4 @@ def test_a_slice_without_a_gold_name_is_refused() -> None:
     slices = [parse_slice(text) for text in ("none=mention_words>2", "some=genre:blog", "nobody=type:ORG")]
     slices_of = slices_by_span(slices, DOCUMENTS, None)
     with pytest.raises(InputError, match="slice none, nobody: expected a name"):
-        check_filled(slices, DOCUMENTS, slices_of, read=entity_spans)
+        check_filled(slices, DOCUMENTS, slices_of, scheme=BIO)
