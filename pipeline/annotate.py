@@ -110,7 +110,7 @@ def annotate(
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.resolve()
     folder.write_plan(plan)
-    planner.hashes.keep(staging=folder.staging)
+    planner.hashes.save(staging=folder.staging)
     executor = partial(_executor, config, build, build_parse)
     return _carry_out(config, plan, folder=folder, progress=progress, executor=executor)
 

@@ -43,7 +43,7 @@ class Recipe(Config):
             if then.get(key) != now.get(key)
         ]
 
-    def parses_alike(self, earlier: "Recipe") -> bool:
+    def has_same_parses(self, earlier: "Recipe") -> bool:
         """Say whether a document's parse would be the same."""
         ours, theirs = ((it.schema_version, it.parser, it.config["parser"]) for it in (self, earlier))
         return ours == theirs

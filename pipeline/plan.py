@@ -229,7 +229,7 @@ class Plan(Config):
         )
 
     @property
-    def stands_alone(self) -> bool:
+    def is_first(self) -> bool:
         """Whether it builds on no earlier generation."""
         return not self.kept and not any(shard.carries or shard.parses for shard in self.shards)
 

@@ -1,29 +1,30 @@
 """The plan of a run: its input cut into shards, and everything else that decides the output.
 
-A collection is annotated in generations. The first plan covers the whole input; each further one keeps what stands
+A collection is annotated in generations. The first plan covers the whole input; each later one keeps what is current
 and covers what is new, changed, or due for another tagger.
 """
 
-from collections.abc import Sequence
-from hashlib import sha256
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.config import AnnotateConfig, ReaderConfig
+from concord.pipeline.documents import Document
 from concord.pipeline.errors import InputError
-from concord.pipeline.identity import (
-    ComponentIdentity,
-)
+from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.dead_letters import DeadLetterFilter, ExistingDeadLetter
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.pipeline.plan import Changes, Plan, Shard, Source
-from concord.pipeline.planning.existing_output import ExistingOutput
+from concord.pipeline.plan import Changes, Piece, Plan, Shard, Source
+from concord.pipeline.planning.existing_output import ExistingOutput, fingerprint
 from concord.pipeline.planning.file_hashes import FileHashes
-from concord.pipeline.planning.input_diff import Comparison, Difference
+from concord.pipeline.planning.input_diff import InputRecord, diff_input
 from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute_output, find_inputs, states_behind_url
+from concord.pipeline.planning.next_generation import NextGeneration, next_generation
+from concord.pipeline.planning.retries import choose_retries
 from concord.pipeline.planning.sharding import ShardCutter
 from concord.pipeline.readers.encodings import check_encoding
-from concord.pipeline.readers.read_file import scan_file
+from concord.pipeline.readers.read_file import read_piece, scan_file
+from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.storage.urls import is_url
@@ -37,19 +38,19 @@ def make_plan(
     tagger_folder: str | Path,
     threads: int,
     generation: int = 0,
-    standing: ExistingOutput | None = None,
+    existing: ExistingOutput | None = None,
     reasons: Sequence[str] = (),
     hashes: FileHashes | None = None,
 ) -> Plan:
-    """Look through the input, in order, and cut what is to be done into shards.
+    """Scan the input, in order, and cut what is to be done into shards.
 
-    Time and memory are linear in the input; memory is about a hundred bytes a record for the ids, and some hundred
-    more where there is a standing collection to compare with.
+    Time and memory are linear in the input. Memory is about a hundred bytes a record for the ids, and some hundred more
+    where there is an existing collection to compare with.
 
     Args:
-        standing: what the new generation builds on; None for the first one.
-        reasons: why it is not current, in plain words.
-        hashes: gives the hashes of files; computes each in this process if None.
+        existing: what the new generation builds on; None for the first one.
+        reasons: why its rows are not current, in plain words.
+        hashes: hashes the files; in this process and without a cache if None.
 
     Raises:
         InputError: when there is nothing to read, or a file cannot be opened.
@@ -60,15 +61,15 @@ def make_plan(
     inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
     check_encoding(config.reader.encoding, line_based=any(file.format == "jsonl" for file in inputs.files))
     hashes = hashes or FileHashes()
-    if standing is None:
-        sources, difference = _plan_all(inputs.files, config, hashes)
+    if existing is None:
+        sources, work = _plan_all(inputs.files, config, hashes)
     else:
-        sources, difference = _plan_changes(inputs.files, config, hashes, standing)
-    read = inputs.files[: len(sources)]
+        sources, work = _plan_changes(inputs.files, config, hashes, existing)
+    files = inputs.files[: len(sources)]
     if is_url(config.input):
-        # One more listing tells of all files; looking at each would cost a request a file.
+        # One more listing covers all files; looking at each would cost a request a file.
         states = states_behind_url(config.input)
-        for file in read:
+        for file in files:
             if states.get(file.path) != file.state:
                 raise _changed(file)
     return Plan(
@@ -80,13 +81,13 @@ def make_plan(
         tagger_folder=str(tagger_folder),
         threads=threads,
         sources=tuple(sources),
-        shards=difference.shards,
-        kept=difference.kept,
-        changes=difference.changes,
-        reasons=tuple(reasons) if difference.changes.again else (),
+        shards=work.shards,
+        kept=work.kept,
+        changes=work.changes,
+        reasons=tuple(reasons) if work.changes.again else (),
         read=sum(source.records for source in sources),
         ignored=len(inputs.ignored),
-        marks=_marks(read, difference.shards),
+        marks=_marks(files, work.shards),
     )
 
 
@@ -95,40 +96,44 @@ def retry_plan(
     config: AnnotateConfig,
     *,
     generation: int,
-    standing: ExistingOutput,
+    existing: ExistingOutput,
     choice: DeadLetterFilter,
     hashes: FileHashes,
 ) -> Plan:
-    """Make the plan that tries chosen dead letters of a finished generation again and touches nothing else.
+    """Make the plan that tries chosen dead letters of a finished generation again and changes nothing else.
 
-    Only the files that hold such letters are looked at. One that has changed is brought up to date with them; what is
+    Only the files that hold such dead letters are read. One that has changed is brought up to date with them; what is
     new or changed elsewhere in the input is left to the next plan of ``make_plan``.
 
     Raises:
         InputError, StoreError: when a file that holds one is gone or cannot be read.
     """
-    letters = [letter for letters in standing.letters.values() for letter in letters if choice.matches(letter)]
-    files = _files_of(letters, config)
-    states = {path: file.state or file_state(path) for path, file in files.items()}
-    digests = dict(zip(states, hashes.of(list(states), list(states.values())), strict=True))
-    # Small shards are put together when the collection is next brought up to date.
-    planning = config.planning.model_copy(update={"compact_at": None})
-    comparison = Comparison(standing, config.model_copy(update={"planning": planning}), digests=digests)
-    comparison.try_again(letters)
-    sources = []
-    for source in base.sources:
-        if source.uri not in files:
-            comparison.keep(source.uri)
-    for source in base.sources:
-        file = files.get(source.uri)
-        if file is None:
-            sources.append(source)
-            continue
-        found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
-        records = list(islice(found, source.records if config.limit is not None else None))
-        comparison.compare(file, records)
-        sources.append(_source(file, states[file.path], digests[file.path], len(records)))
-    difference = comparison.finish()
+    chosen = [letter for letters in existing.dead_letters.values() for letter in letters if choice.matches(letter)]
+    files = _files_with(chosen, config)
+    states = {path: _state(file) for path, file in files.items()}
+    digests = hashes.hash(states)
+    counts = {source.uri: source.records for source in base.sources}
+
+    def records() -> Iterator[InputRecord]:
+        for path in (path for path in counts if path in files):
+            scanned = _scan(files[path], config.reader, most=counts[path] if config.limit is not None else None)
+            counts[path] = len(scanned)
+            yield from _read(files[path], scanned, config.reader)
+
+    diff = diff_input(
+        existing,
+        records(),
+        reused_files=counts.keys() - files.keys(),
+        retries=choose_retries(existing, chosen, unchanged=existing.unchanged_files(digests)),
+    )
+    # Small shards are merged when the collection is next brought up to date.
+    work = next_generation(existing, diff, config.planning.model_copy(update={"compact_at": None}))
+    sources = tuple(
+        _source(files[source.uri], states[source.uri], digests[source.uri], counts[source.uri])
+        if source.uri in files
+        else source
+        for source in base.sources
+    )
     return Plan(
         schema_version=base.schema_version,
         generation=generation,
@@ -137,18 +142,72 @@ def retry_plan(
         tagger=base.tagger,
         tagger_folder=base.tagger_folder,
         threads=config.executor.threads or base.threads,
-        sources=tuple(sources),
-        shards=difference.shards,
-        kept=difference.kept,
-        changes=difference.changes,
+        sources=sources,
+        shards=work.shards,
+        kept=work.kept,
+        changes=work.changes,
         read=sum(source.records for source in sources),
         ignored=base.ignored,
-        marks=_marks(list(files.values()), difference.shards),
+        marks=_marks(list(files.values()), work.shards),
     )
 
 
-def _files_of(letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -> dict[str, InputFile]:
-    """Give the input files that hold dead letters, by path."""
+def _plan_all(
+    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes
+) -> tuple[list[Source], NextGeneration]:
+    """Plan to annotate every record."""
+    cutter = ShardCutter(config.planning.shard_bytes)
+    states: dict[str, FileState] = {}
+    counts: list[int] = []
+    taken: set[bytes] = set()
+    for file in files:
+        room = None if config.limit is None else config.limit - cutter.records
+        if room == 0:
+            break
+        states[file.path] = _state(file)
+        before = cutter.records
+        for record in islice(_scan_all(file, config.reader), room):
+            cutter.add(file, record, is_duplicate=not _claim(record.doc_id, taken))
+        counts.append(cutter.records - before)
+    digests = hashes.hash(states)
+    sources = [
+        _source(file, states[file.path], digests[file.path], count)
+        for file, count in zip(files[: len(counts)], counts, strict=True)
+    ]
+    return sources, NextGeneration(kept=(), shards=cutter.finish(), changes=Changes(new=cutter.records))
+
+
+def _plan_changes(
+    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes, existing: ExistingOutput
+) -> tuple[list[Source], NextGeneration]:
+    """Plan to annotate the records that are not current.
+
+    Files that are reused come first: of two records with one id, the existing one keeps it.
+    """
+    states = {file.path: _state(file) for file in files}
+    digests = hashes.hash(states)
+    reusable = existing.reusable_files(digests)
+    reused = [path for path in states if path in reusable]
+    if config.limit is not None and not list(existing.files) == reused == list(states)[: len(reused)]:
+        # How many records a limit leaves to a file depends on all files before it.
+        reused = []
+    counts = {path: existing.files[path].records for path in reused}
+
+    def records() -> Iterator[InputRecord]:
+        room = None if config.limit is None else config.limit - sum(counts.values())
+        for file in (file for file in files if file.path not in counts):
+            scanned = _scan(file, config.reader, most=room)
+            counts[file.path] = len(scanned)
+            room = room and room - len(scanned)
+            yield from _read(file, scanned, config.reader)
+
+    diff = diff_input(existing, records(), reused_files=set(reused))
+    sources = [_source(file, states[file.path], digests[file.path], counts[file.path]) for file in files]
+    return sources, next_generation(existing, diff, config.planning)
+
+
+def _files_with(letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -> dict[str, InputFile]:
+    """Return the input files that hold dead letters, by path."""
     wanted = {letter.source_uri for letter in letters}
     if not wanted:
         return {}
@@ -156,69 +215,41 @@ def _files_of(letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -> 
     files = {file.path: file for file in inputs.files if file.path in wanted}
     if gone := sorted(wanted - files.keys()):
         raise InputError(
-            f"{gone[0]}: holds dead letters that are to be tried again, and is gone from the input; "
+            f"{gone[0]}: holds dead letters to be tried again, but is no longer in the input; "
             "'concord annotate' drops what is gone"
         )
     return files
 
 
-def _plan_all(
-    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes
-) -> tuple[list[Source], Difference]:
-    """Plan to annotate every record."""
-    cutter = ShardCutter(config.planning.shard_bytes)
-    states: list[FileState] = []
-    records: list[int] = []
-    taken: set[bytes] = set()
-    for file in files:
-        room = None if config.limit is None else config.limit - cutter.records
-        if room == 0:
-            break
-        states.append(file.state or file_state(file.path))
-        before = cutter.records
-        found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
-        for record in islice(found, room):
-            cutter.add(file, record, is_duplicate=not _take(record.doc_id, taken))
-        records.append(cutter.records - before)
-    read = files[: len(states)]
-    sources = list(map(_source, read, states, hashes.of([file.path for file in read], states), records))
-    return sources, Difference(kept=(), shards=cutter.finish(), changes=Changes(new=cutter.records))
+def _state(file: InputFile) -> FileState:
+    return file.state or file_state(file.path)
 
 
-def _plan_changes(
-    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes, standing: ExistingOutput
-) -> tuple[list[Source], Difference]:
-    """Plan to annotate the records that do not stand.
-
-    Files that stand as they are come first: of two records with one id the one that stands keeps it.
-    """
-    paths = [file.path for file in files]
-    states = [file.state or file_state(file.path) for file in files]
-    digests = hashes.of(paths, states)
-    comparison = Comparison(standing, config, digests=dict(zip(paths, digests, strict=True)))
-    stand = [path for path in paths if comparison.stands(path)]
-    if config.limit is not None and not list(standing.files) == stand == paths[: len(stand)]:
-        # How many records a limit leaves to a file goes by all files before it.
-        stand = []
-    records = {path: comparison.keep(path) for path in stand}
-    room = None if config.limit is None else config.limit - sum(records.values())
-    for file in files:
-        if file.path not in records:
-            found = scan_file(file.path, format=file.format, name=file.name, config=config.reader)
-            chosen = list(islice(found, room))
-            comparison.compare(file, chosen)
-            records[file.path] = len(chosen)
-            room = room and room - len(chosen)
-    counts = [records[path] for path in paths]
-    return list(map(_source, files, states, digests, counts)), comparison.finish()
+def _scan_all(file: InputFile, config: ReaderConfig) -> Iterator[ScannedRecord]:
+    return scan_file(file.path, format=file.format, name=file.name, config=config)
 
 
-def _take(doc_id: str | None, taken: set[bytes]) -> bool:
-    """Take an id, and say whether it was free; a record that cannot be read takes none."""
+def _scan(file: InputFile, config: ReaderConfig, *, most: int | None) -> list[ScannedRecord]:
+    return list(islice(_scan_all(file, config), most))
+
+
+def _read(file: InputFile, scanned: Sequence[ScannedRecord], config: ReaderConfig) -> Iterator[InputRecord]:
+    """Read the first records of a file."""
+    if not scanned:
+        return
+    piece = Piece(uri=file.path, format=file.format, start=0, end=scanned[-1].end, records=len(scanned), name=file.name)
+    for number, (record, outcome) in enumerate(zip(scanned, read_piece(piece, config), strict=True)):
+        if isinstance(outcome, Document):
+            yield InputRecord(file, number, record, outcome.doc_id, fingerprint(outcome.text), outcome.meta)
+        else:
+            yield InputRecord(file, number, record, outcome.doc_id)
+
+
+def _claim(doc_id: str | None, taken: set[bytes]) -> bool:
+    """Claim an id and return whether it was free; a record that cannot be read claims none."""
     if doc_id is None:
         return True
-    # Sixteen bytes instead of the id: a collision among 1e9 ids has a chance of 1e-21.
-    mark = sha256(doc_id.encode()).digest()[:16]
+    mark = fingerprint(doc_id)
     if mark in taken:
         return False
     taken.add(mark)
@@ -236,7 +267,7 @@ def _changed(file: InputFile) -> InputError:
 
 
 def _marks(files: Sequence[InputFile], shards: Sequence[Shard]) -> dict[str, str]:
-    """Give the marks of the files behind URLs that are to be read."""
+    """Return the etags or times of the files behind URLs that are to be read, by path."""
     wanted = {piece.uri for shard in shards for piece in shard.pieces}
     states = {file.path: file.state for file in files if file.state is not None and file.path in wanted}
     return {path: str(state.changed) for path, state in states.items() if state.changed is not None}

@@ -1,9 +1,10 @@
-"""What an output folder holds already: which documents, of which text, in which committed shards."""
+"""What an output folder already holds: its documents, dead letters, and the committed shards that hold them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from typing import NamedTuple
 
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
@@ -13,25 +14,26 @@ from concord.pipeline.plan import ShardRef
 from concord.pipeline.readers.fields import DUPLICATE_ID
 from concord.pipeline.storage.output_paths import OutputPath
 
-MARK_BYTES = 16
-"""Of a SHA-256: two of 1e9 texts agree in so many by chance with a probability of 1e-21."""
+FINGERPRINT_BYTES = 16
+"""Of a SHA-256. The chance that two of 1e9 texts agree in these bytes is 1e-21."""
 
 
 class ExistingDocument(NamedTuple):
-    """A document's row, as far as it tells whether the document has changed.
+    """The part of a document's row that shows whether the document has changed.
 
     Attributes:
-        text, meta: their marks, as ``fingerprint`` gives them.
+        shard: the committed shard that holds it.
+        text, meta: fingerprints; see ``fingerprint``.
     """
 
-    place: ShardRef
+    shard: ShardRef
     text: bytes
     source_uri: str
     meta: bytes
 
 
 class ExistingFile(NamedTuple):
-    """An input file that has been annotated; ``sha256`` in hex, ``records`` as the planner counted them."""
+    """An input file as it was annotated: its SHA-256 in hex, and how many records the planner counted in it."""
 
     sha256: str
     records: int
@@ -42,28 +44,67 @@ class ExistingOutput:
     """The committed shards that a new plan builds on.
 
     Attributes:
-        reports: what each has committed.
-        current: those whose rows a run of today would give as well; the others' documents are to be tagged again.
-        parsed: those whose parses a run of today would give as well.
-        documents: by id; of an id that stands twice, the row of the latest generation.
-        outlived: ids whose row in a shard is not the latest.
-        letters: the dead letters that a shard holds.
-        duplicates: ids that a file's records were refused, because another record had them.
-        refused: the file of a record that has its id and is a dead letter all the same, by id.
+        shards: all of them.
+        current: those whose rows this run would write just the same; documents of the others are tagged again.
+        parsed: those whose parses this run would compute just the same.
+        documents: by id. Where two shards hold one id, the row of the later generation.
+        superseded: ids of a shard whose row in a later shard counts instead.
+        dead_letters: by the shard that holds them.
+        duplicates: by file, the ids that its records were denied because another record had them.
+        failed_ids: by id, the file of a record that has this id but is a dead letter.
         characters: how much text a shard holds, in code points.
-        files: the input files as they were when what stands was made of them, by path.
+        files: the input files that were annotated, by path.
     """
 
-    reports: Mapping[ShardRef, ShardReport]
+    shards: frozenset[ShardRef]
     current: frozenset[ShardRef]
     parsed: frozenset[ShardRef]
     documents: Mapping[str, ExistingDocument]
-    outlived: Mapping[ShardRef, Sequence[str]]
-    letters: Mapping[ShardRef, Sequence[ExistingDeadLetter]]
+    superseded: Mapping[ShardRef, Sequence[str]]
+    dead_letters: Mapping[ShardRef, Sequence[ExistingDeadLetter]]
     duplicates: Mapping[str, Collection[str]]
-    refused: Mapping[str, str]
+    failed_ids: Mapping[str, str]
     characters: Mapping[ShardRef, int]
     files: Mapping[str, ExistingFile]
+
+    def unchanged_files(self, digests: Mapping[str, str]) -> set[str]:
+        """Return the files whose content is as it was annotated.
+
+        Args:
+            digests: SHA-256 in hex of the input's files, by path.
+        """
+        return {uri for uri, file in self.files.items() if digests.get(uri) == file.sha256}
+
+    def reusable_files(self, digests: Mapping[str, str]) -> set[str]:
+        """Return the unchanged files all of whose records are held by current shards, so that none need be read.
+
+        A file with a record that was denied its id is not among them when the file that has the id is gone or changed:
+        the id may now be free.
+        """
+        unchanged = self.unchanged_files(digests)
+        found = Counter(self._rows())
+        records: Counter[str] = Counter()
+        outdated: set[str] = set()
+        for (uri, shard), count in found.items():
+            records[uri] += count
+            if shard not in self.current:
+                outdated.add(uri)
+        return {
+            uri
+            for uri in unchanged - outdated
+            if self.files[uri].records == records[uri]
+            and all(self._holder(doc_id) in unchanged for doc_id in self.duplicates.get(uri, ()))
+        }
+
+    def _rows(self) -> Iterator[tuple[str, ShardRef]]:
+        """Yield the input file and the shard of every document and dead letter."""
+        yield from ((document.source_uri, document.shard) for document in self.documents.values())
+        yield from ((letter.source_uri, shard) for shard, letters in self.dead_letters.items() for letter in letters)
+
+    def _holder(self, doc_id: str) -> str | None:
+        """Return the file of the record that has an id; None where no such record is known."""
+        document = self.documents.get(doc_id)
+        return document.source_uri if document is not None else self.failed_ids.get(doc_id)
 
 
 def scan_existing(
@@ -74,63 +115,65 @@ def scan_existing(
     parsed: Collection[ShardRef],
     files: Mapping[str, ExistingFile],
 ) -> ExistingOutput:
-    """Read which documents and dead letters some committed shards hold.
+    """Read which documents and dead letters committed shards hold.
 
     Args:
-        reports: later ones go before earlier ones where both hold a document.
+        reports: of these shards; where two of them hold a document, the later one counts.
 
     Raises:
         IntegrityError: when a part cannot be read.
     """
     documents: dict[str, ExistingDocument] = {}
-    outlived: defaultdict[ShardRef, list[str]] = defaultdict(list)
-    letters: dict[ShardRef, list[ExistingDeadLetter]] = {}
-    duplicates: defaultdict[str, set[str]] = defaultdict(set)
-    refused: dict[str, str] = {}
+    superseded: defaultdict[ShardRef, list[str]] = defaultdict(list)
     characters: Counter[ShardRef] = Counter()
+    dead_letters: dict[ShardRef, list[ExistingDeadLetter]] = {}
     for report in reports:
-        place = shard_ref(report)
-        for doc_id, document, size in _documents(output, report, place):
+        shard = shard_ref(report)
+        for doc_id, document, length in _documents(output, report, shard):
             if doc_id in documents:
-                outlived[documents[doc_id].place].append(doc_id)
+                superseded[documents[doc_id].shard].append(doc_id)
             documents[doc_id] = document
-            characters[place] += size
+            characters[shard] += length
         if "errors" in report.files:
-            letters[place] = list(_letters(output, report))
-            for letter in letters[place]:
-                if letter.doc_id is not None and letter.error == DUPLICATE_ID:
-                    duplicates[letter.source_uri].add(letter.doc_id)
-                elif letter.doc_id is not None:
-                    refused[letter.doc_id] = letter.source_uri
+            dead_letters[shard] = list(_dead_letters(output, report))
+    duplicates: defaultdict[str, set[str]] = defaultdict(set)
+    failed_ids: dict[str, str] = {}
+    for letter in chain.from_iterable(dead_letters.values()):
+        if letter.doc_id is not None and letter.error == DUPLICATE_ID:
+            duplicates[letter.source_uri].add(letter.doc_id)
+        elif letter.doc_id is not None:
+            failed_ids[letter.doc_id] = letter.source_uri
     return ExistingOutput(
-        reports={shard_ref(report): report for report in reports},
+        shards=frozenset(map(shard_ref, reports)),
         current=frozenset(current),
         parsed=frozenset(parsed),
         documents=documents,
-        outlived=outlived,
-        letters=letters,
+        superseded=superseded,
+        dead_letters=dead_letters,
         duplicates=duplicates,
-        refused=refused,
+        failed_ids=failed_ids,
         characters=characters,
         files=files,
     )
 
 
 def fingerprint(text: str | None) -> bytes:
-    """Give the mark by which texts and metas are compared; empty for None."""
-    return b"" if text is None else sha256(text.encode()).digest()[:MARK_BYTES]
+    """Return the bytes by which texts and metas are compared; empty for None."""
+    return b"" if text is None else sha256(text.encode()).digest()[:FINGERPRINT_BYTES]
 
 
-def _documents(output: OutputPath, report: ShardReport, place: ShardRef) -> Iterator[tuple[str, ExistingDocument, int]]:
-    """Give id, row and code points of each document of a shard."""
+def _documents(output: OutputPath, report: ShardReport, shard: ShardRef) -> Iterator[tuple[str, ExistingDocument, int]]:
+    """Yield id, row and length in code points of each document of a shard."""
     columns = ("doc_id", "text_sha256", "source_uri", "meta", "n_chars")
     uris: dict[str, str] = {}
     for batch in iter_batches(output / report.files["documents"].path, columns):
-        for doc_id, digest, uri, meta, size in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-            mark = bytes.fromhex(digest)[:MARK_BYTES]
-            yield doc_id, ExistingDocument(place, mark, uris.setdefault(uri, uri), fingerprint(meta)), size
+        values = (batch.column(name).to_pylist() for name in columns)
+        for doc_id, digest, uri, meta, length in zip(*values, strict=True):
+            text = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
+            # Documents of one file share the string of its path.
+            yield doc_id, ExistingDocument(shard, text, uris.setdefault(uri, uri), fingerprint(meta)), length
 
 
-def _letters(output: OutputPath, report: ShardReport) -> Iterator[ExistingDeadLetter]:
+def _dead_letters(output: OutputPath, report: ShardReport) -> Iterator[ExistingDeadLetter]:
     for batch in iter_batches(output / report.files["errors"].path, ExistingDeadLetter._fields):
         yield from map(ExistingDeadLetter, *(batch.column(name).to_pylist() for name in ExistingDeadLetter._fields))

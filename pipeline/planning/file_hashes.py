@@ -1,4 +1,4 @@
-"""Hashes of input files, remembered from run to run."""
+"""Hashes of input files, cached from run to run."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,71 +11,67 @@ from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.remote_files import FileState
 
-HashFiles = Callable[[Sequence[str]], list[str]]
+HashFiles = Callable[[Mapping[str, FileState]], Sequence[str]]
+"""Returns the SHA-256 in hex of each file, in order; raises InputError or StoreError when one cannot be read."""
 
-# A file that was changed this short a time ago may change again without a sign in its time.
+# A file changed more recently than this may change again without a visible change of its time.
 _SETTLED_SECONDS = 2.0
 
 
-def hash_here(paths: Sequence[str]) -> list[str]:
-    """Give the sha256, in hex, of files, one after the other in this process.
-
-    Raises:
-        InputError, StoreError: when one cannot be read.
-    """
-    return [file_sha256(path) for path in paths]
+def hash_here(states: Mapping[str, FileState]) -> list[str]:
+    """Hash files one after the other in this process; a HashFiles."""
+    return [file_sha256(path) for path in states]
 
 
 class FileHashes:
-    """Hashes files, but those whose size and time (or etag) are as when they were hashed last.
+    """Hashes files, except those whose size and time (or etag) are the same as when they were last hashed.
 
-    The memory is a file of its own that may be lost at any time: it spares work and decides nothing else.
+    The cache is a file of its own that may be lost at any time: it saves work and decides nothing else.
     """
 
     def __init__(
-        self, memory: OutputPath | None = None, *, hash_files: HashFiles = hash_here, trust: bool = True
+        self, cache: OutputPath | None = None, *, hash_files: HashFiles = hash_here, use_cache: bool = True
     ) -> None:
-        """Begin.
+        """Read the cache.
 
         Args:
-            memory: the file that earlier runs have kept; nothing is remembered if None.
-            hash_files: gives the sha256 in hex of each of the files, in order.
-            trust: go by what is remembered; else every file is hashed.
+            cache: the file that earlier runs wrote; None for no cache.
+            use_cache: trust it; otherwise every file is hashed.
         """
-        self._memory = memory
+        self._cache = cache
         self._hash_files = hash_files
-        self._known = _read(memory) if trust else {}
+        self._known = _read(cache) if use_cache else {}
         self._seen: dict[str, list[object]] = {}
 
-    def of(self, paths: Sequence[str], states: Sequence[FileState]) -> list[str]:
-        """Give the sha256, in hex, of files that are in these states.
+    def hash(self, states: Mapping[str, FileState]) -> dict[str, str]:
+        """Return the SHA-256, in hex, of files in these states, by path.
 
         Raises:
             InputError, StoreError: when one cannot be read.
         """
         known = {
             path: str(self._known[path][2])
-            for path, state in zip(paths, states, strict=True)
+            for path, state in states.items()
             if self._known.get(path, [])[:2] == list(state)
         }
-        unknown = [path for path in paths if path not in known]
+        unknown = {path: state for path, state in states.items() if path not in known}
         known |= zip(unknown, self._hash_files(unknown), strict=True)
         settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
-        for path, state in zip(paths, states, strict=True):
+        for path, state in states.items():
             if isinstance(state.changed, str) or (state.changed is not None and state.changed < settled):
                 self._seen[path] = [*state, known[path]]
-        return [known[path] for path in paths]
+        return known
 
-    def keep(self, *, staging: Path) -> None:
-        """Write down what was seen, for the next run."""
-        if self._memory is not None and self._seen != self._known:
-            with store_errors(self._memory):
-                write_atomically(self._memory, orjson.dumps(self._seen), staging=staging)
+    def save(self, *, staging: Path) -> None:
+        """Write the cache for the next run."""
+        if self._cache is not None and self._seen != self._known:
+            with store_errors(self._cache):
+                write_atomically(self._cache, orjson.dumps(self._seen), staging=staging)
 
 
-def _read(memory: OutputPath | None) -> Mapping[str, list[object]]:
+def _read(cache: OutputPath | None) -> Mapping[str, list[object]]:
     try:
-        known = orjson.loads(memory.read_bytes()) if memory is not None else {}
+        known = orjson.loads(cache.read_bytes()) if cache is not None else {}
     except (FileNotFoundError, orjson.JSONDecodeError):
         return {}
     return known if isinstance(known, dict) else {}

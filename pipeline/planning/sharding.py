@@ -1,4 +1,4 @@
-"""Records to pieces, pieces to shards."""
+"""Cuts the records of an input into pieces, and gathers the pieces into shards."""
 
 from concord.pipeline.plan import Piece, Shard, ShardRef
 from concord.pipeline.planning.inputs import InputFile
@@ -6,7 +6,7 @@ from concord.pipeline.readers.records import ScannedRecord
 
 
 class ShardCutter:
-    """Gathers records in the order of the input and closes a shard when it holds enough bytes.
+    """Takes records in the order of the input and closes a shard as soon as it holds enough bytes.
 
     Attributes:
         records: how many records have been added.
@@ -39,11 +39,11 @@ class ShardCutter:
         """Add the next record of the input.
 
         Args:
-            parse: where the record's parse stands, if it does.
-            attempts: how often it has been tried again, now included.
+            parse: the shard that holds the record's parse, if one does.
+            attempts: how often it has been tried again, this time included.
         """
         if file is not self._file:
-            self._end_piece()
+            self.end_piece()
             self._file = file
         if parse is not None:
             self._parses[parse] = None
@@ -55,30 +55,13 @@ class ShardCutter:
             self._duplicates.append(record.position)
         if attempts:
             self._retries.append((record.position, attempts))
-        # Empty records weigh something too, or a million empty files would be one shard.
+        # Empty records count too, or a million empty files would be one shard.
         self._size += max(record.size, 1)
         if self._size >= self._shard_bytes:
             self._end_shard()
 
-    def skip(self) -> None:
-        """Leave out the next record of the input: pieces hold none that is not to be read."""
-        self._end_piece()
-
-    def finish(self) -> tuple[Shard, ...]:
-        """Close the last shard and give all."""
-        self._end_shard()
-        return tuple(self._shards)
-
-    def _end_shard(self) -> None:
-        self._end_piece()
-        if self._pieces:
-            index = self._first_index + len(self._shards)
-            self._shards.append(Shard(index=index, pieces=tuple(self._pieces), parses=tuple(self._parses)))
-        self._pieces = []
-        self._parses = {}
-        self._size = 0
-
-    def _end_piece(self) -> None:
+    def end_piece(self) -> None:
+        """Close the piece: the next record does not follow the last one, and pieces hold whole stretches."""
         if self._file is None or self._first is None or self._last is None:
             return
         piece = Piece(
@@ -96,3 +79,17 @@ class ShardCutter:
         self._count = 0
         self._duplicates = []
         self._retries = []
+
+    def finish(self) -> tuple[Shard, ...]:
+        """Close the last shard and return all."""
+        self._end_shard()
+        return tuple(self._shards)
+
+    def _end_shard(self) -> None:
+        self.end_piece()
+        if self._pieces:
+            index = self._first_index + len(self._shards)
+            self._shards.append(Shard(index=index, pieces=tuple(self._pieces), parses=tuple(self._parses)))
+        self._pieces = []
+        self._parses = {}
+        self._size = 0

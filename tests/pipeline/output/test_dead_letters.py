@@ -243,7 +243,7 @@ def test_an_unfinished_run_is_finished_first(archive: Path) -> None:
     (archive / "new.txt").write_text("Dora went.")
     with pytest.raises(StoreError):
         runs.run_job(job(archive), build=fakes.build_worker_without_room)
-    with pytest.raises(PlanError, match="generation 1 is begun"):
+    with pytest.raises(PlanError, match="generation 1 is not finished"):
         try_again(archive)
 
 

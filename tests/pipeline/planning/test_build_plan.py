@@ -1,7 +1,7 @@
 import gzip
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from concord.pipeline.identity import ComponentIdentity, row_config
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import make_plan
 from concord.pipeline.planning.file_hashes import FileHashes
+from concord.pipeline.storage.remote_files import FileState
 
 PARSER = ComponentIdentity(name="parser_en", digest="1" * 64)
 TAGGER = ComponentIdentity(name="entities_en", version="3", digest="2" * 64)
@@ -274,7 +275,7 @@ def test_difference_names_what_decides_the_rows(folder: Path) -> None:
     assert other.recipe.difference(plan.recipe) == [
         f"tagger: was '{TAGGER.name}@{TAGGER.digest}', is now '{TAGGER.name}@{'9' * 64}'"
     ]
-    assert other.recipe.parses_alike(plan.recipe)
+    assert other.recipe.has_same_parses(plan.recipe)
 
 
 ROW_CHANGES = {
@@ -305,9 +306,9 @@ def test_file_that_changes_while_it_is_planned_is_refused(tmp_path: Path) -> Non
     path = tmp_path / "a.jsonl"
     path.write_bytes(lines("a"))
 
-    def change_and_hash(paths: Sequence[str]) -> list[str]:
+    def change_and_hash(states: Mapping[str, FileState]) -> list[str]:
         path.write_bytes(lines("a", "b"))
-        return ["f" * 64 for _ in paths]
+        return ["f" * 64 for _ in states]
 
     with pytest.raises(InputError, match="changed while it was being planned"):
         plan_for(path, hashes=FileHashes(hash_files=change_and_hash))
