@@ -35,7 +35,7 @@ from concord.pipeline.output.shard_stats import NEAR_TIE
 from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.tag_stage import TagStage
-from concord.workflows.registry.resolve_tagger import EMBEDDED
+from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 REFERENCE = "models:/served@live"
@@ -218,7 +218,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
     os.environ["CONCORD_CACHE"] = str(folder / "cache")
-    model, texts = EMBEDDED / arguments.model, make_texts(arguments.requests)
+    model, texts = BUNDLED_FOLDER / arguments.model, make_texts(arguments.requests)
     concord("registry", "register", str(model), "--name", "served", "--alias", "live")
     expected, annotated = annotate(texts, folder)
     with served(folder) as address:

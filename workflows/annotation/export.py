@@ -1,4 +1,4 @@
-"""Annotated collections for other tools."""
+"""``concord export`` and ``concord review``: annotated collections for other tools."""
 
 import sys
 from collections import Counter
@@ -9,89 +9,84 @@ from pathlib import Path
 from tqdm import tqdm
 
 from concord.pipeline.exports.document_ids import read_ids
-from concord.pipeline.exports.export import ExportForm, ExportReport, export
+from concord.pipeline.exports.export import ExportForm, ExportReport
+from concord.pipeline.exports.export import export as write_export
 from concord.pipeline.exports.label_studio import labeling_config
 from concord.pipeline.exports.review_queue import Choice, QueueForm, Quotas, ReviewReport
-from concord.pipeline.exports.review_queue import review as draw_queue
+from concord.pipeline.exports.review_queue import review as write_queue
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, short_path, table
 
 LEFT_OUT = 3
+"""Exit code when documents are missing from what was written."""
+SHOWN_CHOICES = 10
 
 
-def run(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
-    """Export a collection; documents whose texts are gone end with exit code 3.
+def export(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
+    """Export a collection; exit code 3 if the text of a document is no longer available.
 
     Raises:
         PlanError: when the folder holds no finished run.
-        ConfigError: when the destination cannot be taken, or spaCy is missing.
+        ConfigError: when the destination cannot be used, or spaCy is missing.
         InputError: when an input file is gone, or the list of ids cannot be read.
         IntegrityError: when a part of the collection is broken.
         StoreError: when there is no space.
     """
     chosen = None if ids is None else read_ids(ids)
     with tqdm(unit="document", disable=not sys.stderr.isatty(), leave=False) as bar:
-        report = export(output, destination, to=to, ids=chosen, limit=limit, on_document=bar.update)
-    return written(report, destination, to=to, lines=[*_lines(report, destination)])
+        report = write_export(output, destination, to=to, ids=chosen, limit=limit, on_document=bar.update)
+    return _answer(report, destination, to=to, lines=_export_lines(report, destination))
 
 
-def written(report: ExportReport | ReviewReport, destination: Path, *, to: ExportForm, lines: Sequence[str]) -> Answer:
-    """Give the answer about what was written.
+def review(output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
+    """Write a review queue; exit code 3 if the text of a document is no longer available.
 
     Args:
-        lines: what people are told first.
+        done: files that list documents to leave out.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+        ConfigError: when the destination cannot be used.
+        InputError: when an input file is gone, or a list of documents cannot be read.
+        IntegrityError: when a part of the collection is broken.
+        StoreError: when there is no space.
     """
+    report = write_queue(output, destination, to=to, quotas=quotas, done=frozenset().union(*map(read_ids, done)))
+    return _answer(report, destination, to=to, lines=_review_lines(report, destination))
+
+
+def _answer(report: ExportReport | ReviewReport, destination: Path, *, to: ExportForm, lines: Iterator[str]) -> Answer:
     values = asdict(report) | {
         "destination": str(destination.absolute()),
         "errors": None if report.errors is None else str(report.errors.absolute()),
     }
-    told = [*lines]
+    text = [*lines]
     if report.errors is not None:
-        told.append(
-            f"{counted(report.left_out, 'document')} left out, whose text is not what was annotated; see "
-            f"{short_path(report.errors)}, and annotate again"
+        text.append(
+            f"{counted(report.left_out, 'document')} left out because the text has changed since the annotation; see "
+            f"{short_path(report.errors)}, and run concord annotate again"
         )
     if to == "label-studio":
         values["labeling_config"] = labeling_config(report.labels)
-        told += ["", "Labeling interface:", values["labeling_config"]]
-    return Answer(values=values, text="\n".join(told), exit_code=LEFT_OUT if report.errors is not None else 0)
+        text += ["", "Labeling interface:", values["labeling_config"]]
+    return Answer(values=values, text="\n".join(text), exit_code=LEFT_OUT if report.errors is not None else 0)
 
 
-def _lines(report: ExportReport, destination: Path) -> Iterator[str]:
+def _export_lines(report: ExportReport, destination: Path) -> Iterator[str]:
     yield (
         f"{short_path(destination)}: {counted(report.documents, 'document')}, {counted(report.sentences, 'sentence')}, "
         f"{counted(report.words, 'word')}, {report.entities:,} entities"
     )
     if report.wordless:
-        yield f"{counted(report.wordless, 'document')} without a word, which CoNLL-U cannot hold"
+        yield f"{counted(report.wordless, 'document')} without words, which CoNLL-U cannot represent"
     if report.dead_letters:
         yield f"{counted(report.dead_letters, 'dead letter')} of the collection: never annotated, not exported"
     if report.unknown:
         shown = ", ".join(map(repr, report.unknown[:3])) + (", ..." if len(report.unknown) > 3 else "")
-        yield f"{counted(len(report.unknown), 'id')} asked for that the collection does not hold: {shown}"
+        yield f"{counted(len(report.unknown), 'requested id')} not in the collection: {shown}"
 
 
-_SHOWN_CHOICES = 10
-
-
-def review(output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
-    """Write a queue; documents whose texts are gone end with exit code 3.
-
-    Args:
-        done: files that name documents which are not to be in the queue.
-
-    Raises:
-        PlanError: when the folder holds no finished run.
-        ConfigError: when the destination cannot be taken.
-        InputError: when an input file is gone, or a list of documents cannot be read.
-        IntegrityError: when a part of the collection is broken.
-        StoreError: when there is no space.
-    """
-    report = draw_queue(output, destination, to=to, quotas=quotas, done=frozenset().union(*map(read_ids, done)))
-    return written(report, destination, to=to, lines=[*_queue_lines(report, destination)])
-
-
-def _queue_lines(report: ReviewReport, destination: Path) -> Iterator[str]:
+def _review_lines(report: ReviewReport, destination: Path) -> Iterator[str]:
     documents = len({choice.doc_id for choice in report.choices})
     types = Counter(choice.type for choice in report.choices)
     shares = ", ".join(f"{kind} {number:,}" for kind, number in types.most_common()) or "nothing"
@@ -99,11 +94,11 @@ def _queue_lines(report: ReviewReport, destination: Path) -> Iterator[str]:
     yield f"{short_path(destination)}: {sentences} of {counted(documents, 'document')}; about {shares}"
     yield ""
     yield table(
-        [_choice_row(choice) for choice in report.choices[:_SHOWN_CHOICES]],
-        header=("rank", "score", "document", "sentence", "least sure"),
+        [_choice_row(choice) for choice in report.choices[:SHOWN_CHOICES]],
+        header=("rank", "score", "document", "sentence", "least certain"),
     )
-    if len(report.choices) > _SHOWN_CHOICES:
-        yield f"... and {len(report.choices) - _SHOWN_CHOICES:,} more, by score"
+    if len(report.choices) > SHOWN_CHOICES:
+        yield f"... and {len(report.choices) - SHOWN_CHOICES:,} more, by score"
 
 
 def _choice_row(choice: Choice) -> tuple[object, ...]:

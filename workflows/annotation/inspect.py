@@ -1,4 +1,4 @@
-"""How far a run is, from its plan and its commits alone."""
+"""``concord status``, ``verify``, ``report`` and ``schema``: read an output folder and describe it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from concord.workflows.console import Answer, counted, indented, table
 
 
 def status(output: OutputPath) -> Answer:
-    """Say how much of a run is committed; works beside a running one.
+    """Report how much of a run is committed; works while it is in progress.
 
     Raises:
         PlanError: when the folder holds no run.
@@ -31,7 +31,7 @@ def status(output: OutputPath) -> Answer:
     done = folder.reused_shards(plan) | folder.committed_shards(plan)
     outcome = sum_outcomes(done.values(), generation=plan.generation)
     finished = folder.is_finished(plan)
-    stepped, trials = backed_off(done.values()), CrashLog(plan).standing()
+    steps, attempts = backed_off(done.values()), CrashLog(plan).standing()
     values: dict[str, Any] = {
         "output": str(folder.output),
         "finished": finished,
@@ -44,11 +44,11 @@ def status(output: OutputPath) -> Answer:
         "parser": plan.parser.model_dump(),
         "tagger": plan.tagger.model_dump(),
         "stats": folder.stats(),
-        "backed_off": {name: step.name.lower() for name, step in stepped.items()},
-        "trials": {name: trial.model_dump(mode="json") for name, trial in trials.items()},
+        "backed_off": {name: step.name.lower() for name, step in steps.items()},
+        "trials": {name: attempt.model_dump(mode="json") for name, attempt in attempts.items()},
     }
     rows = [
-        ("state", "finished" if finished else "not finished; the same annotate command goes on with it"),
+        ("state", "finished" if finished else "not finished; run the same annotate command to resume it"),
         ("shards", f"{values['shards_done']:,} of {values['shards']:,} committed"),
         ("records", f"{values['read_done']:,} of {values['read']:,} committed"),
         ("so far", equation({**values, "read": values["read_done"]})),
@@ -59,13 +59,32 @@ def status(output: OutputPath) -> Answer:
     rate = values["stats"].get("words_per_second", {}).get("run")
     if rate:
         rows.append(("speed", f"{rate:,.0f} words/s"))
-    rows += [("backed off", f"shard {name} was done {step.description}") for name, step in stepped.items()]
-    rows += [("deaths", f"shard {name}: {trial.told}") for name, trial in trials.items()]
+    rows += [("backed off", f"shard {name} was done {step.description}") for name, step in steps.items()]
+    rows += [("crashes", f"shard {name}: {attempt.told}") for name, attempt in attempts.items()]
     return Answer(values=values, text=table(rows))
 
 
+def verify(output: OutputPath, *, deep: bool) -> Answer:
+    """Compare a finished run with its manifest; exit code 1 if anything differs.
+
+    Args:
+        deep: check hashes and rows, not just names and sizes.
+
+    Raises:
+        PlanError: when the folder holds no run.
+        IntegrityError: when the manifest cannot be read.
+    """
+    findings = find_faults(output, deep=deep)
+    values = {"output": str(output.absolute()), "deep": deep, "findings": [asdict(finding) for finding in findings]}
+    if not findings:
+        checked = "files, hashes and rows" if deep else "files and sizes"
+        return Answer(values=values, text=f"{output}: all {checked} match the manifest")
+    rows = [(finding.place, finding.problem) for finding in findings]
+    return Answer(values=values, text=f"{table(rows)}\n\n{counted(len(findings), 'finding')} in {output}", exit_code=1)
+
+
 def report(output: OutputPath) -> Answer:
-    """Write the report over an earlier one and give its place.
+    """Write the HTML report, replacing any existing one, and return its path.
 
     Raises:
         PlanError: when the folder holds no finished run.
@@ -75,7 +94,7 @@ def report(output: OutputPath) -> Answer:
 
 
 def schema(name: str | None) -> Answer:
-    """Describe one table, or all.
+    """Describe the columns of one table, or of all.
 
     Raises:
         ConfigError: for an unknown table.
@@ -102,19 +121,3 @@ def _describe_schema(values: Mapping[str, Any]) -> str:
         rows = [(field["name"], f"{field['type']}{'?' * field['nullable']}", field["description"]) for field in fields]
         lines += ["", name, indented(table(rows))]
     return "\n".join([*lines, "", "? may be null"])
-
-
-def verify(output: OutputPath, *, deep: bool) -> Answer:
-    """Compare a finished run with its manifest; findings end with exit code 1.
-
-    Raises:
-        PlanError: when the folder holds no run.
-        IntegrityError: when the manifest cannot be read.
-    """
-    findings = find_faults(output, deep=deep)
-    values = {"output": str(output.absolute()), "deep": deep, "findings": [asdict(finding) for finding in findings]}
-    if not findings:
-        checked = "every file, hash and row" if deep else "every file and size"
-        return Answer(values=values, text=f"{output}: {checked} is as the manifest says")
-    rows = [(finding.place, finding.problem) for finding in findings]
-    return Answer(values=values, text=f"{table(rows)}\n\n{counted(len(findings), 'finding')} in {output}", exit_code=1)

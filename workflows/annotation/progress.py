@@ -1,4 +1,4 @@
-"""How far a run is, on stderr: a bar on a terminal, a line now and then in a log."""
+"""The progress of a run on stderr: a bar on a terminal, a line every few seconds in a log."""
 
 import sys
 import time
@@ -18,15 +18,15 @@ class RunProgress:
     """Shows the progress of one annotation run; call it with each Progress."""
 
     def __init__(self, *, terminal: bool | None = None) -> None:
-        """Begin.
+        """Set up the display.
 
         Args:
-            terminal: whether to draw a bar; asks stderr if None.
+            terminal: whether to draw a bar; True if None and stderr is a terminal.
         """
         self._terminal = sys.stderr.isatty() if terminal is None else terminal
         self._bar: tqdm[None] | None = None
         self._last_line = time.monotonic()
-        self._begun: tuple[float, int] | None = None
+        self._start: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -43,16 +43,15 @@ class RunProgress:
             self._draw(progress)
             return
         now = time.monotonic()
-        if self._begun is None:
-            # Records of an earlier call must not count into this call's speed.
-            self._begun = (now, progress.read_done)
+        if self._start is None:
+            # Records of earlier runs must not count towards the speed of this one.
+            self._start = (now, progress.read_done)
         if now - self._last_line >= LINE_SECONDS or progress.shards_done == progress.shards:
             self._last_line = now
-            info(_line(progress) + _pace(progress, begun=self._begun, now=now))
+            info(_line(progress) + _pace(progress, start=self._start, now=now))
 
     def _draw(self, progress: Progress) -> None:
         if self._bar is None:
-            # Records of an earlier call must not count into this call's speed.
             self._bar = tqdm(
                 total=progress.read, initial=progress.read_done, unit="record", desc="annotate", file=sys.stderr
             )
@@ -68,12 +67,12 @@ def _line(progress: Progress) -> str:
     )
 
 
-def _pace(progress: Progress, *, begun: tuple[float, int], now: float) -> str:
-    """Write this call's mean speed and the time that the rest takes at that speed; nothing before there is one."""
-    start, before = begun
+def _pace(progress: Progress, *, start: tuple[float, int], now: float) -> str:
+    """Format the mean speed of this run and the time left at that speed; empty until there is one."""
+    started, before = start
     done = progress.read_done - before
-    if not done or now <= start:
+    if not done or now <= started:
         return ""
-    rate = done / (now - start)
+    rate = done / (now - started)
     left = timedelta(seconds=round((progress.read - progress.read_done) / rate))
     return f"; {rate:,.1f} records/s, {left} left"

@@ -1,4 +1,4 @@
-"""What a finished run prints: the first thing that anybody sees of it."""
+"""The text that a finished run prints: what it did, what it found, and where the results are."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +18,17 @@ from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 from concord.workflows.console import counted, indented, short_path, short_source, table
 
 LEAST_SECONDS = 0.1
-"""A stage that took less has no rate worth a line."""
-SHOWN_LETTERS = 3
-LETTER_WIDTH = 160
+"""Stages that took less are not listed: their rate says nothing."""
+SHOWN_LINES = 3
+DEAD_LETTER_WIDTH = 160
 SHOWN_NAMES = 5
 MOST_ENTITIES = 1_000_000
-"""In a larger collection the names are left to the report."""
+"""Larger collections list their names only in the report."""
+_CAUSES = {"worker_died": "died", "time_limit": "took too long", "memory": "used too much memory"}
 
 
 def equation(values: Mapping[str, Any]) -> str:
-    """Write the equation that every run must fulfil."""
+    """Format the equation that holds for every run."""
     return (
         f"{values['read']:,} read = {values['annotated']:,} annotated + {values['unchanged']:,} unchanged "
         f"+ {counted(values['dead_letters'], 'dead letter')}"
@@ -35,7 +36,7 @@ def equation(values: Mapping[str, Any]) -> str:
 
 
 def total_counts(manifest: Manifest) -> dict[str, int]:
-    """Add up what the shards of a finished run have counted."""
+    """Return the counts of a finished run, summed over its shards."""
     counts: Counter[str] = Counter()
     for shard in manifest.shards:
         counts.update({key: int(value) for key, value in shard.stats.items()})
@@ -43,7 +44,7 @@ def total_counts(manifest: Manifest) -> dict[str, int]:
 
 
 def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manifest: Manifest) -> str:
-    """Say what a run did, what it found, and where to look further."""
+    """Describe what a run did, what it found, and where the results are."""
     outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters")}
     parts = [
         equation(outcome),
@@ -59,20 +60,20 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manif
 
 
 def describe_changes(report: RunReport) -> list[str]:
-    """Say how the input differs from what stood, and why documents that stood are done again."""
+    """Describe how the input differs from the existing output, and why documents are processed again."""
     found = report.changes
-    told = {
+    counts = {
         "new": found.new,
-        "dead letters tried again": found.retried,
+        "dead letters retried": found.retried,
         "changed": found.changed,
         "moved or renamed": found.moved,
         "removed": found.removed,
         "to be tagged again": found.again,
-        "small shards put together": found.compacted,
+        "small shards merged": found.compacted,
     }
-    lines = [", ".join(f"{count:,} {name}" for name, count in told.items() if count) or "nothing has changed"]
+    lines = [", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no changes"]
     if found.parsed:
-        lines.append(f"the parses of {found.parsed:,} stand and are used again")
+        lines.append(f"the parses of {found.parsed:,} are reused")
     return [*lines, *(f"because {reason}" for reason in report.reasons)]
 
 
@@ -80,7 +81,7 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest)
     if not report.dead_letters:
         return ""
     parts = [report.output / part.path for part in manifest.files("errors")]
-    lines = [_letter_line(row) for row, _ in zip(_rows(parts), range(SHOWN_LETTERS), strict=False)]
+    lines = [_dead_letter_line(row) for row, _ in zip(_rows(parts), range(SHOWN_LINES), strict=False)]
     if report.dead_letters > len(lines):
         lines.append(f"{report.dead_letters - len(lines):,} more in {short_path(report.output / 'errors')}")
     if report.exit_code:
@@ -92,11 +93,11 @@ def _backed_off(manifest: Manifest) -> str:
     found = backed_off(manifest.shards)
     if not found:
         return ""
-    lines = [f"{name} {step.description}" for name, step in found.items()][:SHOWN_LETTERS]
+    lines = [f"{name} {step.description}" for name, step in found.items()][:SHOWN_LINES]
     if len(found) > len(lines):
         lines.append(f"{len(found) - len(lines):,} more, see concord status")
-    told = f"{counted(len(found), 'shard')} had to back off, and may differ in bytes from an undisturbed run's"
-    return f"{told}\n" + indented("\n".join(lines))
+    head = f"{counted(len(found), 'shard')} backed off, and may differ in bytes from those of an undisturbed run"
+    return f"{head}\n" + indented("\n".join(lines))
 
 
 def _rows(parts: Sequence[OutputPath]) -> Iterator[dict[str, Any]]:
@@ -104,14 +105,11 @@ def _rows(parts: Sequence[OutputPath]) -> Iterator[dict[str, Any]]:
         yield from pq.read_table(arrow_source(part)).to_pylist()
 
 
-def _letter_line(row: Mapping[str, Any]) -> str:
+def _dead_letter_line(row: Mapping[str, Any]) -> str:
     uri, message = row["source_uri"], row["message"]
     place = short_source(uri)
-    told = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {row['position']}: {message}"
-    return shorten(f"{row['stage']}: {told}", LETTER_WIDTH, placeholder=" ...")
-
-
-_CAUSES = {"worker_died": "died", "time_limit": "took too long", "memory": "held too much memory"}
+    located = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {row['position']}: {message}"
+    return shorten(f"{row['stage']}: {located}", DEAD_LETTER_WIDTH, placeholder=" ...")
 
 
 def _replaced(report: RunReport) -> str:
@@ -124,14 +122,14 @@ def _replaced(report: RunReport) -> str:
 def _work_done(report: RunReport) -> str:
     new = report.shards - report.done_before
     if not new:
-        return f"nothing was left to do: {counted(report.read, 'record')} committed before"
+        return f"nothing to do: {counted(report.read, 'record')} already committed"
     taken = {stage: report.seconds.get(stage, 0.0) for stage in STAGES} | {"run": report.wall_seconds}
     rows = [
         (stage, f"{seconds:.1f} s", f"{report.words / seconds:,.0f} words/s")
         for stage, seconds in taken.items()
         if seconds >= LEAST_SECONDS
     ]
-    before = f"; {report.done_before:,} committed before" if report.done_before else ""
+    before = f"; {report.done_before:,} already committed" if report.done_before else ""
     return f"{report.words:,} words in {counted(new, 'shard')}{before}\n{indented(table(rows, right=(1, 2)))}"
 
 
@@ -150,19 +148,17 @@ def _found(report: RunReport, manifest: Manifest) -> str:
     lines = [head, *([indented(table(rows))] if rows else [])]
     if counts["refined_tokens"]:
         lines.append(
-            f"  stage two looked again at {counted(counts['refined_tokens'], 'uncertain word')} "
+            f"  stage two labeled {counted(counts['refined_tokens'], 'uncertain word')} again "
             f"and changed {counts['changed_tokens']:,}"
         )
     if compared := counts.get("bf16.compared_tokens"):
         changed = counts["bf16.changed_tokens"]
-        lines.append(
-            f"  bf16 changed {changed:,} of {compared:,} labels that were compared with fp32 ({changed / compared:.3%})"
-        )
+        lines.append(f"  bf16 changed {changed:,} of {compared:,} labels compared with fp32 ({changed / compared:.3%})")
     return "\n".join(lines)
 
 
 def _frequent_names(report: RunReport, manifest: Manifest) -> dict[str, list[tuple[str, int]]]:
-    """Give the most frequent names of each type, of equals the first in the alphabet."""
+    """Return the most frequent names of each type with their counts; ties are broken alphabetically."""
     counts: Counter[tuple[str, str]] = Counter()
     for part in manifest.files("entities"):
         columns = pq.read_table(arrow_source(report.output / part.path), columns=["label", "text"])
@@ -189,6 +185,6 @@ def _places(report: RunReport, plan: Plan) -> str:
 
 
 def describe_component(identity: ComponentIdentity) -> str:
-    """Name a parser or tagger by name, version and the head of its digest."""
+    """Format name, version and the beginning of the digest of a parser or tagger."""
     version = f" version {identity.version}" if identity.version else ""
     return f"{identity.name}{version}, {identity.digest[:12]}"

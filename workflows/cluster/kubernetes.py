@@ -92,7 +92,7 @@ def read_kubernetes(path: Path) -> KubernetesConfig:
     return KubernetesConfig.from_mapping(read_yaml(path), where=str(path))
 
 
-def run(config: AnnotateConfig, kind: Kind, *, name: str, place: KubernetesConfig) -> Answer:
+def print_manifests(config: AnnotateConfig, kind: Kind, *, name: str, place: KubernetesConfig) -> Answer:
     """Give the manifests of a job.
 
     Args:

@@ -82,7 +82,7 @@ def resolve(reference: str) -> ModelVersion:
     _check_store(reference)
     client = open_client()
     name, alias, version = match["name"], match["alias"], match["version"]
-    moved = "; the alias may have moved, so no bundle that was fetched before stands in" if alias is not None else ""
+    moved = "; the alias may have moved, so a cached bundle cannot be used" if alias is not None else ""
     with explained(f"{reference} could not be looked up{moved}", absent=reference):
         if alias is not None:
             version = client.get_model_version_by_alias(name, alias).version

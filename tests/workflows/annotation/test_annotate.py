@@ -1,4 +1,4 @@
-"""Annotation with a model of the registry: settled before the work, never asked during it, told of it afterwards."""
+"""Annotation with a registered model: resolved before the run, not contacted during it, logged to afterwards."""
 
 import json
 import os
@@ -12,17 +12,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from concord.models.checkpoint import tagger_digest
 from concord.pipeline.annotate import Progress, RunReport
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.workflows.annotation import annotate as workflow
-from concord.workflows.cli.main import main
-from concord.workflows.registry import outbox as record
+from concord.workflows.annotation import annotate as runs
+from concord.workflows.registry import outbox as records
 from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import resolve, set_alias
 from concord.workflows.registry.outbox import read_entry
@@ -35,16 +35,12 @@ TEXTS = ("Ada King met Charles Babbage in London.", "Nothing happened.", "Zoë f
 
 @pytest.fixture
 def collection(store: Path, tiny_bundle: Path) -> Path:
-    """Give a collection, beside a registry whose model `tiny` has the live version 1."""
+    """Return a collection, next to a registry in which version 1 of `tiny` has the alias `live`."""
     registered = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "live")
     assert registered.exit_code == 0, registered.output
     path = store / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     return path
-
-
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def annotate(collection: Path, name: str = "out") -> Result:
@@ -88,21 +84,21 @@ def test_a_run_is_logged_once_and_linked_to_the_version(collection: Path, tiny_b
     assert concord("verify", collection.parent / "out").exit_code == 0
 
 
-def test_a_run_with_a_model_from_elsewhere_is_not_logged(collection: Path, tiny_bundle: Path) -> None:
+def test_a_run_with_an_unregistered_model_is_not_logged(collection: Path, tiny_bundle: Path) -> None:
     with store_down():
         done = concord("annotate", collection, "-o", collection.parent / "out", "-m", tiny_bundle)
     assert (done.exit_code, "Warning" in done.stderr) == (0, False), done.output
     assert not (collection.parent / "out" / "_run" / "tracking").exists()
 
 
-def test_a_run_that_wrote_to_s3_is_whole_and_not_logged(collection: Path, s3_url: str) -> None:
+def test_a_run_that_wrote_to_s3_is_complete_but_not_logged(collection: Path, s3_url: str) -> None:
     result = concord("annotate", collection, "-o", f"{s3_url}/out", "-m", "models:/tiny@live")
     assert result.exit_code == 0, result.output
-    assert "Warning: the run is done and whole, but there is no record of it for MLflow" in result.stderr
+    assert "Warning: the run is complete, but it could not be recorded for MLflow" in result.stderr
     assert annotation_runs() == []
 
 
-def test_a_store_that_is_down_before_the_run_ends_it_in_seconds(collection: Path) -> None:
+def test_a_run_fails_within_seconds_when_the_store_is_down(collection: Path) -> None:
     assert annotate(collection).exit_code == 0
     started = time.monotonic()
     with store_down():
@@ -110,35 +106,35 @@ def test_a_store_that_is_down_before_the_run_ends_it_in_seconds(collection: Path
     assert refused.exit_code == 75
     assert time.monotonic() - started < 30
     assert DOWN in refused.stderr
-    assert "the alias may have moved, so no bundle that was fetched before stands in" in refused.stderr
+    assert "the alias may have moved, so a cached bundle cannot be used" in refused.stderr
     assert not (collection.parent / "other").exists()
 
 
-def test_a_store_that_is_down_during_the_run_is_not_missed(collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done_by: Callable[..., RunReport] = workflow.annotate
+def test_a_run_does_not_need_the_store_while_it_is_working(collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., RunReport] = runs.annotate
 
     def annotate_without_store(*arguments: Any, **named: Any) -> RunReport:
         with store_down():
-            return done_by(*arguments, **named)
+            return original(*arguments, **named)
 
-    monkeypatch.setattr(workflow, "annotate", annotate_without_store)
+    monkeypatch.setattr(runs, "annotate", annotate_without_store)
     done = annotate(collection)
     assert (done.exit_code, "Warning" in done.stderr) == (0, False), done.output
     assert len(annotation_runs()) == 1
 
 
-def test_a_store_that_is_down_after_the_run_costs_one_warning(
+def test_a_store_that_goes_down_during_the_run_costs_one_warning(
     collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done_by: Callable[..., RunReport] = workflow.annotate
+    original: Callable[..., RunReport] = runs.annotate
 
     def annotate_and_lose_the_store(*arguments: Any, **named: Any) -> RunReport:
-        report = done_by(*arguments, **named)
+        report = original(*arguments, **named)
         monkeypatch.setenv("MLFLOW_TRACKING_URI", DOWN)
         return report
 
     with monkeypatch.context() as patch:
-        patch.setattr(workflow, "annotate", annotate_and_lose_the_store)
+        patch.setattr(runs, "annotate", annotate_and_lose_the_store)
         done = annotate(collection)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     output = collection.parent / "out"
@@ -156,21 +152,19 @@ def test_a_store_that_is_down_after_the_run_costs_one_warning(
     assert len(annotation_runs()) == 1
 
 
-def test_a_record_that_cannot_be_written_costs_a_warning(collection: Path) -> None:
+def test_an_outbox_that_cannot_be_written_costs_a_warning(collection: Path) -> None:
     outbox = collection.parent / "out" / "_run" / "tracking"
     outbox.parent.mkdir(parents=True)
     outbox.write_text("in the way")
     done = annotate(collection)
     assert done.exit_code == 0, done.output
-    assert "Warning: the run is done and whole, but there is no record of it for MLflow" in done.stderr
+    assert "Warning: the run is complete, but it could not be recorded for MLflow" in done.stderr
 
 
-def test_runs_that_the_store_missed_are_kept_until_it_has_them(
-    collection: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_stay_in_the_outbox_until_they_are_sent(collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outbox = collection.parent / "out" / "_run" / "tracking"
     with monkeypatch.context() as patch:
-        patch.setattr(record, "send_or_warn", lambda place: None)
+        patch.setattr(records, "send_or_warn", lambda place: None)
         assert annotate(collection).exit_code == 0
         with collection.open("a") as lines:
             lines.write('{"text": "Ada slept."}\n')
@@ -185,7 +179,7 @@ def test_runs_that_the_store_missed_are_kept_until_it_has_them(
     assert [run.data.metrics["changes.new"] for run in annotation_runs()] == [1, 1, 3]
 
 
-def test_a_promotion_in_mid_run_changes_nothing_until_the_next(
+def test_a_promotion_during_a_run_takes_effect_in_the_next(
     collection: Path, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     better = tmp_path / "better"
@@ -195,21 +189,21 @@ def test_a_promotion_in_mid_run_changes_nothing_until_the_next(
         (better / path.name).write_bytes(content.replace(b'"trees": null', b'"trees":  null'))
     assert tagger_digest(better) != tagger_digest(tiny_bundle)
     assert concord("registry", "register", better, "--name", "tiny").exit_code == 0
-    done_by: Callable[..., RunReport] = workflow.annotate
-    told: list[Progress] = []
+    original: Callable[..., RunReport] = runs.annotate
+    reported: list[Progress] = []
 
     def annotate_while_promoting(*arguments: Any, **named: Any) -> RunReport:
         def promote(progress: Progress) -> None:
-            told.append(progress)
+            reported.append(progress)
             if progress.shards_done == 1:
                 set_alias("tiny", "live", 2)
 
-        return done_by(*arguments, **{**named, "progress": promote})
+        return original(*arguments, **{**named, "progress": promote})
 
     with monkeypatch.context() as patch:
-        patch.setattr(workflow, "annotate", annotate_while_promoting)
+        patch.setattr(runs, "annotate", annotate_while_promoting)
         assert annotate(collection).exit_code == 0
-    assert [progress.shards_done for progress in told] == [0, 1, 2, 3]
+    assert [progress.shards_done for progress in reported] == [0, 1, 2, 3]
     assert resolve("models:/tiny@live").version == 2
     assert annotate(collection, "next").exit_code == 0
     used = {name: OutputFolder(collection.parent / name).plan().tagger for name in ("out", "next")}

@@ -1,4 +1,4 @@
-"""Shards that had to back off are told of wherever a run is."""
+"""Shards that backed off are named in the summary, in the status and in the report."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def config(tmp_path: Path) -> AnnotateConfig:
-    """Give a job one of whose documents finds no memory."""
+    """Return a job with a document for which memory does not suffice."""
     source = runs.write_collection(tmp_path / "in.jsonl", extra=("a GREEDY", "Anna ends it."))
     return runs.job(source, tmp_path / "out", report=True)
 
 
-def told(report: RunReport, config: AnnotateConfig) -> str:
+def summary_of(report: RunReport, config: AnnotateConfig) -> str:
     folder = OutputFolder(report.output)
     manifest = folder.manifest()
     assert manifest is not None
@@ -33,11 +33,11 @@ def test_summary_status_and_report_name_a_shard_that_backed_off(config: Annotate
     report = runs.run_job(config)
     (name,) = (shard.name for shard in OutputFolder(report.output).plan().shards[-1:])
 
-    summary = told(report, config)
-    assert "1 shard had to back off, and may differ in bytes from an undisturbed run's" in summary
+    summary = summary_of(report, config)
+    assert "1 shard backed off, and may differ in bytes from those of an undisturbed run" in summary
     assert f"{name} one document at a time" in summary
 
-    answer = inspect.run(report.output)
+    answer = inspect.status(report.output)
     assert answer.values["backed_off"] == {name: "alone"}
     assert f"shard {name} was done one document at a time" in answer.text
 
@@ -45,11 +45,11 @@ def test_summary_status_and_report_name_a_shard_that_backed_off(config: Annotate
     assert f"<code>{name}</code> one document at a time." in report.report.read_text(encoding="utf-8")
 
 
-def test_an_undisturbed_run_says_nothing_of_it(config: AnnotateConfig) -> None:
+def test_an_undisturbed_run_does_not_mention_backing_off(config: AnnotateConfig) -> None:
     runs.write_collection(Path(config.input))
     report = runs.run_job(config)
-    assert "back off" not in told(report, config)
-    assert inspect.run(report.output).values["backed_off"] == {}
+    assert "backed off" not in summary_of(report, config)
+    assert inspect.status(report.output).values["backed_off"] == {}
     assert report.report is not None
     assert "back off" not in report.report.read_text(encoding="utf-8")
 
@@ -58,6 +58,6 @@ def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> N
     output = runs.run_job(config).output
     plan = OutputFolder(output).plan()
     CrashLog(plan).charge(plan.shards[0], "worker_died", None)
-    answer = inspect.run(output)
+    answer = inspect.status(output)
     assert answer.values["trials"]["00000"]["deaths"] == 1
     assert "shard 00000: workers that died: 1 at the whole" in answer.text

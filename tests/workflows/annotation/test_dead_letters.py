@@ -1,12 +1,10 @@
-"""``concord errors``: dead letters from the command line."""
+"""``concord errors list`` and ``concord errors retry``."""
 
 import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-
-from concord.workflows.cli.main import main
+from concord_testing.command_line import concord
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +13,7 @@ TEXTS = {"a": "Ada King met Charles Babbage in London.", "b": "Nothing happened.
 
 @pytest.fixture
 def collection(tmp_path: Path, tiny_bundle: Path) -> Path:
-    """Give the output of a run over two documents and three lines that are none."""
+    """Return the output of a run over two documents and three lines that are not documents."""
     lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in TEXTS.items()]
     lines += ['{"id": "c"}', '{"id": "d", "text": 7}', '{"id": "e"}']
     (tmp_path / "documents.jsonl").write_text("\n".join(lines) + "\n")
@@ -26,19 +24,15 @@ def collection(tmp_path: Path, tiny_bundle: Path) -> Path:
     return output
 
 
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def test_letters_are_listed_and_tried_again(collection: Path) -> None:
+def test_dead_letters_are_listed_and_retried(collection: Path) -> None:
     listed = concord("errors", "list", collection)
     assert listed.exit_code == 0, listed.output
     lines = listed.stdout.splitlines()
-    assert lines[0].split() == ["place", "document", "stage", "error", "tries", "message"]
+    assert lines[0].split() == ["place", "document", "stage", "error", "attempts", "message"]
     assert "documents.jsonl:" in lines[1]
     assert "2  read  missing_text" in lines
     assert "1  read  text_not_string" in lines
-    assert lines[-1].startswith("3 dead letters; when the cause is mended: concord errors retry ")
+    assert lines[-1].startswith("3 dead letters; to retry after fixing the cause: concord errors retry ")
 
     source = collection.parent / "documents.jsonl"
     source.write_text(source.read_text().replace('"text": 7', '"text": "Charles Babbage left."'))
@@ -52,11 +46,11 @@ def test_letters_are_listed_and_tried_again(collection: Path) -> None:
     left = json.loads(concord("errors", "list", collection, "--id", "e", "--json").stdout)
     assert left["counts"] == [{"stage": "read", "error": "missing_text", "letters": 1}]
     assert [(letter["doc_id"], letter["attempts"]) for letter in left["letters"]] == [("e", 1)]
-    assert concord("errors", "list", collection, "--stage", "tag").stdout == f"{collection}: no dead letter\n"
-    assert "nothing was left to do" in concord("errors", "retry", collection, "--id", "a").stdout
+    assert concord("errors", "list", collection, "--stage", "tag").stdout == f"{collection}: no dead letters\n"
+    assert "nothing to do" in concord("errors", "retry", collection, "--id", "a").stdout
 
 
-def test_what_would_change_labels_is_refused(collection: Path) -> None:
+def test_retry_refuses_settings_that_change_labels(collection: Path) -> None:
     refused = concord("errors", "retry", collection, "--set", "tagger.batch_words=100")
     assert refused.exit_code == 2
     assert "tagger.batch_words: was 4096, is now 100" in refused.stderr

@@ -1,4 +1,4 @@
-"""A collection of everything that goes wrong, through the real parser and a real tagger."""
+"""A collection of malformed and unusual input, through the real parser and a real tagger."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def poison_lines() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
-    """Annotate the poison and give the command's answer and its output folder."""
+    """Annotate the collection; return the answer of the command and the output folder."""
     folder = tmp_path_factory.mktemp("poison")
     source, output = folder / "in", folder / "out"
     source.mkdir()
@@ -98,7 +98,7 @@ def test_every_dead_letter_names_place_and_reason(outcome: tuple[dict[str, objec
 
 
 @pytest.mark.slow
-def test_strange_texts_are_annotated_whole(outcome: tuple[dict[str, object], Path]) -> None:
+def test_unusual_texts_are_annotated_completely(outcome: tuple[dict[str, object], Path]) -> None:
     tokens = pq.read_table(outcome[1] / "tokens").to_pylist()
     for name, text in GOOD.items():
         rows = [row for row in tokens if row["doc_id"] == name]
@@ -113,7 +113,7 @@ def test_strange_texts_are_annotated_whole(outcome: tuple[dict[str, object], Pat
 
 
 @pytest.mark.slow
-def test_a_document_of_three_megabytes_is_annotated_whole(tmp_path: Path) -> None:
+def test_a_document_of_three_megabytes_is_annotated_completely(tmp_path: Path) -> None:
     words = "Lisbon" + " \t" * 20
     text = (words * 200 + "\n\n" + "Maria " + "x" * 4_000 + ".\n\n") * 250
     assert len(text) > 3_000_000

@@ -23,13 +23,13 @@ def test_a_terminal_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert "shard 4/4" in captured.err
 
 
-def test_a_log_gets_a_line_now_and_then_with_speed_and_time_left(
+def test_a_log_shows_speed_and_time_left_every_few_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 0.0, 5.0, 40.0, 45.0])
     monkeypatch.setattr(workflow_progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with RunProgress(terminal=False) as show:
-        # What an earlier call has done counts into the records, not into the speed.
+        # Records of an earlier run count as done, but not towards the speed.
         for shards in (1, 2):
             show(at(shards))
             assert capsys.readouterr().err == ""

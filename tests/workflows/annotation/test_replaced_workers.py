@@ -1,4 +1,4 @@
-"""Workers that others took the place of are told of in the summary."""
+"""The summary counts the workers that were replaced."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,8 @@ def test_the_summary_counts_replaced_workers_by_cause(tmp_path: Path) -> None:
     manifest = folder.manifest()
     assert manifest is not None
     assert report.replaced == {}
-    told = describe_run(report, config=config, plan=folder.plan(), manifest=manifest)
-    assert "replaced" not in told
+    summary = describe_run(report, config=config, plan=folder.plan(), manifest=manifest)
+    assert "replaced" not in summary
     changed = replace(report, replaced={"memory": 2, "worker_died": 1})
-    told = describe_run(changed, config=config, plan=folder.plan(), manifest=manifest)
-    assert "3 workers replaced: 2 held too much memory, 1 died" in told
+    summary = describe_run(changed, config=config, plan=folder.plan(), manifest=manifest)
+    assert "3 workers replaced: 2 used too much memory, 1 died" in summary

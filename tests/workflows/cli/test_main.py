@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 from safetensors import SafetensorError
 
 from concord.models.config import ConfigError
@@ -49,10 +50,6 @@ RECORDS = [
     {"id": "b", "text": "Nothing happened."},
     {"id": "c", "text": "Lincoln is a city. Lincoln was also a president."},
 ]
-
-
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +133,7 @@ def test_a_finished_run_has_nothing_left_to_do(finished: tuple[Path, Result], co
     assert values["done_before"] == values["shards"] == 1
     assert values["words"] == 0
     assert values["counts"]["documents"] == 3
-    assert "nothing was left to do" in concord("annotate", job).stdout
+    assert "nothing to do" in concord("annotate", job).stdout
 
 
 def test_too_many_dead_letters_end_with_3(finished: tuple[Path, Result], collection: Path, tiny_bundle: Path) -> None:
@@ -152,7 +149,7 @@ def test_a_dry_run_writes_nothing(collection: Path, tiny_bundle: Path, tmp_path:
     result = concord(*arguments)
     assert result.exit_code == 0, result.output
     assert "2 new" in result.stdout
-    assert "nothing has been timed here yet" in result.stdout
+    assert "no run has been timed here yet" in result.stdout
     values = json.loads(concord(*arguments, "--json").stdout)
     assert values["dry_run"]
     assert (values["read"], values["shards"], values["done_before"]) == (2, 1, 0)
@@ -194,7 +191,7 @@ def test_status_of_a_finished_run(finished: tuple[Path, Result]) -> None:
 def test_verify_finds_what_was_changed(finished: tuple[Path, Result], tmp_path: Path) -> None:
     output, _ = finished
     result = concord("verify", output)
-    assert (result.exit_code, "as the manifest says" in result.stdout) == (0, True), result.output
+    assert (result.exit_code, "match the manifest" in result.stdout) == (0, True), result.output
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
     (copy / "tokens" / "part-stray.parquet").write_bytes(b"")
@@ -210,7 +207,7 @@ def test_an_unfinished_run_is_told_apart(finished: tuple[Path, Result], tmp_path
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
     (copy / "_run" / "manifest.json").unlink()
-    assert "not finished; the same annotate command goes on with it" in concord("status", copy).stdout
+    assert "not finished; run the same annotate command to resume it" in concord("status", copy).stdout
     assert not json.loads(concord("status", copy, "--json").stdout)["finished"]
     assert concord("verify", copy).exit_code == 1
     refused = concord("report", copy)
@@ -239,7 +236,7 @@ def test_a_folder_without_a_run_is_a_usage_error(verb: str, tmp_path: Path) -> N
         (["x.jsonl"], "Missing option '--output'"),
         (["x.jsonl", "-o", "out", "--set", "reader.formt=text"], "did you mean 'format'?"),
         (["x.jsonl", "-o", "out", "-m", "models:/nothing"], "expected models:/NAME@ALIAS"),
-        (["x.jsonl", "-o", "out", "-m", "no_such_tagger"], "an embedded tagger or models:/NAME@ALIAS"),
+        (["x.jsonl", "-o", "out", "-m", "no_such_tagger"], "a bundled tagger or models:/NAME@ALIAS"),
         (["none.yaml"], "none.yaml: expected a readable YAML file"),
         (["x.jsonl", "-o", "out", "--executor", "spark"], "'spark' is not one of"),
         (["x.jsonl", "-o", "out", "--limit", "0"], "0 is not in the range"),

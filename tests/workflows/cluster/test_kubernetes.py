@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 
 from concord.models.config import ConfigError
-from concord.workflows.cli.main import main
 from concord.workflows.cluster.kubernetes import KubernetesConfig, read_kubernetes
 from concord.workflows.jobs import read_annotate_job, read_yaml
 
@@ -32,10 +31,6 @@ CRON_JOB = {
     *("schedule", "timeZone", "concurrencyPolicy", "startingDeadlineSeconds", "suspend", "jobTemplate"),
     *("successfulJobsHistoryLimit", "failedJobsHistoryLimit"),
 }
-
-
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def manifests(kind: str, *arguments: str, job: Path = NIGHTLY) -> list[dict[str, Any]]:

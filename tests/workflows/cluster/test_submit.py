@@ -13,20 +13,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from concord_testing.command_line import concord
 from concord_testing.heads import ray_head
 
 from concord.models.config import ConfigError
 from concord.pipeline.output.verify import verify
-from concord.workflows.cli.main import main
 from concord.workflows.cluster import package as parcel
 from concord.workflows.cluster.package import pack
 from concord.workflows.cluster.submit import default_id
 from concord.workflows.jobs import names_model, read_annotate_job
-
-
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_code_models_and_the_job_travel() -> None:

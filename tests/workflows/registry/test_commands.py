@@ -4,17 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from concord_testing.command_line import concord
 
 from concord.models.checkpoint import tagger_digest
-from concord.workflows.cli.main import main
 from concord.workflows.registry.model_versions import resolve
 
 pytestmark = pytest.mark.slow
-
-
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_a_bundle_from_elsewhere_becomes_a_version_once(store: Path, tiny_bundle: Path) -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from concord_testing.command_line import concord
 from mlflow import MlflowClient
 
 from concord.models.checkpoint import tagger_digest
 from concord.models.config import ConfigError
 from concord.pipeline.errors import InputError
-from concord.workflows.cli.main import main
 from concord.workflows.environment import process_name
 from concord.workflows.registry import mlflow_client as tracking
 from concord.workflows.registry import model_versions as registry
@@ -84,10 +83,6 @@ def check_whole(folder: Path) -> None:
     kept = read_entry(folder)
     assert (kept.sent, kept.status) == (True, "FINISHED")
     assert (run.info.start_time, run.info.end_time) == (kept.started_ms, kept.ended_ms)
-
-
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_a_run_is_told_whole_and_once(folder: Path) -> None:

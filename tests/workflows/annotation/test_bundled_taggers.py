@@ -1,4 +1,4 @@
-"""The embedded taggers, on the sample collection and in their folders."""
+"""The bundled taggers: what they find in the sample collection, and the files in their folders."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from concord.models.calibration import Calibration
 from concord.models.checkpoint import CALIBRATION_NAME, load_tagger
 from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
-from concord.workflows.registry.resolve_tagger import EMBEDDED, embedded_names
+from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_names
 from concord.workflows.training.provenance import read_provenance
 
 EXAMPLES = CHECKOUT / "examples"
@@ -53,7 +53,7 @@ def test_entities_en_annotates_the_sample_collection(tmp_path: Path) -> None:
     found = {(row["text"], row["label"]) for row in entities}
     assert {("Paris", "LOC"), ("Washington", "LOC"), ("Baxter", "PER")} <= found
     tokens = pq.read_table(tmp_path / "out" / "tokens").to_pylist()
-    threshold = load_tagger(EMBEDDED / "entities_en").threshold
+    threshold = load_tagger(BUNDLED_FOLDER / "entities_en").threshold
     assert threshold is not None
     assert any(row["refined"] for row in tokens)
     assert any(row["ner"] != row["draft_ner"] for row in tokens)
@@ -69,10 +69,10 @@ def test_entities_en_small_annotates_the_sample_collection_without_an_encoder(tm
     assert not any(row["refined"] or row["ner"] != row["draft_ner"] for row in tokens)
 
 
-@pytest.mark.parametrize("name", embedded_names())
-def test_embedded_taggers_are_calibrated_on_documents_that_they_have_not_seen(name: str) -> None:
-    calibration = Calibration.from_mapping(json.loads((EMBEDDED / name / CALIBRATION_NAME).read_bytes()))
-    provenance = read_provenance(EMBEDDED / name)
+@pytest.mark.parametrize("name", bundled_names())
+def test_bundled_taggers_are_calibrated_on_unseen_documents(name: str) -> None:
+    calibration = Calibration.from_mapping(json.loads((BUNDLED_FOLDER / name / CALIBRATION_NAME).read_bytes()))
+    provenance = read_provenance(BUNDLED_FOLDER / name)
     assert provenance is not None
     parts = {part.role: set(part.documents) for part in provenance.parts}
     assert set(parts) == {"train", "dev", "calibration"}
@@ -81,10 +81,10 @@ def test_embedded_taggers_are_calibrated_on_documents_that_they_have_not_seen(na
     assert errors["after"]["ece"] < errors["before"]["ece"]
 
 
-def test_embedded_taggers_come_with_card_and_licence_and_stay_small() -> None:
-    assert set(embedded_names()) == {"entities_en", "entities_en_small"}
-    for name in embedded_names():
-        assert "Licence" in (EMBEDDED / name / "README.md").read_text(encoding="utf-8")
-        assert "Attribution-ShareAlike 4.0" in (EMBEDDED / name / "LICENSE.txt").read_text(encoding="utf-8")
-    total = sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file())
+def test_bundled_taggers_have_card_and_licence_and_stay_small() -> None:
+    assert set(bundled_names()) == {"entities_en", "entities_en_small"}
+    for name in bundled_names():
+        assert "Licence" in (BUNDLED_FOLDER / name / "README.md").read_text(encoding="utf-8")
+        assert "Attribution-ShareAlike 4.0" in (BUNDLED_FOLDER / name / "LICENSE.txt").read_text(encoding="utf-8")
+    total = sum(path.stat().st_size for path in BUNDLED_FOLDER.rglob("*") if path.is_file())
     assert total < 40 * 1024**2

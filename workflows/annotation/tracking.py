@@ -1,0 +1,91 @@
+"""Log an annotation run to MLflow, linked to the version of the model that it used."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from concord.models.config import ConfigError
+from concord.pipeline.annotate import RunReport
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import ConcordError
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.workflows.annotation.summary import total_counts
+from concord.workflows.console import warn
+from concord.workflows.environment import code_tags
+from concord.workflows.jobs import flatten
+from concord.workflows.registry.outbox import (
+    COLLECTION_OUTBOX,
+    EXPERIMENT,
+    existing_entry,
+    log_finished_run,
+    read_entry,
+    send_or_warn,
+)
+
+PLAN_TAG = "concord.plan"
+LOGGED_FILES = ("report.html", "config.resolved.yaml", "stats.json")
+
+
+def log_run_or_warn(
+    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: OutputFolder, manifest: Manifest
+) -> None:
+    """Log a run, once; a failure costs a warning, since the run itself is complete."""
+    try:
+        _log_run(config, tagger, report, folder=folder, manifest=manifest)
+    except (OSError, ConcordError, ConfigError) as error:
+        warn(f"the run is complete, but it could not be recorded for MLflow: {error}")
+
+
+def _log_run(
+    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: OutputFolder, manifest: Manifest
+) -> None:
+    if not isinstance(report.output, Path):
+        # The outbox, which shows that a run was logged and waits for a server that is down, is a local folder.
+        raise ConfigError("runs are logged only if their output is a local folder, and this one is on S3")
+    outbox = report.output / COLLECTION_OUTBOX
+    place = outbox / str(manifest.generation)
+    existing = existing_entry(place)
+    if existing is not None and existing.tags.get(PLAN_TAG) == manifest.plan:
+        if not existing.sent:
+            send_or_warn(place)
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    # Copied, since the next run replaces these files and the store may be down until then.
+    files = [name for name in LOGGED_FILES if (folder.run / name).exists()]
+    for name in files:
+        (place / name).write_bytes((folder.run / name).read_bytes())
+    log_finished_run(
+        place,
+        experiment=EXPERIMENT,
+        name=report.output.name,
+        seconds=report.wall_seconds,
+        parameters=flatten(config.model_dump(mode="json")),
+        tags={
+            "concord.kind": "annotation",
+            "concord.model": f"models:/{tagger.name}/{tagger.version}",
+            "concord.digest": tagger.digest,
+            PLAN_TAG: manifest.plan,
+            **code_tags(),
+        },
+        metrics=_metrics(report, counts=total_counts(manifest)),
+        files=files,
+    )
+    for earlier in set(outbox.iterdir()) - {place}:
+        if read_entry(earlier).sent:
+            shutil.rmtree(earlier)
+
+
+def _metrics(report: RunReport, *, counts: Mapping[str, int]) -> dict[str, float]:
+    """Return outcome, changes and counts of the collection, and the rates of the call that finished it."""
+    outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters", "shards")}
+    share = {"dead_letter_share": report.dead_letters / report.read} if report.read else {}
+    seconds = {**report.seconds, "run": report.wall_seconds}
+    return {
+        **outcome,
+        **share,
+        **{f"changes.{name}": number for name, number in report.changes.model_dump().items()},
+        **{f"counts.{name}": count for name, count in counts.items()},
+        **{f"words_per_second.{stage}": report.words / taken for stage, taken in seconds.items() if taken},
+    }

@@ -1,0 +1,344 @@
+"""The verbs that make, inspect and pass on annotated collections."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from concord.workflows.cli.options import (
+    COLLECTION,
+    EXISTING_FILE,
+    FILE,
+    FOLDER,
+    OrderedGroup,
+    page_option,
+    set_option,
+    verb,
+)
+from concord.workflows.console import Answer
+
+if TYPE_CHECKING:
+    from concord.pipeline.config import AnnotateConfig
+    from concord.pipeline.storage.output_paths import OutputPath
+
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+# Option of the command line -> key of the job.
+JOB_KEYS = {
+    "output": "output",
+    "model": "tagger.model",
+    "executor": "executor.kind",
+    "actors": "executor.actors",
+    "limit": "limit",
+    "rehash": "planning.rehash",
+}
+
+
+@verb(example="concord annotate examples/news --output out/news")
+@click.argument("source", metavar="INPUT|JOB.yaml")
+@click.option(
+    "--output",
+    "-o",
+    help="Folder or s3:// URL of the annotated collection. An unfinished run in it is resumed, a finished one updated.",
+)
+@click.option("--model", "-m", help="A folder, a bundled tagger, or models:/NAME@ALIAS.  [default: entities_en]")
+@click.option("--executor", type=click.Choice(["local", "ray"]), help="Where to run.  [default: local]")
+@click.option("--actors", type=click.IntRange(min=1), help="Number of Ray workers.  [default: 2]")
+@click.option("--limit", type=click.IntRange(min=1), help="Read only the first records, for a try.")
+@set_option
+@click.option(
+    "--rehash",
+    is_flag=True,
+    default=None,
+    help="Hash every input file, even if its size and modification time (or ETag) have not changed.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, why, and how long it takes; write nothing.")
+def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **options: Any) -> Answer:
+    """Annotate a collection of documents.
+
+    INPUT is a file, a folder or a glob pattern, local or on S3 (s3://bucket/texts). A YAML file is a job that holds all
+    settings, input and output included.
+
+    Run the same command again to resume an interrupted run. Over a finished run it annotates only what is new or has
+    changed in the input; with another tagger it tags all documents again.
+
+    For a model from the registry (models:/...), counts, rates and the report are logged to MLflow at the end. If MLflow
+    is down, 'concord registry sync' sends them later.
+    """
+    from concord.workflows.annotation.annotate import preview, run
+
+    config = _annotate_job(source, options, overrides)
+    return preview(config) if dry_run else run(config)
+
+
+@verb(example="concord submit conf/annotate/nightly.yaml")
+@click.argument("job", metavar="[JOB.yaml]", required=False, type=EXISTING_FILE)
+@click.option(
+    "--address",
+    envvar="RAY_API_SERVER_ADDRESS",
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="Of the cluster's job server; RAY_API_SERVER_ADDRESS sets it too.",
+)
+@click.option("--id", "submission_id", help="Name of the submission.  [default: from job name, date and content]")
+@click.option("--python", default="python", show_default=True, help="The Python command on the cluster's head node.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as the job is sent.")
+@click.option("--stop", metavar="ID", help="Stop a submission once its workers have finished their current shards.")
+@click.option(
+    "--print",
+    "printed",
+    type=click.Choice(["rayjob", "cronjob"]),
+    help="Print manifests for Kubernetes and send nothing.",
+)
+@click.option(
+    "--kubernetes",
+    # Not EXISTING_FILE: the default need not exist where --print is not used.
+    type=FILE,
+    default=Path("conf/kubernetes.yaml"),
+    show_default=True,
+    help="For --print: image, volumes, workers, schedule.",
+)
+@set_option
+def submit(
+    job: Path | None,
+    *,
+    address: str,
+    overrides: tuple[str, ...],
+    no_wait: bool,
+    stop: str | None,
+    printed: Literal["rayjob", "cronjob"] | None,
+    kubernetes: Path,
+    **options: Any,
+) -> Answer:
+    """Run an annotation job on a Ray cluster.
+
+    Sends the job with the code and the bundled models, follows it to its end and prints its result. Ctrl-C leaves the
+    job running; the same command follows it again.
+
+    A job is sent only once a day unless it failed or was stopped.
+
+    \b
+    --print writes manifests for kubectl instead:
+      rayjob    a run on a cluster of its own
+      cronjob   scheduled runs on an existing cluster
+
+    See docs/clusters.md.
+    """
+    from concord.pipeline.executors.ray_auth import resolve_auth_mode
+
+    if stop is not None and job is None:
+        resolve_auth_mode(address)  # before Ray is imported
+        from concord.workflows.cluster.submit import stop as stop_job
+
+        return stop_job(stop, address=address)
+    if job is None or stop is not None:
+        raise click.UsageError("Expected either JOB.yaml or --stop ID.")
+    config = _annotate_job(str(job), {}, overrides)
+    if printed is not None:
+        from concord.workflows.cluster.kubernetes import print_manifests, read_kubernetes
+
+        return print_manifests(config, printed, name=job.stem, place=read_kubernetes(kubernetes))
+    resolve_auth_mode(address)
+    from concord.workflows.cluster.submit import SubmitOptions, run
+
+    return run(config, SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))
+
+
+@verb(example="concord status out/news")
+@click.argument("output", type=COLLECTION)
+def status(output: "OutputPath") -> Answer:
+    """Show how far a run is; works while it is running."""
+    from concord.workflows.annotation import inspect
+
+    return inspect.status(output)
+
+
+@verb(example="concord verify out/news")
+@click.argument("output", type=COLLECTION)
+@click.option("--shallow", is_flag=True, help="Check names and sizes only; do not read the files.")
+def verify(output: "OutputPath", *, shallow: bool) -> Answer:
+    """Check the files of a finished run.
+
+    Compares every file, hash and row count with the run's manifest. Exit code 1 if anything differs.
+    """
+    from concord.workflows.annotation import inspect
+
+    return inspect.verify(output, deep=not shallow)
+
+
+@verb(example="concord diff out/monday out/tuesday --output out/diff.html")
+@click.argument("first", metavar="A", type=COLLECTION)
+@click.argument("second", metavar="B", type=COLLECTION)
+@page_option
+@click.option("--top", "listed", type=click.IntRange(min=0), default=20, show_default=True, help="Changes to list.")
+def diff(first: "OutputPath", second: "OutputPath", *, output: Path | None, listed: int) -> Answer:
+    """Show what changed between two annotations.
+
+    A and B are the outputs of finished runs. Documents are matched by id, the remaining ones by text. Where the text is
+    the same, entities are compared by offsets: only in A, only in B, other label, other boundaries. Sentences, words,
+    heads and all other columns are compared as well.
+
+    The most certain changes come first: a change is as certain as the lower of its two probabilities. Documents whose
+    text changed, and dead letters gained and lost, are listed by name.
+
+    The exit code is 0 whether or not anything changed.
+    """
+    from concord.workflows.diff.command import run
+
+    return run(first, second, listed=listed, output=output)
+
+
+@click.group(cls=OrderedGroup)
+def errors() -> None:
+    """List or retry the dead letters of a collection.
+
+    A dead letter is a record that could not be read or annotated. It is kept until its file changes, until a new
+    tagger, parser or setting requires a full run, or until it is retried.
+    """
+
+
+stage_option = click.option("--stage", "stages", multiple=True, help="Only of this stage: read, parse, tag or write.")
+error_option = click.option("--error", "errors", multiple=True, metavar="NAME", help="Only with this error code.")
+id_option = click.option("--id", "ids", multiple=True, help="Only of this document.")
+
+
+@verb(example="concord errors list out/news --stage read", group=errors, name="list")
+@click.argument("output", type=COLLECTION)
+@stage_option
+@error_option
+@id_option
+def list_errors(output: "OutputPath", **fields: tuple[str, ...]) -> Answer:
+    """List dead letters with place, stage, error, attempts and message.
+
+    Options may be repeated. --json lists all of them with their complete messages.
+    """
+    from concord.pipeline.output.dead_letters import DeadLetterFilter
+    from concord.workflows.annotation.dead_letters import list_dead_letters
+
+    return list_dead_letters(output, DeadLetterFilter(**fields))
+
+
+@verb(example="concord errors retry out/news --error parse_failed", group=errors)
+@click.argument("output", type=COLLECTION)
+@stage_option
+@error_option
+@id_option
+@set_option
+def retry(output: "OutputPath", *, overrides: tuple[str, ...], **fields: tuple[str, ...]) -> Answer:
+    """Process dead letters again, and nothing else.
+
+    Uses the run's own configuration; --set may change only what does not affect labels, such as executor.kind. Files
+    without a selected dead letter stay unchanged, byte for byte. An input file that has changed since is updated as a
+    whole; changes in other files wait for 'concord annotate'. If interrupted, run the same command again.
+
+    A dead letter that fails again is kept with one more attempt.
+    """
+    from concord.pipeline.output.dead_letters import DeadLetterFilter
+    from concord.workflows.annotation.annotate import retry_dead_letters
+
+    return retry_dead_letters(output, DeadLetterFilter(**fields), overrides=overrides)
+
+
+@verb(example="concord report out/news")
+@click.argument("output", type=COLLECTION)
+def report(output: "OutputPath") -> Answer:
+    """Write the HTML report of a finished run again."""
+    from concord.workflows.annotation import inspect
+
+    return inspect.report(output)
+
+
+@verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")
+@click.argument("output", metavar="OUT", type=COLLECTION)
+@click.option("--to", required=True, type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]))
+@click.option(
+    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
+)
+@click.option("--ids", type=EXISTING_FILE, help="Only these documents: a file with one id per line, or an export.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first documents.")
+def export(
+    output: "OutputPath",
+    *,
+    to: Literal["conllu", "jsonl", "brat", "label-studio", "docbin"],
+    destination: Path,
+    ids: Path | None,
+    limit: int | None,
+) -> Answer:
+    """Convert a collection for other tools.
+
+    CoNLL-U, JSON Lines (both also as .gz or .zst) and Label Studio tasks are written to a single file, brat and spaCy's
+    DocBin to a folder, which appears under its name only when complete.
+
+    All formats but CoNLL-U include the raw text. It is read again from the input and verified by hash; documents that
+    have changed since are left out and listed beside the export, with exit code 3.
+    """
+    from concord.workflows.annotation import export as exports
+
+    return exports.export(output, destination, to=to, ids=ids, limit=limit)
+
+
+@verb(example="concord review out/news --output queues/first.json --size 200 --per-type 80")
+@click.argument("output", metavar="OUT", type=COLLECTION)
+@click.option(
+    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
+)
+@click.option("--size", required=True, type=click.IntRange(min=1), help="Number of sentences.")
+@click.option("--to", type=click.Choice(["label-studio", "jsonl", "brat"]), default="label-studio", show_default=True)
+@click.option(
+    "--per-document", type=click.IntRange(min=1), default=5, show_default=True, help="At most this many per document."
+)
+@click.option("--per-type", type=click.IntRange(min=1), help="At most this many per entity type (O: no entity).")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides between equal scores.")
+@click.option(
+    "--done", multiple=True, type=EXISTING_FILE, help="Skip the documents in this file: an earlier queue, or ids."
+)
+def review(
+    output: "OutputPath",
+    *,
+    destination: Path,
+    size: int,
+    to: Literal["label-studio", "jsonl", "brat"],
+    per_document: int,
+    per_type: int | None,
+    seed: int,
+    done: tuple[Path, ...],
+) -> Answer:
+    """Select the least certain sentences for human review.
+
+    Sentences are ranked by how unsure the tagger is of an entity, or of a word outside any entity, and come with score
+    and reason. The same command on the same collection selects the same sentences.
+    """
+    from concord.pipeline.exports.review_queue import Quotas
+    from concord.workflows.annotation import export as exports
+
+    quotas = Quotas(size=size, per_document=per_document, per_type=per_type, seed=seed)
+    return exports.review(output, destination, to=to, quotas=quotas, done=done)
+
+
+@verb(example="concord schema tokens")
+@click.argument("table", required=False)
+def schema(table: str | None) -> Answer:
+    """Describe the columns of the output tables."""
+    from concord.workflows.annotation import inspect
+
+    return inspect.schema(table)
+
+
+@verb(example="concord doctor --output /data/out")
+@click.option("--output", "-o", type=FOLDER, default=Path("out"), show_default=True, help="Folder for future runs.")
+def doctor(output: Path) -> Answer:
+    """Check whether this machine can run Concord."""
+    from concord.workflows.annotation.doctor import run
+
+    return run(output)
+
+
+def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str, ...]) -> "AnnotateConfig":
+    from concord.workflows.jobs import JOB_SUFFIXES, read_annotate_job
+
+    values = {JOB_KEYS[name]: value for name, value in options.items() if value is not None}
+    if Path(source).suffix in JOB_SUFFIXES:
+        return read_annotate_job(Path(source), values=values, overrides=overrides)
+    if "output" not in values and not any(override.startswith("output=") for override in overrides):
+        raise click.UsageError("Missing option '--output': the folder or s3:// URL of the annotated collection.")
+    return read_annotate_job(None, values={"input": source, **values}, overrides=overrides)

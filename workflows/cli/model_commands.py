@@ -1,0 +1,261 @@
+"""The verbs that prepare corpora, and train, score and calibrate taggers."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from concord.workflows.cli.options import (
+    CORPUS,
+    EXISTING_FILE,
+    FOLDER,
+    alias_option,
+    device_option,
+    gold_options,
+    label_column_option,
+    page_option,
+    set_option,
+    verb,
+)
+from concord.workflows.console import Answer
+
+
+@verb(example="concord prepare my/train.conll my/dev.conll my/test.conll --output corpora/mine")
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--output", "-o", type=FOLDER, help="Folder for the clean corpora; without it (or with -), only check.")
+@click.option(
+    "--format", type=click.Choice(["conll", "conllu", "conll2012", "semeval2010"]), help="[default: by file name]"
+)
+@click.option(
+    "--word-column", type=click.IntRange(min=1), default=1, show_default=True, help="Column of words (conll)."
+)
+@click.option("--tag-column", type=click.IntRange(min=1), help="Column of parts of speech (conll), from 1.")
+@label_column_option
+@click.option(
+    "--label-scheme",
+    type=click.Choice(["auto", "BIO2", "IOB1", "BIOES", "TOKENS"]),
+    default="auto",
+    show_default=True,
+    help="Of the input; auto detects it from the training corpus.",
+)
+@click.option("--to", type=click.Choice(["conll", "conllu"]), help="[default: conllu if there are trees or tags]")
+@click.option("--fix", is_flag=True, help="Repair what is unambiguous, such as an entity that begins with I-.")
+def prepare(
+    inputs: tuple[Path, ...],
+    *,
+    output: Path | None,
+    to: Literal["conll", "conllu"] | None,
+    fix: bool,
+    **form: Any,
+) -> Answer:
+    """Check gold corpora and write clean copies.
+
+    INPUTS are the splits (train, dev, test); a folder stands for the corpus files in it. Problems are reported with
+    file and line. Entities and sentences are compared with the training corpus: the one named train, else the first.
+
+    Labels are written in BIO2. If a problem remains, nothing is written and the exit code is 1.
+    """
+    from concord.pipeline.corpora.corpus_format import GoldFormat
+    from concord.workflows.training.prepare import PrepareJob, run
+
+    destination = None if output == Path("-") else output
+    return run(PrepareJob(inputs=inputs, form=GoldFormat(**form), output=destination, to=to, fix=fix))
+
+
+@verb(example="concord parse examples/train/train.conllu --output runs/train.parsed.conllu.zst")
+@click.argument("corpus", type=EXISTING_FILE)
+@click.option("--output", "-o", required=True, help="The parsed corpus: .conllu, .conllu.gz or .conllu.zst.")
+@set_option
+def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
+    """Add the parser's dependency trees to a gold corpus.
+
+    A tagger that uses trees should be trained on trees of the parser that it will run with.
+
+    Words and labels stay unchanged. A corpus that already has these trees is not written again.
+    """
+    from concord.workflows.jobs import read_parse_job
+    from concord.workflows.training.parse_corpus import run
+
+    return run(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
+
+
+@verb(example="concord train conf/train/bilstm_crf.yaml --set fit.epochs=3")
+@click.argument("job", metavar="CONF.yaml", type=EXISTING_FILE)
+@click.option("--profile", default="small", show_default=True, help="The profile of the file to train.")
+@click.option("--output", "-o", type=FOLDER, help="Folder of checkpoints and bundle.  [default: runs/<job>]")
+@click.option("--resume", is_flag=True, help="Continue the training in the folder.")
+@alias_option("Point this alias of the registry at the new version.")
+@device_option
+@click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
+@set_option
+def train(
+    job: Path,
+    *,
+    profile: str,
+    output: Path | None,
+    no_tracking: bool,
+    overrides: tuple[str, ...],
+    **options: Any,
+) -> Answer:
+    """Train a tagger and register it.
+
+    Parameters, scores of every epoch, tables, curves and the bundle (the trained tagger) are logged to MLflow. If
+    MLflow is down when the training ends, 'concord registry sync' sends them later.
+
+    --set model.KEY and --set fit.KEY override keys of the profile.
+
+    Any tagger can also learn labels of single words, such as parts of speech: --set model.scheme=TOKENS, and for
+    CoNLL-U --set data.label_column=upos (or xpos, or a MISC key).
+    """
+    from concord.workflows.jobs import read_train_job
+    from concord.workflows.training.train import TrainOptions, run
+
+    train_job = read_train_job(job, profile=profile, overrides=overrides)
+    return run(train_job, TrainOptions(folder=output, tracked=not no_tracking, **options))
+
+
+@verb(example="concord evaluate entities_en --data examples/train/dev.conllu")
+@click.argument("model")
+@gold_options
+@click.option("--train", multiple=True, type=CORPUS, help="A training corpus, to score unseen names separately.")
+@device_option
+@click.option("--samples", type=click.IntRange(min=1), help="Number of weight samples.  [default: the tagger's own]")
+@click.option("--threshold", type=float, help="Nats above which stage two decides.  [default: the tagger's own]")
+def evaluate(model: str, **options: Any) -> Answer:
+    """Score a tagger on gold corpora.
+
+    Reports strict entity scores by type, by length and by whether --train contains the name; drafts against final
+    labels; recurring names; uncertainty; speed. For a tagger of token labels: accuracy, overall and by label.
+    """
+    from concord.workflows.registry.resolve_tagger import find_tagger
+    from concord.workflows.training.evaluate import EvaluateJob, run
+
+    return run(EvaluateJob(folder=find_tagger(model).folder, **options))
+
+
+@verb(
+    example="concord compare entities_en_small entities_en --data examples/train/dev.conllu --output out/compare.html"
+)
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@gold_options
+@click.option("--slice", "slices", multiple=True, metavar="NAME=FIELD:PATTERN", help="A subset to test separately.")
+@click.option("--train", multiple=True, type=CORPUS, help="A training corpus, to tell seen names from unseen ones.")
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="Significance level over all lines together.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=10_000, show_default=True, help="Of the randomization.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the randomization and the bootstrap.")
+@page_option
+@device_option
+def compare(
+    first: str,
+    second: str,
+    *,
+    slices: tuple[str, ...],
+    alpha: float,
+    rounds: int,
+    seed: int,
+    output: Path | None,
+    **options: Any,
+) -> Answer:
+    """Test whether tagger B is better than tagger A.
+
+    Both taggers label the corpora. Their scores are compared document by document (sentence by sentence in corpora
+    without documents): overall, by entity type, for recurring names, and for each --slice.
+
+    p-values are of a paired randomization test, with Holm's correction over all lines; intervals are of a bootstrap.
+    Each line also gives the smallest difference that the data could have detected. --labels applies to the corpora and
+    to both taggers.
+
+    \b
+    Slices:
+      --slice 'long=sentence_words>30'   also mention_words, document_words; also >= < <= ==
+      --slice 'news=doc_id:news*'        documents by name; * and ? as in a shell
+      --slice 'fiction=genre:fiction'    a comment '# meta::genre = fiction' at the head of a CoNLL-U document
+      --slice 'new=name:unseen'          names that --train does not contain; name:seen for the others
+      --slice 'people=type:PER'
+    """
+    from concord.workflows.comparison.command import run
+    from concord.workflows.comparison.compare import CompareJob
+    from concord.workflows.comparison.paired_tests import Procedure
+    from concord.workflows.comparison.slices import parse_slice
+    from concord.workflows.registry.resolve_tagger import find_tagger
+
+    job = CompareJob(
+        first=find_tagger(first),
+        second=find_tagger(second),
+        slices=[parse_slice(text) for text in slices],
+        procedure=Procedure(alpha=alpha, rounds=rounds, seed=seed),
+        **options,
+    )
+    return run(job, output=output)
+
+
+@verb(example="concord calibrate runs/mine/bundle --data my/calibration.conllu --test my/test.conllu")
+@click.argument("model")
+@gold_options
+@click.option("--output", "-o", type=FOLDER, help="Folder for a calibrated copy.  [default: the bundle itself]")
+@click.option("--test", multiple=True, type=CORPUS, help="A gold corpus to measure the result on.")
+@click.option(
+    "--tokens",
+    type=click.Choice(["temperature", "isotonic", "auto"]),
+    default="temperature",
+    show_default=True,
+    help="Method for words; auto chooses by cross-validation.",
+)
+@click.option(
+    "--entities",
+    type=click.Choice(["platt", "isotonic", "auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="Method for entities; none leaves them uncalibrated.",
+)
+@click.option("--allow-overlap", is_flag=True, help="Accept documents that the tagger has seen; this is recorded.")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="The reliability diagram.  [default: reliability.png in the bundle]",
+)
+@device_option
+def calibrate(**options: Any) -> Answer:
+    """Calibrate a tagger's probabilities to how often it is right.
+
+    --data must hold documents that were not used to train the tagger or to choose its checkpoint or threshold. Labels
+    and uncertainty stay unchanged; ner_prob, confidence and the tagger's digest change.
+
+    Prints the expected calibration error of words and entities before and after, always on documents that the fit has
+    not seen: by cross-validation on --data, and on --test.
+    """
+    from concord.workflows.training.calibrate import CalibrateJob, run
+
+    return run(CalibrateJob(**options))
+
+
+@verb(example="concord figures entities_en --data examples/train/dev.conllu --output out/figures")
+@click.argument("model")
+@gold_options
+@click.option("--output", "-o", required=True, type=FOLDER, help="Folder for the pictures and figures.json.")
+@click.option(
+    "--sentence",
+    "sentences",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Number of a sentence whose attention is drawn.  [default: the two most uncertain]",
+)
+@click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True)
+@device_option
+def figures(model: str, **options: Any) -> Answer:
+    """Draw the figures of the papers for a tagger.
+
+    F1 against threshold, weight samples and memory; F1 and speed against sentence length; uncertainty of correct and
+    wrong drafts; attention. Figures that do not apply to the tagger are skipped and named.
+    """
+    from concord.workflows.registry.resolve_tagger import find_tagger
+    from concord.workflows.training.figures import FiguresJob, run
+
+    return run(FiguresJob(folder=find_tagger(model).folder, **options))

@@ -1,0 +1,137 @@
+"""What the commands share: the ``verb`` decorator, parameter types, and options that several verbs take."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from typing_extensions import override
+
+from concord.workflows.console import Answer, emit, report_errors
+
+if TYPE_CHECKING:
+    from concord.pipeline.corpora.corpus_format import GoldFormat
+
+GUARDED_ALIASES = ("champion", "previous")
+FOLDER = click.Path(path_type=Path, file_okay=False)
+EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
+FILE = click.Path(path_type=Path, dir_okay=False)
+EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+CORPUS = click.Path(dir_okay=False, exists=True)
+
+
+class OrderedGroup(click.Group):
+    """A group that lists its commands in the order in which they were added."""
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+class _Collection(click.Path):
+    """An annotated collection: an existing folder, or an S3 URL."""
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).startswith("s3://"):
+            return super().convert(value, param, ctx)
+        from concord.pipeline.errors import InputError
+        from concord.pipeline.storage.output_paths import output_path
+        from concord.pipeline.storage.urls import check_url
+
+        try:
+            check_url(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+        return output_path(value)
+
+
+COLLECTION = _Collection(path_type=Path, file_okay=False, exists=True)
+
+
+def verb(
+    *, example: str, group: click.Group | None = None, name: str | None = None
+) -> Callable[[Callable[..., Answer]], click.Command]:
+    """Turn a function that returns an answer into a command with ``--json`` and explained errors.
+
+    Args:
+        example: printed at the end of its help.
+        group: the group to add it to, if any.
+        name: of the command; the function's own if None.
+    """
+
+    def make(work: Callable[..., Answer]) -> click.Command:
+        @functools.wraps(work)
+        def call(*, as_json: bool, **arguments: Any) -> None:
+            with report_errors(as_json=as_json):
+                answer = work(**arguments)
+            emit(answer, as_json=as_json)
+
+        option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+        command = click.command(name, epilog=f"\b\nExample:\n  {example}")(option(call))
+        if group is not None:
+            group.add_command(command)
+        return command
+
+    return make
+
+
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the job; may be repeated."
+)
+device_option = click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
+page_option = click.option("--output", "-o", type=FILE, help="Also write an HTML page to this file.")
+label_column_option = click.option(
+    "--label-column",
+    metavar="NAME",
+    callback=lambda _context, _option, text: int(text) if text is not None and text.isdigit() else text,
+    help="Where the labels are. CoNLL-U: upos, xpos or a MISC key; CoNLL: a column number, from 1.",
+)
+
+
+def gold_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Add the options that name gold corpora; the function takes them as ``data``, ``labels`` and ``form``."""
+    data = click.option(
+        "--data", "-d", required=True, multiple=True, type=CORPUS, help="A gold corpus (.conllu, .conll); may repeat."
+    )
+    labels = click.option(
+        "--labels",
+        default="",
+        callback=_label_map,
+        metavar="GPE=LOC,MISC=",
+        help="Rename entity types of the corpus; an empty name drops the type.",
+    )
+
+    @functools.wraps(work)
+    def call(*, label_column: int | str | None, **arguments: Any) -> Answer:
+        return work(form=_gold_format(label_column), **arguments)
+
+    return data(labels(label_column_option(call)))
+
+
+def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Return the ``--alias`` option, which refuses the aliases that only a promotion may move."""
+
+    def check(_context: click.Context, _option: click.Parameter, alias: str | None) -> str | None:
+        if alias in GUARDED_ALIASES:
+            raise click.BadParameter(
+                f"{alias!r} is moved only by 'concord promote' and 'concord rollback', which check the gate and write "
+                "the ledger; promote the version afterwards, or choose another alias"
+            )
+        return alias
+
+    return click.option("--alias", callback=check, help=help_text)
+
+
+def _gold_format(label_column: int | str | None) -> "GoldFormat":
+    from concord.pipeline.corpora.corpus_format import GoldFormat
+
+    return GoldFormat(label_column=label_column)
+
+
+def _label_map(_context: click.Context, _option: click.Parameter, text: str) -> dict[str, str | None]:
+    pairs = [item.partition("=") for item in text.split(",") if item]
+    if not all(equals and kind for kind, equals, _ in pairs):
+        raise click.UsageError(f"--labels: expected pairs such as GPE=LOC,MISC=, got {text!r}")
+    return {kind: wanted or None for kind, _, wanted in pairs}

@@ -1,0 +1,122 @@
+"""The verbs that promote versions of models, and the group ``concord registry``."""
+
+from pathlib import Path
+
+import click
+
+from concord.workflows.cli.options import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    OrderedGroup,
+    alias_option,
+    device_option,
+    verb,
+)
+from concord.workflows.console import Answer
+
+
+@verb(example="concord promote bilstm_crf 3 --gate conf/promote.yaml")
+@click.argument("name")
+@click.argument("version", type=click.IntRange(min=1))
+@click.option(
+    "--gate",
+    type=EXISTING_FILE,
+    default=Path("conf/promote.yaml"),
+    show_default=True,
+    help="The conditions that the version must meet, and the corpora to test them on.",
+)
+@click.option("--force", "forced", is_flag=True, help="Promote even if the gate fails; needs --reason.")
+@click.option("--reason", metavar="TEXT", help="Recorded in the ledger.")
+@device_option
+def promote(name: str, *, version: int, gate: Path, forced: bool, reason: str | None, device: str) -> Answer:
+    """Make a version the champion if it passes the gate.
+
+    The version is compared with the champion on the promotion set. It must be significantly better, by a minimum gain,
+    with no slice worse, fast enough, with the files that were registered, and trained on none of these documents. Every
+    condition is reported. Exit code 4 if one fails, or if the champion was moved in the meantime.
+
+    The old champion keeps the alias previous, and the ledger gets an entry: concord registry history NAME.
+    """
+    from concord.workflows.promotion.promote import PromoteOptions, run
+
+    return run(name, version, PromoteOptions(gate=gate, forced=forced, reason=reason, device=device))
+
+
+@verb(example="concord rollback bilstm_crf --reason 'misses company names since Monday'")
+@click.argument("name")
+@click.option("--reason", metavar="TEXT", help="Recorded in the ledger.")
+def rollback(name: str, *, reason: str | None) -> Answer:
+    """Make the previous champion the champion again.
+
+    The two versions swap aliases and the ledger gets an entry. Exit code 4 if the champion was moved in the meantime.
+    """
+    from concord.workflows.promotion import promote
+
+    return promote.rollback(name, reason=reason)
+
+
+@click.group(cls=OrderedGroup)
+def registry() -> None:
+    """Manage registered models and their versions.
+
+    The registry is MLflow's, at MLFLOW_TRACKING_URI or else mlflow.db in the current folder.
+    """
+
+
+@verb(example="concord registry list", group=registry, name="list")
+def list_models() -> Answer:
+    """List the models with their versions and aliases."""
+    from concord.workflows.registry import commands
+
+    return commands.list_models()
+
+
+@verb(example="concord registry show bilstm_crf@champion", group=registry)
+@click.argument("model", metavar="NAME[/VERSION|@ALIAS]")
+def show(model: str) -> Answer:
+    """Show the versions of a model, or the details of one."""
+    from concord.workflows.registry import commands
+
+    return commands.show(model)
+
+
+@verb(example="concord registry history bilstm_crf", group=registry)
+@click.argument("name")
+def history(name: str) -> Answer:
+    """Show who moved a model's champion, when and why.
+
+    Every promotion and rollback is an entry of the ledger and holds the hash of the entry before it. If that chain is
+    broken, the exit code is 1 and the entry is named.
+    """
+    from concord.workflows.promotion.history import run
+
+    return run(name)
+
+
+@verb(example="concord registry register runs/mine/bundle --name entities", group=registry)
+@click.argument("bundle", type=EXISTING_FOLDER)
+@click.option("--name", required=True, help="The model that gets the new version.")
+@alias_option("Point this alias at the version, unless a newer version has it.")
+def register(bundle: Path, *, name: str, alias: str | None) -> Answer:
+    """Register a bundle as a new version of a model.
+
+    For bundles from elsewhere; 'concord train' registers what it trains. Registering the same bundle under the same
+    name again changes nothing.
+    """
+    from concord.workflows.registry import commands
+
+    return commands.register_bundle(bundle, name=name, alias=alias)
+
+
+@verb(example="concord registry sync runs out", group=registry)
+@click.argument("folders", nargs=-1, type=EXISTING_FOLDER)
+def sync(folders: tuple[Path, ...]) -> Answer:
+    """Send results to MLflow that could not be sent earlier.
+
+    FOLDERS are trainings or annotated collections, or folders that hold some.  [default: runs and out]
+
+    Results that were sent before are skipped, so the command can be run at any time.
+    """
+    from concord.workflows.registry import commands
+
+    return commands.sync(folders or (Path("runs"), Path("out")))
