@@ -10,15 +10,15 @@ from concord.models.config import Config
 
 
 class SelfAttentionConfig(Config):
-    """Sizes of a multi-head self-attention."""
+    """Sizes of multi-head self-attention."""
 
     heads: int = Field(default=5, ge=1)
     head_dimension: int = Field(default=40, ge=1)
-    """Dimensions of a head's queries, keys and values."""
+    """Dimensions of queries, keys and values in each head."""
 
 
 class MultiHeadSelfAttention(nn.Module):
-    """Scaled dot products without bias, dropout or output projection (Li et al., 2020, Att-BiLSTM-CNN)."""
+    """Scaled dot-product attention without bias, dropout or output projection (Li et al., 2020, Att-BiLSTM-CNN)."""
 
     def __init__(self, config: SelfAttentionConfig, input_dimension: int) -> None:
         """Build the projections of all heads."""
@@ -31,11 +31,11 @@ class MultiHeadSelfAttention(nn.Module):
         self.value = nn.Linear(input_dimension, self.output_dimension, bias=False)
 
     def weights(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Give how much each word (row) attends to each word (column).
+        """Return how much each word (row) attends to each word (column).
 
         Args:
             states: shape ``(B, T, D)``, float.
-            mask: true where a word stands, shape ``(B, T)``, bool.
+            mask: False where padded, shape ``(B, T)``, bool.
 
         Returns:
             Shape ``(B, heads, T, T)``, float; each row sums to 1, padded columns are 0.
@@ -44,14 +44,9 @@ class MultiHeadSelfAttention(nn.Module):
         return scores.masked_fill(~mask[:, None, None, :], float("-inf")).softmax(dim=-1)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Give each word's contexts, head by head.
+        """Return the context vectors of each word, all heads concatenated; shape ``(B, T, output_dimension)``, float.
 
-        Args:
-            states: shape ``(B, T, D)``, float.
-            mask: true where a word stands, shape ``(B, T)``, bool.
-
-        Returns:
-            Shape ``(B, T, output_dimension)``, float.
+        The arguments are those of ``weights``.
         """
         contexts = self.weights(states, mask) @ self._split(self.value(states))
         return contexts.transpose(1, 2).flatten(2)
@@ -61,10 +56,10 @@ class MultiHeadSelfAttention(nn.Module):
 
 
 class OtherWordsAttention(nn.Module):
-    """The "relative attention" of Aguilar and Solorio (2019): what a word gathers from all words but itself.
+    """Attention to all words but the word itself, the "relative attention" of Aguilar and Solorio (2019).
 
-    One head, the width of the states, no bias: ``A = softmax(Q K^T / sqrt(H))`` with the diagonal masked, and
-    ``M = A V + V``. The only word of a sentence has nothing to gather: its row of A is 0, so M is V.
+    It has one head, the width of the states and no bias: ``A = softmax(Q K^T / sqrt(H))`` with the diagonal masked,
+    and ``M = A V + V``. In a sentence of one word A is 0, so M is V.
     """
 
     def __init__(self, width: int) -> None:
@@ -76,20 +71,20 @@ class OtherWordsAttention(nn.Module):
         self.value = nn.Linear(width, width, bias=False)
 
     def weights(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Give A, shape ``(B, T, T)``, float; rows and columns of padding are 0."""
+        """Return A, shape ``(B, T, T)``, float; rows and columns of padding are 0."""
         others = mask[:, :, None] & mask[:, None, :] & ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
         scores = self.query(states) @ self.key(states).transpose(1, 2) / self._scale
-        # The lowest number instead of -inf: a row without any other word stays finite, and so does its gradient.
+        # The lowest number instead of -inf keeps a row without any other word, and its gradient, finite.
         lowest = torch.finfo(scores.dtype).min
         weights: Tensor = scores.masked_fill(~others, lowest).softmax(dim=-1)
         return weights * others
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Give M.
+        """Return M.
 
         Args:
             states: shape ``(B, T, H)``, float.
-            mask: true where a word stands, shape ``(B, T)``, bool.
+            mask: False where padded, shape ``(B, T)``, bool.
 
         Returns:
             Shape ``(B, T, H)``, float; zeros where padded.
@@ -100,7 +95,7 @@ class OtherWordsAttention(nn.Module):
 
 
 class GlobalAttention(nn.Module):
-    """Additive attention that scales every word's state by its share (Aguilar and Solorio, 2019).
+    """Additive attention that scales the state of every word by its weight (Aguilar and Solorio, 2019).
 
     ``u_i = v^T tanh(W_h h_i + b_h + W_q q + b_q)``, ``a = softmax(u)`` over the words of the sentence, and
     ``z_i = a_i h_i``: the states are scaled, not summed.
@@ -110,7 +105,7 @@ class GlobalAttention(nn.Module):
         """Build the projections.
 
         Args:
-            query_width: width of q, which sums up the sentence.
+            query_width: width of q, a summary of the sentence.
         """
         super().__init__()
         self.state = nn.Linear(width, width)
@@ -118,18 +113,18 @@ class GlobalAttention(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
 
     def weights(self, states: Tensor, query: Tensor, mask: Tensor) -> Tensor:
-        """Give a, shape ``(B, T)``, float; 0 where padded."""
+        """Return a, shape ``(B, T)``, float; 0 where padded."""
         scores = self.score((self.state(states) + self.query(query)[:, None]).tanh())[:, :, 0]
         weights: Tensor = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
         return weights
 
     def forward(self, states: Tensor, query: Tensor, mask: Tensor) -> Tensor:
-        """Give z.
+        """Return z.
 
         Args:
             states: shape ``(B, T, H)``, float.
             query: q, shape ``(B, Q)``, float.
-            mask: true where a word stands, shape ``(B, T)``, bool; every sentence has a word.
+            mask: False where padded, shape ``(B, T)``, bool; no sentence is empty.
 
         Returns:
             Shape ``(B, T, H)``, float; zeros where padded.

@@ -1,4 +1,4 @@
-"""The plain bidirectional LSTM over padded batches."""
+"""The bidirectional LSTM, and functions that run any LSTM over padded batches."""
 
 from collections.abc import Mapping
 
@@ -10,18 +10,18 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from concord.models.config import Config
 
-# Hidden and cell states, each of shape (layers * directions, B, H).
 LstmState = tuple[Tensor, Tensor]
+"""Hidden and cell states, each of shape ``(layers * directions, B, H)``."""
 
 
 class BiLstmConfig(Config):
     """Sizes of a bidirectional LSTM."""
 
     hidden: int = Field(default=200, ge=1)
-    """Units of each direction."""
+    """Units per direction."""
     layers: int = Field(default=1, ge=1)
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Dropout between the layers and on the output."""
+    """Dropout between layers and on the output."""
 
 
 class BiLstm(nn.Module):
@@ -43,7 +43,7 @@ class BiLstm(nn.Module):
         self.output_dimension = 2 * config.hidden
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Read sentences both ways.
+        """Encode sentences in both directions.
 
         Args:
             inputs: shape ``(B, T, D)``, float.
@@ -55,35 +55,35 @@ class BiLstm(nn.Module):
         return self.read(inputs, lengths)[0]
 
     def read(self, inputs: Tensor, lengths: Tensor, *, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
-        """Read sentences from given states on, zeros if None; also give each sentence's last states."""
+        """Encode sentences from an initial state, zeros if None; also return the last state of each sentence."""
         outputs, last = run_lstm_from(self.lstm, inputs, lengths, state)
         return self.dropout(outputs), last
 
 
 class NoLstm(nn.Module):
-    """Stands where an LSTM is left out: gives what it is given."""
+    """Replaces an LSTM that is left out: returns its inputs."""
 
     def __init__(self, input_dimension: int) -> None:
-        """Take the width that passes through."""
+        """Set the width."""
         super().__init__()
         self.output_dimension = input_dimension
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Give the inputs; shapes as in ``BiLstm``."""
+        """Return the inputs; shapes as in ``BiLstm``."""
         del lengths
         return inputs
 
 
 def build_bilstm(config: BiLstmConfig | None, input_dimension: int) -> BiLstm | NoLstm:
-    """Build the stack, or what stands for it where the configuration leaves it out."""
+    """Build the LSTM, or a ``NoLstm`` if the configuration is None."""
     return NoLstm(input_dimension) if config is None else BiLstm(config, input_dimension)
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, *, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Run a batch-first LSTM over padded sentences of differing length; zeros where padded.
+    """Run a batch-first LSTM over padded sentences; the outputs are zero where padded.
 
     Args:
-        weights: what stands in for the LSTM's own parameters of these names.
+        weights: tensors that replace the LSTM's parameters of these names.
     """
     return run_lstm_from(lstm, inputs, lengths, None, weights=weights)[0]
 
@@ -96,7 +96,7 @@ def run_lstm_from(
     *,
     weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, LstmState]:
-    """Run a batch-first LSTM as ``run_lstm`` does, from given states on, and give the last states too."""
+    """Run a batch-first LSTM like ``run_lstm``, from an initial state, and return the last state too."""
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     outputs, last = functional_call(lstm, dict(weights), (packed, state)) if weights else lstm(packed, state)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
@@ -104,7 +104,7 @@ def run_lstm_from(
 
 
 def reversal_index(lengths: Tensor, steps: int) -> Tensor:
-    """Give the index that reverses each sentence within its own length; padding keeps its place.
+    """Return the index that reverses each sentence within its own length; padding stays in place.
 
     Args:
         lengths: shape ``(B,)``, int64.

@@ -1,12 +1,11 @@
-"""Two ways to stack LSTMs of both directions, with one variational dropout (Li et al., 2020).
+"""Two ways to stack LSTMs of both directions, with variational dropout (Li et al., 2020).
 
-In independent stacks, the paper's Baseline, the two directions meet only after the last layer: no cell sees a word's
-left and right context together. In the Cross stack every layer reads both directions of the layer below.
+In independent stacks, the paper's Baseline, the two directions meet only after the last layer: no cell sees the left
+and the right context of a word together. In the Cross stack every layer reads both directions of the layer below.
 
 Training draws one mask for all time steps and all sentences of a batch, as TensorFlow's DropoutWrapper does, for the
-input and for the recurrent state of every cell and for the output of the top cells. A mask on an activation is the
-same as a mask on the columns of the matrix that reads it, so plain LSTMs run with masked weights. Evaluation masks
-nothing.
+input and for the recurrent state of every cell and for the output of the top cells. A mask on an activation equals a
+mask on the columns of the matrix that multiplies it, so plain LSTMs run with masked weights. Evaluation uses no mask.
 """
 
 import math
@@ -21,17 +20,17 @@ from concord.models.layers.dropout import draw_mask
 
 
 class StackedLstmConfig(Config):
-    """Sizes of stacked LSTMs of both directions."""
+    """Sizes of stacked LSTMs."""
 
     hidden: int = Field(default=100, ge=1)
-    """Units of each direction."""
+    """Units per direction."""
     layers: int = Field(default=2, ge=1)
     dropout: float = Field(default=0.35, ge=0, lt=1)
-    """Rate of the masks on input and recurrent state of every cell and on the output of the top cells."""
+    """Dropout rate of the input and recurrent state of every cell and of the output of the top cells."""
 
 
 class CrossLstm(nn.Module):
-    """Layers that each read both directions of the layer below."""
+    """Layers of which each reads both directions of the layer below."""
 
     def __init__(self, config: StackedLstmConfig, input_dimension: int) -> None:
         """Build the layers."""
@@ -41,7 +40,7 @@ class CrossLstm(nn.Module):
         self.output_dimension = 2 * config.hidden
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Read sentences both ways.
+        """Encode sentences in both directions.
 
         Args:
             inputs: shape ``(B, T, D)``, float.
@@ -54,7 +53,7 @@ class CrossLstm(nn.Module):
 
 
 class IndependentLstm(nn.Module):
-    """One stack of layers for each direction; they meet in the result only."""
+    """One stack of layers per direction; only their outputs are concatenated."""
 
     def __init__(self, config: StackedLstmConfig, input_dimension: int) -> None:
         """Build the stacks."""
@@ -65,15 +64,7 @@ class IndependentLstm(nn.Module):
         self.output_dimension = 2 * config.hidden
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Read sentences both ways, leftward from each sentence's own end.
-
-        Args:
-            inputs: shape ``(B, T, D)``, float.
-            lengths: shape ``(B,)``, int64, on the CPU.
-
-        Returns:
-            Shape ``(B, T, output_dimension)``, float; zeros where padded.
-        """
+        """Encode sentences in both directions, leftward from the end of each; shapes as in ``CrossLstm``."""
         rate = self._rate if self.training else 0.0
         reversal = reversal_index(lengths, inputs.shape[1]).to(inputs.device)[:, :, None]
         rightward = _run(self.rightward, inputs, lengths, rate=rate)
@@ -82,7 +73,7 @@ class IndependentLstm(nn.Module):
 
 
 def _new_lstm(config: StackedLstmConfig, input_dimension: int, *, bidirectional: bool) -> nn.LSTM:
-    """Build an LSTM that starts as TensorFlow's do: Glorot's bounds over a cell's whole matrix, forget bias 1."""
+    """Build an LSTM initialized like TensorFlow's: Glorot's bounds over a cell's whole matrix, forget bias 1."""
     hidden = config.hidden
     lstm = nn.LSTM(input_dimension, hidden, config.layers, batch_first=True, bidirectional=bidirectional)
     for name, parameter in lstm.named_parameters():

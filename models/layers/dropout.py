@@ -1,4 +1,4 @@
-"""Variational dropout: one mask for all time steps of a sentence (Gal and Ghahramani, 2016)."""
+"""Masks for variational dropout, one for all time steps of a sentence (Gal and Ghahramani, 2016)."""
 
 import torch
 from torch import Tensor
@@ -7,11 +7,11 @@ from torch import Tensor
 def draw_mask(shape: tuple[int, ...], rate: float, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw a mask of zeros and 1 / (1 - rate).
 
-    The draw happens on the CPU, so that a seed gives the same masks on every device.
+    It is drawn on the CPU, so that a seed yields the same masks on every device.
 
     Args:
-        rate: chance of a zero, 0 <= rate < 1.
-        like: its device and dtype are the mask's.
+        rate: probability of a zero, 0 <= rate < 1.
+        like: tensor of the mask's device and dtype.
     """
     keep = torch.full(shape, 1.0 - rate)
     return (torch.bernoulli(keep, generator=generator) / (1.0 - rate)).to(like)

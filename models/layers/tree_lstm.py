@@ -1,8 +1,8 @@
 """The Child-Sum Tree-LSTM over dependency trees (Tai et al., 2015, section 3.1), batched by height.
 
-A word's state is made from its own vector and the states of the words that hang from it. All words of a batch that
-have the same height (leaves have 0) are computed together, so a batch takes as many steps as its highest tree has
-levels, whatever the number of sentences.
+The state of a word is computed from its vector and the states of its dependents. All words of a batch with the same
+height (that of leaves is 0) are computed together, so a batch takes as many steps as its highest tree has levels,
+whatever the number of sentences.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from concord.models.data.sentence import Sentence, TreeError, first_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """The words of one height, in the order in which they are computed: by the height of their heads.
+    """The words of one height, ordered by the height of their heads.
 
     Attributes:
-        words: how many.
-        targets: the heights of their heads, ascending; the forest's height stands for the head of roots.
-        leaving: how many of the words have a head of each of these heights.
-        heads: for every child of the level's words, the place of its head in the level, shape ``(K,)``, int64;
-            children stand by their own height, then in the order of their level.
+        words: number of words.
+        targets: the heights of their heads, ascending; the head of a root has the forest's height.
+        leaving: number of words whose head has each of these heights.
+        heads: for every child of the level's words, the index of its head in the level, shape ``(K,)``, int64;
+            children are ordered by height, then as in their level.
     """
 
     words: int
@@ -35,14 +35,14 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forest:
-    """The trees of a batch of B sentences with N words in all.
+    """The trees of a batch of B sentences with N words in total.
 
     Attributes:
         levels: from the leaves up.
-        cells: cells of the words in the flattened batch, level by level, shape ``(N,)``, int64.
-        roots: cells of the roots, shape ``(R,)``, int64.
-        root_sentences: sentence of each root, shape ``(R,)``, int64.
-        root_counts: roots of each sentence, shape ``(B,)``, int64.
+        cells: index of each word in the flattened batch, level by level, shape ``(N,)``, int64.
+        roots: index of each root in the flattened batch, shape ``(R,)``, int64.
+        root_sentences: index of each root's sentence, shape ``(R,)``, int64.
+        root_counts: number of roots in each sentence, shape ``(B,)``, int64.
     """
 
     levels: tuple[Level, ...]
@@ -52,7 +52,7 @@ class Forest:
     root_counts: Tensor
 
     def root_states(self, states: Tensor) -> Tensor:
-        """Give the mean over the roots of each sentence; shape ``(B, T, H)`` to ``(B, H)``."""
+        """Return the mean over the roots of each sentence; shape ``(B, T, H)`` to ``(B, H)``."""
         own = states.flatten(0, 1)[self.roots]
         sums = own.new_zeros(len(self.root_counts), own.shape[1]).index_add(0, self.root_sentences, own)
         return sums / self.root_counts[:, None]
@@ -62,10 +62,10 @@ def grow_forest(sentences: Sequence[Sentence], *, device: torch.device | str = "
     """Order the words of a batch bottom-up.
 
     Args:
-        sentences: of one word or more each; several roots are allowed.
+        sentences: none of them empty; several roots are allowed.
 
     Raises:
-        TreeError: for a sentence without heads, a head that is no word of it, a sentence without a root, a cycle.
+        TreeError: when a sentence has no heads, a head outside the sentence, no root or a cycle.
     """
     lengths = np.array([len(sentence.words) for sentence in sentences])
     starts = np.cumsum(lengths) - lengths
@@ -76,7 +76,7 @@ def grow_forest(sentences: Sequence[Sentence], *, device: torch.device | str = "
         sentence, place = sentences[owners[outside[0]]], int(outside[0] - starts[owners[outside[0]]])
         fault = f"expected a head from 0 to {len(sentence.words)}, got {heads[outside[0]]}"
         raise TreeError(_explain(sentence, place, fault))
-    # All roots hang from one node behind the last word: its height is the number of levels.
+    # One node after the last word is the parent of all roots: its height is the number of levels.
     top = len(heads)
     parents = np.where(heads == 0, top, starts[owners] + heads - 1)
     heights = _heights(parents)
@@ -104,7 +104,7 @@ def _heads(sentence: Sentence) -> np.ndarray:
 
 
 def _heights(parents: np.ndarray) -> np.ndarray:
-    """Give the height of every word and, last, that of the node above all roots; -1 for a word on a cycle."""
+    """Return the height of every word and, last, of the parent of all roots; -1 for a word on a cycle."""
     top = len(parents)
     waiting = np.bincount(parents, minlength=top + 1)
     heights = np.full(top + 1, -1)
@@ -119,7 +119,7 @@ def _heights(parents: np.ndarray) -> np.ndarray:
 
 
 def _levels(order: np.ndarray, parents: np.ndarray, heights: np.ndarray, device: torch.device | str) -> list[Level]:
-    """Cut words in the order of computing into levels."""
+    """Split the words, ordered by height, into levels."""
     targets = heights[parents[order]]
     ends = np.cumsum(np.bincount(heights[order]))
     places = np.empty_like(order)
@@ -163,24 +163,24 @@ class TreeLstm(nn.Module):
         super().__init__()
         self._hidden = hidden
         self.input = nn.Linear(input_dimension, 4 * hidden)
-        """Of the gates f, i, u and o, in this order."""
+        """Computes the gates f, i, u and o, in this order."""
         self.state = nn.Linear(hidden, 3 * hidden, bias=False)
-        """Of the gates i, u and o."""
+        """Computes the gates i, u and o."""
         self.forget_state = nn.Linear(hidden, hidden, bias=False)
 
     def forward(self, inputs: Tensor, forest: Forest) -> Tensor:
-        """Read every tree from its leaves to its root.
+        """Encode every tree from its leaves to its root.
 
         Args:
             inputs: shape ``(B, T, D)``, float.
-            forest: the trees of the same batch.
+            forest: the trees of the batch.
 
         Returns:
             Shape ``(B, T, H)``, float; zeros where padded.
         """
         gates = self.input(inputs.flatten(0, 1)[forest.cells])
-        # Each level hands its states to the levels of the heads in pieces: no step touches words that it does not
-        # need, neither here nor in the gradient.
+        # The states of each level are split by the levels of the heads: no step, nor its gradient, touches words that
+        # it does not need.
         arriving: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(len(forest.levels) + 1)]
         levels = []
         sizes = [level.words for level in forest.levels]
@@ -195,7 +195,7 @@ class TreeLstm(nn.Module):
         return flat.index_copy(0, forest.cells, states).view(*inputs.shape[:2], self._hidden)
 
     def _compute(self, level: Level, gates: Tensor, children: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Give states and cells of a level's words, each of shape ``(words, H)``."""
+        """Return the states and cells of a level's words, each of shape ``(words, H)``."""
         forget, others = gates[:, : self._hidden], gates[:, self._hidden :]
         kept = None
         if children:

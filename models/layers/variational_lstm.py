@@ -1,9 +1,9 @@
-"""The variational LSTM: masks on inputs, recurrent state and output that hold for a whole sentence.
+"""The variational LSTM, whose dropout masks are the same for a whole sentence.
 
-Ye et al. (2021), eq. 4: z_x masks the input, z_h the recurrent state, z_out the output, each mask the same at all
-time steps. Training draws fresh masks for every sentence. Inference uses M weight samples, drawn once from a seed: a
-mask on an activation is the same as a mask on the columns of the matrix that reads it, so a sample is a plain
-``nn.LSTM`` with some columns scaled or zeroed, and the answer for a sentence depends on no other sentence.
+Ye et al. (2021), eq. 4: z_x masks the input, z_h the recurrent state, z_out the output, each with the same mask at all
+time steps. Training draws new masks for every sentence. Inference uses M weight samples, drawn once from a seed: a
+mask on an activation equals a mask on the columns of the matrix that multiplies it, so a sample is a plain ``nn.LSTM``
+with some columns scaled or zeroed, and the result for a sentence does not depend on other sentences.
 """
 
 from collections.abc import Iterator
@@ -19,30 +19,30 @@ from concord.models.layers.dropout import draw_mask
 
 
 class VariationalLstmConfig(Config):
-    """Sizes and mask rates of a variational LSTM."""
+    """Sizes and dropout rates of a variational LSTM."""
 
     hidden: int = Field(default=200, ge=1)
-    """Units of each direction."""
+    """Units per direction."""
     layers: int = Field(default=1, ge=1)
     input_dropout: float = Field(default=0.25, ge=0, lt=1)
-    """Rate of z_x, on the input of every layer."""
+    """Rate of z_x, the mask on the input of every layer."""
     recurrent_dropout: float = Field(default=0.25, ge=0, lt=1)
-    """Rate of z_h. The released code has none (0); the paper's equation 4 has one."""
+    """Rate of z_h, which equation 4 of the paper has and the released code has not (0)."""
     output_dropout: float = Field(default=0.25, ge=0, lt=1)
-    """Rate of z_out, on what the output layer reads."""
+    """Rate of z_out, the mask on the input of the output layer."""
 
 
 class LstmSample(nn.Module):
-    """One weight sample: plain LSTM layers with the masks folded in, and the mask of the output."""
+    """One weight sample: plain LSTM layers with the masks folded into their weights, and the mask of the output."""
 
     def __init__(self, layers: list[nn.LSTM], output_mask: Tensor) -> None:
-        """Hold the folded layers and z_out, shape ``(2H,)``."""
+        """Take the folded layers and z_out, shape ``(2H,)``."""
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.output_mask = output_mask
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Read sentences; shape ``(B, T, D)`` to ``(B, T, 2H)``, before z_out."""
+        """Encode sentences; shape ``(B, T, D)`` to ``(B, T, 2H)``, without z_out."""
         hidden = inputs
         for layer in self.layers:
             if isinstance(layer, nn.LSTM):
@@ -54,7 +54,7 @@ class VariationalLstm(nn.Module):
     """Stacked bidirectional LSTM layers with variational dropout."""
 
     def __init__(self, config: VariationalLstmConfig, input_dimension: int) -> None:
-        """Build the layers; each is one bidirectional layer, so that masks can stand between them."""
+        """Build the layers as separate bidirectional LSTMs, so that masks can be applied between them."""
         super().__init__()
         self._config = config
         self.output_dimension = 2 * config.hidden
@@ -64,14 +64,14 @@ class VariationalLstm(nn.Module):
         )
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one stochastic pass with fresh masks for every sentence.
+        """Run one stochastic pass with new masks for every sentence.
 
         Args:
             inputs: shape ``(B, T, D)``, float.
             lengths: shape ``(B,)``, int64, on the CPU.
 
         Returns:
-            Hidden states before and after z_out, each of shape ``(B, T, 2H)``, zeros where padded.
+            Hidden states without and with z_out, each of shape ``(B, T, 2H)``, zeros where padded.
         """
         config, sentences = self._config, inputs.shape[0]
         hidden = inputs
@@ -87,7 +87,7 @@ class VariationalLstm(nn.Module):
 
     @torch.no_grad()
     def draw_samples(self, samples: int, seed: int) -> list[LstmSample]:
-        """Draw M weight samples; the first of a larger draw equal those of a smaller one."""
+        """Draw M weight samples; those of a smaller draw are the first of a larger one."""
         config, generator = self._config, torch.Generator().manual_seed(seed)
         drawn = []
         for _ in range(samples):
@@ -110,7 +110,7 @@ class VariationalLstm(nn.Module):
 def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: Tensor) -> Tensor:
     """Run one bidirectional layer with a mask on the recurrent state of each sentence.
 
-    Both directions advance together, and a step computes only the sentences that have not ended.
+    Both directions advance together, and a step computes only sentences that have not ended.
 
     Args:
         inputs: shape ``(B, T, D)``, float.
@@ -140,11 +140,11 @@ def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: 
 
 
 def _scan(gates: Tensor, state_weight: Tensor, state_mask: Tensor, active: list[int]) -> Tensor:
-    """Advance both directions step by step over packed gates of shape ``(2, words, 4H)``."""
+    """Run both directions step by step over packed gates of shape ``(2, words, 4H)``."""
     hidden = torch.zeros_like(state_mask)
     cell = torch.zeros_like(state_mask)
     outputs = []
-    # One split instead of a slice a step: the gradient of a slice is a zero tensor of the whole size.
+    # One split instead of one slice per step: the gradient of a slice is a zero tensor of the whole size.
     for step_gates in gates.split(active, dim=1):
         sentences = step_gates.shape[1]
         hidden, cell, mask = hidden[:, :sentences], cell[:, :sentences], state_mask[:, :sentences]
@@ -167,7 +167,7 @@ def _fold(layer: nn.LSTM, input_mask: Tensor, state_mask: Tensor) -> nn.LSTM:
         layer.hidden_size,
         batch_first=True,
         bidirectional=True,
-        # Without initial values, which would be drawn from the global generator.
+        # On no device: initial values would be drawn from the global generator.
         device="meta",
         dtype=like.dtype,
     ).to_empty(device=like.device)

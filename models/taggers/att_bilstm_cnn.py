@@ -1,4 +1,4 @@
-"""Att-BiLSTM-CNN: independent stacks of LSTMs whose states attend to each other (Li et al., 2020)."""
+"""Att-BiLSTM-CNN: independent stacks of LSTMs with self-attention over their states (Li et al., 2020)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -23,7 +23,7 @@ class AttBiLstmCnnConfig(BiLstmCnnConfig):
 
 
 class AttBiLstmCnn(BiLstmCnnTagger):
-    """Labels each word from its hidden states and the contexts that the heads gather from all words."""
+    """Labels each word from its hidden states and the context vectors of all attention heads."""
 
     name: ClassVar[str] = "att_bilstm_cnn"
     config_class: ClassVar[type[TaggerConfig]] = AttBiLstmCnnConfig

@@ -1,4 +1,4 @@
-"""Baseline-BiLSTM-CNN: independent stacks of LSTMs, a softmax for each word (Li et al., 2020)."""
+"""Baseline-BiLSTM-CNN: independent stacks of LSTMs and a softmax per word (Li et al., 2020)."""
 
 from typing import ClassVar
 
@@ -9,10 +9,10 @@ from concord.models.tagger import TaggerConfig
 
 
 class BaselineBiLstmCnn(BiLstmCnnTagger):
-    """Labels each word from the last states of a rightward and of a leftward stack.
+    """Labels each word from the states of a rightward and of a leftward stack.
 
-    A label's score is a sum of what lies left and of what lies right, so it cannot depend on both at once, as on their
-    exclusive or.
+    The score of a label is a sum over left and right context, so it cannot express an interaction of the two, such as
+    their exclusive or.
     """
 
     name: ClassVar[str] = "baseline_bilstm_cnn"

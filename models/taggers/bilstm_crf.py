@@ -18,9 +18,9 @@ class BiLstmCrfConfig(TaggerConfig):
 
     representation: WordRepresentationConfig = WordRepresentationConfig()
     lstm: BiLstmConfig | None = BiLstmConfig()
-    """None leaves the LSTM out: the linear layer reads the word vectors, those of a tuned encoder, say."""
+    """None for no LSTM: the linear layer reads the word vectors, such as those of a tuned encoder."""
     legal_mode: bool = True
-    """Seek the best label sequence among the well-formed ones only."""
+    """Restrict decoding to well-formed label sequences."""
 
 
 class BiLstmCrf(OneStageTagger):

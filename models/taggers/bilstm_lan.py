@@ -1,8 +1,8 @@
 """BiLSTM-LAN: a hierarchy of BiLSTM layers refined by label attention (Cui and Zhang, 2019).
 
-Each layer but the last puts beside its hidden states what they gather from the label embeddings, and the next layer
-reads both; the last layer's attention scores are the logits. Only they are supervised. Labels are decided word by
-word: what a neighbour's label says travels through the higher BiLSTM layers, not through a CRF.
+Every layer but the last concatenates its hidden states and their attention to the label embeddings as the input of the
+next layer; the attention scores of the last layer are the logits, and only they are supervised. Each word is labelled
+on its own: information on the labels of neighbours travels through the higher BiLSTM layers, not through a CRF.
 """
 
 from collections.abc import Mapping
@@ -30,21 +30,20 @@ class BiLstmLanConfig(TaggerConfig):
     lstm: BiLstmConfig = BiLstmConfig(layers=3)
     """All layers, with label attention between them; dropout is on each layer's output."""
     heads: int = Field(default=5, ge=1)
-    """Heads of the label attention between layers; they divide 2 * lstm.hidden."""
+    """Heads of the label attention between layers; a divisor of 2 * lstm.hidden."""
     attention_dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Dropout on the weights of labels."""
+    """Dropout on the attention weights."""
     label_bound: float = Field(default=0.0025, gt=0)
-    """Label embeddings start uniformly within this much of 0. The released 0.0025 makes all labels alike at first;
-    SGD tells them apart slowly, Adam in a few epochs not at all."""
+    """Label embeddings are initialized uniformly within this distance of 0. With the released 0.0025 all labels are
+    alike at first; SGD separates them slowly, Adam not within a few epochs."""
     attention: bool = True
-    """False is the paper's ablation without attention (table 3), which it describes in no more words. It is read
-    here as: nothing is gathered from labels, each higher layer reads the hidden states alone, and the last layer
-    scores labels as before."""
+    """False is the paper's ablation without attention (table 3), which the paper does not describe further. Here it
+    means that each higher layer reads the hidden states only, and the last layer scores labels as usual."""
     naive: bool = False
-    """Leave projections and scale out of every attention; with one layer that is a BiLSTM-softmax."""
+    """Use attention without projections and scale; with one layer this is a BiLSTM-softmax."""
     carry_state: bool = False
-    """Start every higher layer from the first one's last states, as the released code does; each word then sees
-    something of the whole sentence."""
+    """Initialize every higher layer with the last states of the first, as the released code does; each word then has
+    some information about the whole sentence."""
 
     @field_validator("heads")
     @classmethod
@@ -85,16 +84,17 @@ class BiLstmLan(OneStageTagger):
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
-        """Give the attention that each layer pays to labels, ``labels_1`` and up; the last is the distribution."""
+        """Return the attention of each layer to labels, ``labels_1`` and up; that of the last is the distribution."""
         hidden, weights = self._read(batch)
         decided: SoftmaxDistribution = self.scorer(hidden, self.labels, batch.mask)
         layers = {**dict(enumerate(weights, start=1)), len(self.lstms): decided.marginals()[:, None]}
         return {f"labels_{layer}": AttentionWeights(weights=found, over="labels") for layer, found in layers.items()}
 
     def _read(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Give the last layer's hidden states, shape ``(B, T, width)``, and the label weights of the others.
+        """Return the hidden states of the last layer and the attention weights of the others.
 
-        Those are of shape ``(B, heads, T, L)``, float, 0..1, a tensor a layer; zeros where padded.
+        The states have shape ``(B, T, width)``; the weights of each layer have shape ``(B, heads, T, L)``, float,
+        0..1, zeros where padded.
         """
         inputs = self.representation(batch, self.encoder_features(batch))
         hidden, carried, weights = inputs, None, []

@@ -1,4 +1,4 @@
-"""BiLSTM with a softmax for each word: the plain baseline (NCRF++; Yang and Zhang, 2018)."""
+"""BiLSTM with a softmax per word: the plain baseline (NCRF++; Yang and Zhang, 2018)."""
 
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ class BiLstmSoftmaxConfig(TaggerConfig):
 
     representation: WordRepresentationConfig = WordRepresentationConfig()
     lstm: BiLstmConfig | None = BiLstmConfig()
-    """None leaves the LSTM out: the linear layer reads the word vectors, those of a tuned encoder, say."""
+    """None for no LSTM: the linear layer reads the word vectors, such as those of a tuned encoder."""
 
 
 class BiLstmSoftmax(OneStageTagger):

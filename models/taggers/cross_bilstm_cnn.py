@@ -1,4 +1,4 @@
-"""Cross-BiLSTM-CNN: LSTM layers that each read both directions of the one below (Li et al., 2020)."""
+"""Cross-BiLSTM-CNN: LSTM layers of which each reads both directions of the one below (Li et al., 2020)."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from concord.models.tagger import TaggerConfig
 
 
 class CrossBiLstmCnn(BiLstmCnnTagger):
-    """Labels each word from the last layer of a Cross stack."""
+    """Labels each word from the states of a Cross stack."""
 
     name: ClassVar[str] = "cross_bilstm_cnn"
     config_class: ClassVar[type[TaggerConfig]] = BiLstmCnnConfig

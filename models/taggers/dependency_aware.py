@@ -1,8 +1,8 @@
 """Dependency-aware recognition with relative and global attention (Aguilar and Solorio, 2019).
 
-A word is its vector beside embeddings of its part of speech and of the relation to its head. A stack of
-bidirectional LSTMs reads the sentence, a stack of Child-Sum Tree-LSTMs its dependency tree; both attentions look over
-the two side by side, and a CRF labels. Every sublayer is ``LN(x + Sublayer(dropout(x)))``.
+The input is a word's vector with embeddings of its part of speech and of the relation to its head. A stack of
+bidirectional LSTMs reads the sentence, a stack of Child-Sum Tree-LSTMs its dependency tree; relative and global
+attention read both, concatenated, and a CRF labels the words. Every sublayer is ``LN(x + Sublayer(dropout(x)))``.
 """
 
 from collections.abc import Mapping
@@ -25,42 +25,42 @@ from concord.models.outputs import AttentionWeights
 from concord.models.tagger import OneStageTagger, TaggerConfig, gold_labels
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
-# Embeddings of tags and of relations are a quarter as wide as the word's vector.
+# Embeddings of tags and of relations have a quarter of the word vector's width.
 _FEATURE_PART = 4
 
 
 class DependencyAwareConfig(TaggerConfig):
-    """Sizes of the dependency-aware tagger, and the switches of the paper's ablation."""
+    """Sizes of the dependency-aware tagger, and switches for the paper's ablations."""
 
     representation: WordRepresentationConfig = WordRepresentationConfig(dropout=0.0)
-    """The word's vector; `input_dropout` stands in for its own dropout."""
+    """The word's vector; `input_dropout` replaces its dropout."""
     input_dropout: float = Field(default=0.3, ge=0, lt=1)
-    """Rate of the mask on each part of the input; one mask for all words of a sentence."""
+    """Dropout rate of each part of the input, with one mask for all words of a sentence."""
     dropout: float = Field(default=0.3, ge=0, lt=1)
     """Dropout on the input of each sublayer."""
     tags: bool = True
-    """Whether a word's part of speech is part of the input."""
+    """Whether the part of speech is part of the input."""
     relations: bool = True
     """Whether the relation to the head is part of the input."""
     branches: Literal["sequence", "tree", "both"] = "both"
     layers: int = Field(default=2, ge=1)
-    """Layers of each branch."""
+    """Layers per branch."""
     residual: bool = True
-    """Whether the branches' layers have residual connection and norm; the attentions always have."""
+    """Whether the layers of the branches have residual connections and norms; the attentions always have."""
     relative_attention: bool = True
     global_attention: bool = True
     regularization: float = Field(default=1e-5, ge=0)
-    """Times the sum of the squared weights of LSTMs and attentions, added to the loss."""
+    """Factor of the sum of the squared weights of LSTMs and attentions, which is added to the loss."""
     legal_mode: bool = True
-    """Seek the best label sequence among the well-formed ones only."""
+    """Restrict decoding to well-formed label sequences."""
 
 
 class DependencyAware(OneStageTagger):
     """Sequence and tree branch, relative and global attention, CRF.
 
-    The paper leaves open how many layers there are, what is dropped out within them, and, where both branches are
-    there, what the global attention asks with: here the ends of the LSTM beside the mean over the roots. Unlike the
-    paper, the vectors of an unknown tag or relation start from zeros, since training never meets one.
+    The paper does not specify the number of layers, the dropout within them, and the query of the global attention
+    when there are both branches: here the last states of the LSTM and the mean over the roots, concatenated. Unlike in
+    the paper, the embeddings of an unknown tag or relation are zero, since training never encounters one.
     """
 
     name: ClassVar[str] = "dependency_aware"
@@ -71,7 +71,7 @@ class DependencyAware(OneStageTagger):
         """Build the network.
 
         Raises:
-            ConfigError: when the width of a word's parts together is odd.
+            ConfigError: when the total width of the input's parts is odd.
         """
         super().__init__(config, vocabulary)
         self._config = config
@@ -83,7 +83,7 @@ class DependencyAware(OneStageTagger):
         width = words + narrow * (config.tags + config.relations)
         if width % 2:
             raise ConfigError(
-                f"representation: expected parts that are even in sum, half for each direction of the LSTM, got {width}"
+                f"representation: expected an even total width, half for each direction of the LSTM, got {width}"
             )
         has_tree, has_sequence = config.branches != "sequence", config.branches != "tree"
         half = BiLstmConfig(hidden=width // 2, layers=1, dropout=0.0)
@@ -101,7 +101,7 @@ class DependencyAware(OneStageTagger):
 
     @override
     def loss(self, batch: Batch) -> Tensor:
-        """Give the mean negative log-likelihood of a word in nats, and the regularization."""
+        """Return the negative log-likelihood per word in nats plus the regularization."""
         likelihood = self.distribution(batch).log_prob(gold_labels(batch)).sum() / int(batch.lengths.sum())
         weights = [
             weight for module in self.modules() if isinstance(module, _Sublayer) for weight in module.layer.parameters()
@@ -120,7 +120,7 @@ class DependencyAware(OneStageTagger):
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
-        """Give the relative attention, and the global one, whose rows are alike: the sentence looks as a whole."""
+        """Return the relative attention, and the global one, which is the same for all words of a sentence."""
         found = {}
         states, query = self._extract(batch)
         if self.relative is not None:
@@ -141,7 +141,7 @@ class DependencyAware(OneStageTagger):
         )
 
     def _extract(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Give the states of the words, shape ``(B, T, H)``, and what sums up each sentence, shape ``(B, H)``."""
+        """Return the states of the words, shape ``(B, T, H)``, and a summary of each sentence, shape ``(B, H)``."""
         words = self._embed(batch)
         states, summaries = [], []
         if len(self.sequence):
@@ -170,7 +170,7 @@ class DependencyAware(OneStageTagger):
 
 
 class _Sublayer(nn.Module):
-    """``LN(x + layer(dropout(x)))``, or without residual connection and norm."""
+    """``LN(x + layer(dropout(x)))``, or ``layer(dropout(x))`` if not residual."""
 
     def __init__(self, layer: nn.Module, width: int, *, dropout: float, residual: bool = True) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def _feature_table(names: int, dimension: int) -> nn.Embedding:
 
 
 def _ends(states: Tensor, lengths: Tensor) -> Tensor:
-    """Give the forward half of each sentence's last word beside the backward half of its first."""
+    """Return the forward half of each sentence's last state and the backward half of its first, concatenated."""
     half = states.shape[2] // 2
     rows = torch.arange(len(lengths), device=states.device)
     return torch.cat([states[rows, (lengths - 1).to(states.device), :half], states[:, 0, half:]], dim=1)

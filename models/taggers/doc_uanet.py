@@ -1,7 +1,7 @@
 """Doc-UANet: UANet with a document memory (Ye et al., 2021, section III-E).
 
-As in the released code the memory is read once, before the last two-stream layer, by the word stream; unlike it a
-batch may hold many documents. Labels agree across a document through this memory alone: no vote and no rule follows.
+As in the released code, the memory is read once, by the word stream before the last two-stream layer; unlike there, a
+batch may contain several documents. Only this memory makes labels agree across a document: there is no vote or rule.
 """
 
 from typing import ClassVar
@@ -19,7 +19,7 @@ class DocUaNetConfig(TwoStageConfig):
 
 
 class DocUaNet(TwoStageTagger):
-    """UANet whose uncertain words look at their other occurrences in the document."""
+    """UANet whose uncertain words attend to their other occurrences in the document."""
 
     name: ClassVar[str] = "doc_uanet"
     config_class: ClassVar[type[TaggerConfig]] = DocUaNetConfig

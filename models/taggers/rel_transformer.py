@@ -1,7 +1,7 @@
 """The relative Transformer as a tagger of its own (TENER; Yan et al., 2019).
 
-A row of Ye et al. (2021), Table II, and what their Table IV leaves of UANet without its first stage: stage two's words
-without draft labels, with a softmax or a CRF.
+It is a row of Table II of Ye et al. (2021) and, in their Table IV, UANet without its first stage: stage two without
+draft labels, with a softmax or a CRF.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.chosen import ChosenDecoder, DecoderName
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.layers.captured_outputs import capture_outputs
-from concord.models.layers.two_stream import RelativeTransformer, TwoStreamConfig
+from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamConfig
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import OneStageTagger, TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
@@ -54,7 +54,7 @@ class RelTransformer(OneStageTagger):
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
-        """Give the attention of each layer, ``words_1`` and up."""
-        with capture_outputs(self.transformer.attentions()) as seen:
+        """Return the attention of each layer, ``words_1`` and up."""
+        with capture_outputs(self.transformer.attentions()) as captured:
             self.distribution(batch)
-        return {name: AttentionWeights(weights=weights, over="words") for name, weights in seen.items()}
+        return {name: AttentionWeights(weights=weights, over="words") for name, weights in captured.items()}

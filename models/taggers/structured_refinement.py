@@ -1,7 +1,7 @@
 """Structured Refinement (SR): hidden states refined by the marginals of a CRF (Wang et al., 2021).
 
 Each refinement layer is a BiLSTM, a CRF over the products of its states with the label embeddings, and structured
-attention; a last BiLSTM and CRF decode. Only the last CRF is trained on labels; the others learn through it.
+attention; a last BiLSTM and CRF decode. Only the last CRF is trained on labels; the others are trained through it.
 """
 
 import math
@@ -23,7 +23,7 @@ from concord.models.tagger import OneStageTagger, TaggerConfig
 from concord.models.words.char_lstm import CharLstmConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
-# Bounds of the CRF's initial scores, as in the authors' library torchlatent up to version 0.4.2.
+# Bound of the CRF's initial scores, as in the authors' library torchlatent up to version 0.4.2.
 _INITIAL_SCORE = 0.01
 
 
@@ -32,23 +32,23 @@ class StructuredRefinementConfig(TaggerConfig):
 
     representation: WordRepresentationConfig = WordRepresentationConfig(characters=CharLstmConfig(hidden=50))
     lstm: BiLstmConfig = BiLstmConfig(hidden=300)
-    """The BiLSTM of every layer; label embeddings have as many dimensions as its output."""
+    """The BiLSTM of every layer; label embeddings have the width of its output."""
     layers: int = Field(default=1, ge=1)
-    """Refinement layers; the decoder's BiLSTM comes on top."""
+    """Number of refinement layers, without the BiLSTM of the decoder."""
     sharing: Literal["both", "embeddings", "none"] = "both"
-    """What refinement layers and decoder have in common: label embeddings and CRF, the embeddings, or neither."""
+    """What refinement layers and decoder share: label embeddings and CRF, only the embeddings, or nothing."""
     latent_labels: int | None = Field(default=None, ge=1)
-    """Labels of a refinement layer that shares nothing; None gives it as many as there are labels."""
+    """Labels of a refinement layer that shares nothing; None for as many as the decoder has."""
     merge: Merge = "residual"
-    """How a layer joins its states and the expected label embedding."""
+    """How a layer combines its states and the expected label embedding."""
     legal_mode: bool = True
-    """Seek the best label sequence among the well-formed ones only."""
+    """Restrict decoding to well-formed label sequences."""
 
     @field_validator("latent_labels")
     @classmethod
     def _latent_labels_are_not_shared(cls, latent_labels: int | None, known: ValidationInfo) -> int | None:
         if latent_labels is not None and known.data.get("sharing") != "none":
-            raise ValueError("expected sharing: none beside a number of latent labels")
+            raise ValueError("expected sharing: none with a number of latent labels")
         return latent_labels
 
 
@@ -56,8 +56,8 @@ class StructuredRefinement(OneStageTagger):
     """Word representation, refinement layers, BiLSTM, CRF.
 
     Attributes:
-        label_embeddings: of each refinement layer and of the decoder, which comes last; a single one if shared.
-            Shape ``(L, d)`` each.
+        label_embeddings: of each refinement layer and, last, of the decoder; a single one if shared. Shape ``(L, d)``
+            each.
         crfs: likewise.
     """
 
@@ -96,9 +96,9 @@ class StructuredRefinement(OneStageTagger):
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
-        """Give the marginals of each refinement layer, ``refinement_1`` and up."""
+        """Return the marginals of each refinement layer, ``refinement_1`` and up."""
         if len(self.label_embeddings) > 1:
-            return {}  # The labels of a layer with embeddings of its own have no names.
+            return {}  # the labels of a layer with its own embeddings have no names
         layers = enumerate(self._distributions(batch)[:-1], start=1)
         return {
             f"refinement_{layer}": AttentionWeights(weights=distribution.marginals()[:, None], over="labels")
@@ -106,7 +106,7 @@ class StructuredRefinement(OneStageTagger):
         }
 
     def _distributions(self, batch: Batch) -> list[CrfDistribution]:
-        """Give the distribution over labels of each refinement layer, and at last the decoder's."""
+        """Return the distribution over labels of each refinement layer and, last, of the decoder."""
         states = self.representation(batch, self.encoder_features(batch))
         found = []
         for layer, attention in enumerate(self.attentions):
@@ -123,7 +123,7 @@ class StructuredRefinement(OneStageTagger):
 
 
 def _label_embedding(labels: int, dimension: int) -> nn.Parameter:
-    """Draw label embeddings as a linear layer draws its weights; the paper does not say how."""
+    """Initialize label embeddings like the weights of a linear layer; the paper does not say how."""
     embedding = torch.empty(labels, dimension)
     nn.init.kaiming_uniform_(embedding, a=math.sqrt(5))
     return nn.Parameter(embedding)

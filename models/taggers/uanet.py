@@ -1,8 +1,7 @@
 """UANet: uncertainty-aware sequence labelling of single sentences (Ye et al., 2021, sections III-B to III-D).
 
-Where paper and released code differ, this takes recurrent masks (paper), the
-draft as argmax of the mean probability (paper), the expected label embedding with detached probabilities (code), and
-centred relative positions (paper).
+Where paper and released code differ, this uses recurrent masks (paper), the argmax of the mean probability as the draft
+(paper), the expected label embedding with detached probabilities (code), and centred relative positions (paper).
 """
 
 from typing import ClassVar
@@ -18,7 +17,7 @@ class UaNetConfig(TwoStageConfig):
 
 
 class UaNet(TwoStageTagger):
-    """Drafts with a variational LSTM, refines uncertain words with two-stream relative attention."""
+    """Drafts labels with a variational LSTM and refines uncertain ones with two-stream relative attention."""
 
     name: ClassVar[str] = "uanet"
     config_class: ClassVar[type[TaggerConfig]] = UaNetConfig

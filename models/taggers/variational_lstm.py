@@ -1,7 +1,7 @@
-"""The variational LSTM as a tagger of its own: UANet's drafts alone (Ye et al., 2021, Table IV).
+"""The variational LSTM as a tagger of its own: the first stage of UANet (Ye et al., 2021, Table IV).
 
 With a softmax the label probabilities are the mean over the M weight samples, as in stage one of UANet. A CRF reads
-the mean logits, since the mean of M CRFs is no CRF.
+the mean of the logits, since the mean of M CRFs is not a CRF.
 """
 
 from typing import ClassVar
@@ -29,9 +29,9 @@ class VariationalLstmTaggerConfig(TaggerConfig):
     representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
     lstm: VariationalLstmConfig = VariationalLstmConfig()
     samples: int = Field(default=8, ge=1)
-    """Monte-Carlo weight samples M of inference."""
+    """Number of Monte Carlo weight samples M in inference."""
     sample_seed: int = 20210823
-    """Seed from which the weight samples are drawn, once a model."""
+    """Seed from which the weight samples of a model are drawn once."""
     decoder: DecoderName = "softmax"
 
 
@@ -50,7 +50,7 @@ class VariationalLstmTagger(OneStageTagger):
 
     @override
     def distribution(self, batch: Batch) -> LabelDistribution:
-        """Make one stochastic pass with fresh masks, as training does."""
+        """Run one stochastic pass with new masks, as in training."""
         logits, _ = self.network(batch, self.encoder_features(batch))
         return self._decode(logits, batch)
 

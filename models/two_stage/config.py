@@ -6,7 +6,7 @@ from pydantic import Field
 
 from concord.models.config import Config
 from concord.models.decoders.chosen import DecoderName
-from concord.models.layers.two_stream import TwoStreamConfig
+from concord.models.layers.relative_transformer import TwoStreamConfig
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.tagger import TaggerConfig
 from concord.models.two_stage.document_memory import MemoryKey

@@ -9,7 +9,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.chosen import ChosenDecoder
 from concord.models.decoders.distribution import LabelDistribution
-from concord.models.layers.two_stream import RelativeTransformer, TwoStreamEncoder
+from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamEncoder
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryReader
 from concord.models.words.representation import WordRepresentation

@@ -40,11 +40,10 @@ class FrozenEncoder:
         Returns:
             One tensor per sentence, shape ``(words, width)``, float32.
         """
-        missing = [tuple(words) for words in sentences if tuple(words) not in self._cache]
-        computed = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
-        return [
-            computed[tuple(words)] if tuple(words) in computed else self._cache[tuple(words)] for words in sentences
-        ]
+        keys = [tuple(words) for words in sentences]
+        missing = [key for key in keys if key not in self._cache]
+        computed = dict(zip(missing, self._encode(missing), strict=True))
+        return [computed[key] if key in computed else self._cache[key] for key in keys]
 
     def cache(self, sentences: Sequence[Sequence[str]]) -> None:
         """Compute features and cache them in memory, for training on the same sentences in every epoch."""

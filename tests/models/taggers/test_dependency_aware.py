@@ -79,7 +79,7 @@ def test_tags_and_relations_are_a_quarter_as_wide_as_the_word(build: Build) -> N
     assert tagger.tags.embedding_dim == tagger.relations.embedding_dim == 64
     assert [layer.layer.output_dimension for layer in tagger.sequence] == [384, 384]
     assert tagger.output.in_features == 768
-    with pytest.raises(ConfigError, match="even in sum, half for each direction of the LSTM, got 9"):
+    with pytest.raises(ConfigError, match="expected an even total width, half for each direction of the LSTM, got 9"):
         build("dependency_aware", representation=words | {"word_dimension": 7})
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from concord.models.data.sentence import Sentence
 from concord.models.layers.captured_outputs import capture_outputs
-from concord.models.layers.two_stream import RelativeAttention
+from concord.models.layers.relative_transformer import RelativeAttention
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]

@@ -1,9 +1,9 @@
-"""Relative attention over words, and the two-stream layer that lets words look at draft labels.
+"""The Transformer with relative attention over words, and its two-stream variant that also attends to draft labels.
 
 Scores follow Transformer-XL (Dai et al., 2019) and TENER (Yan et al., 2019) with the paper's sign and origin: offset
-i - j, sinusoids centred at 0 and computed for the sentence at hand. (The released code keeps a table whose origin
-moves with the longest sentence seen.) The last layer has a second stream whose keys and values are draft labels
-(Ye et al., 2021, section III-C).
+i - j, sinusoids centred at 0 and computed for each batch. (The released code keeps a table whose origin moves with the
+longest sentence seen.) The last layer has a second stream whose keys and values are draft labels (Ye et al., 2021,
+section III-C).
 """
 
 import math
@@ -21,9 +21,9 @@ class TwoStreamConfig(Config):
 
     heads: int = Field(default=7, ge=1)
     head_dimension: int = Field(default=80, ge=2, multiple_of=2)
-    """Dimensions of a head; even, since sinusoids come in pairs. The width of a stream is heads times this."""
+    """Dimensions per head; even, since sinusoids come in pairs. The width of a stream is heads times this."""
     layers: int = Field(default=2, ge=1)
-    """Layers in all; the last one has two streams."""
+    """Number of layers; the last one has two streams."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     attention_dropout: float = Field(default=0.15, ge=0, lt=1)
 
@@ -34,7 +34,7 @@ class TwoStreamConfig(Config):
 
 
 def relative_sinusoids(length: int, dimension: int, *, like: Tensor) -> Tensor:
-    """Encode the offsets length - 1 down to 1 - length.
+    """Return the encodings of the offsets from length - 1 down to 1 - length.
 
     Returns:
         Shape ``(2 * length - 1, dimension)``; row ``length - 1`` is offset 0 whatever the length.
@@ -46,7 +46,7 @@ def relative_sinusoids(length: int, dimension: int, *, like: Tensor) -> Tensor:
 
 
 def align_offsets(scores: Tensor) -> Tensor:
-    """Turn scores by offset into scores by key.
+    """Rearrange scores by offset into scores by key.
 
     Args:
         scores: shape ``(..., T, 2T - 1)``; column c is offset T - 1 - c.
@@ -61,7 +61,7 @@ def align_offsets(scores: Tensor) -> Tensor:
 
 
 class RelativeAttention(nn.Module):
-    """Multi-head attention with relative positions; no output projection, as released."""
+    """Multi-head attention with relative positions, without output projection as in the released code."""
 
     def __init__(self, config: TwoStreamConfig) -> None:
         """Build the projections; every layer and stream has its own."""
@@ -95,11 +95,11 @@ class RelativeAttention(nn.Module):
         return (by_content + align_offsets(by_offset)) / self._scale
 
     def forward(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """Attend from words to words or labels.
+        """Attend from words to words or to labels.
 
         Args:
             queries, keys: shape ``(B, T, width)``.
-            mask: true where a word stands, shape ``(B, T)``, bool.
+            mask: False where padded, shape ``(B, T)``, bool.
 
         Returns:
             Shape ``(B, T, width)``, zeros where padded.
@@ -114,7 +114,7 @@ class RelativeAttention(nn.Module):
 
 
 class RelativeLayer(nn.Module):
-    """One post-norm Transformer layer on the word stream."""
+    """One post-norm Transformer layer."""
 
     def __init__(self, config: TwoStreamConfig) -> None:
         """Build attention, feed-forward network and norms."""
@@ -131,14 +131,14 @@ class RelativeLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.width)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Give the next states, shape ``(B, T, width)``."""
+        """Return the states of the layer, shape ``(B, T, width)``."""
         attended: Tensor = self.attention_norm(states + self.attention(states, states, mask))
         result: Tensor = self.feed_forward_norm(attended + self.feed_forward(attended))
         return result
 
 
 class RelativeTransformer(nn.Module):
-    """Layers of relative attention on one stream of words (TENER; Yan et al., 2019)."""
+    """A Transformer with relative attention over words (TENER; Yan et al., 2019)."""
 
     def __init__(self, config: TwoStreamConfig) -> None:
         """Build the layers."""
@@ -147,7 +147,7 @@ class RelativeTransformer(nn.Module):
         self.last = RelativeLayer(config)
 
     def read_words(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Run the word stream up to the last layer; a document memory may be read after this."""
+        """Run all layers but the last; a document memory may be read between the two calls."""
         for layer in self.lower:
             words = layer(words, mask)
         return words
@@ -158,16 +158,16 @@ class RelativeTransformer(nn.Module):
         return result
 
     def attentions(self) -> dict[str, nn.Module]:
-        """Give the modules whose outputs are the attention weights, shape ``(B, heads, T, T)``, in their order."""
+        """Return the modules whose outputs are attention weights, shape ``(B, heads, T, T)``, lowest layer first."""
         layers = [layer for layer in (*self.lower, self.last) if isinstance(layer, RelativeLayer)]
         return {f"words_{number}": layer.attention.dropout for number, layer in enumerate(layers, start=1)}
 
 
 class TwoStreamEncoder(RelativeTransformer):
-    """Ordinary layers on the word stream, then one layer that also reads the draft labels.
+    """A relative Transformer whose last layer also attends to draft labels.
 
-    The label stream has no residual, norm or feed-forward network, so a word's own draft label enters only through
-    attention; the unused feed-forward weights of the released code are left out.
+    The label stream has no residual connection, norm or feed-forward network, so a word's own draft label enters only
+    through attention; the unused feed-forward weights of the released code are left out.
     """
 
     def __init__(self, config: TwoStreamConfig) -> None:
@@ -183,7 +183,7 @@ class TwoStreamEncoder(RelativeTransformer):
             labels: the label stream, shape ``(B, T, width)``.
 
         Returns:
-            What each word gathered from words and from labels, each of shape ``(B, T, width)``.
+            The states from words and the context from labels, each of shape ``(B, T, width)``.
         """
         return self.last(words, mask), self.label_attention(words, labels, mask)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from concord.models.config import ConfigError
-from concord.models.layers.two_stream import (
+from concord.models.layers.relative_transformer import (
     RelativeAttention,
     TwoStreamConfig,
     TwoStreamEncoder,
