@@ -1,6 +1,7 @@
 """The records that pass from stage to stage. Offsets are code points of the raw text, half-open."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from concord.models.outputs import Prediction
 
@@ -43,6 +44,23 @@ class DeadLetter:
     error: str
     message: str
     attempts: int = 0
+
+    @classmethod
+    def for_document(
+        cls, record: "Document | ParsedDocument | AnnotatedDocument", *, stage: str, error: str, message: str
+    ) -> Self:
+        """Build the dead letter of a document that was read; the message is prefixed with its id."""
+        if isinstance(record, AnnotatedDocument):
+            record = record.parsed
+        document = record.document if isinstance(record, ParsedDocument) else record
+        return cls(
+            doc_id=document.doc_id,
+            source_uri=document.source_uri,
+            position=document.source_position,
+            stage=stage,
+            error=error,
+            message=f"document {document.doc_id!r}: {message}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

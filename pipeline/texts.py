@@ -15,9 +15,9 @@ from concord.pipeline.output.schema import UNCALIBRATED
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
 from concord.pipeline.planning.planner import check_trees
-from concord.pipeline.worker.memory import bound_caches, return_freed
-from concord.pipeline.worker.parse_stage import Parse, ParseStage
-from concord.pipeline.worker.tag_stage import Tag, TagStage
+from concord.pipeline.worker.memory import bound_caches, trim_heap
+from concord.pipeline.worker.parse_stage import ParseStage
+from concord.pipeline.worker.tag_stage import TagStage
 
 SOURCE = "memory"
 """``source_uri`` of texts that come from no file."""
@@ -27,7 +27,7 @@ class TextAnnotator:
     """A parser and a tagger that stay loaded. Safe to call from several threads, which take turns."""
 
     def __init__(
-        self, *, parse: Parse, tag: Tag, parser: str = "", tagger: str = "", calibration: str = UNCALIBRATED
+        self, *, parse: ParseStage, tag: TagStage, parser: str = "", tagger: str = "", calibration: str = UNCALIBRATED
     ) -> None:
         """Take the stages and what the metadata of tables says of them.
 
@@ -87,8 +87,8 @@ class TextAnnotator:
         records = [_to_document(number, *pair) for number, pair in enumerate(zip(texts, names, strict=True))]
         documents = [record for record in records if isinstance(record, Document)]
         with self._lock:
-            outcomes = self._tag(self._parse(documents))
-            return_freed()
+            outcomes = self._tag.run(self._parse.run(documents))
+            trim_heap()
         return sorted([*outcomes, *(record for record in records if isinstance(record, DeadLetter))], key=_position)
 
     def tables(self, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> dict[str, pa.Table]:

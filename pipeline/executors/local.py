@@ -21,14 +21,14 @@ class LocalExecutor:
 
     def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
         """Do as Executor says."""
-        trials = CrashLog(plan)
+        crash_log = CrashLog(plan)
         with stop_request() as stop:
             worker = self._build(plan)
             for shard in shards:
                 stop.raise_if_received()
-                _charge_earlier(trials, shard)
+                _charge_earlier(crash_log, shard)
                 try:
-                    with trials.mark_in_progress(shard, WorkPlace()):
+                    with crash_log.mark_in_progress(shard, WorkPlace()):
                         report, timings = worker.run(shard)
                 except ConcordError:
                     raise
@@ -38,9 +38,9 @@ class LocalExecutor:
         return {}
 
 
-def _charge_earlier(trials: CrashLog, shard: Shard) -> None:
+def _charge_earlier(crash_log: CrashLog, shard: Shard) -> None:
     """Count the death of an earlier run that was at the shard. One that still is at it is charged once in vain."""
-    place = trials.place(shard)
+    place = crash_log.in_progress(shard)
     if place is not None:
-        trials.forget_mark(shard)
-        trials.charge(shard, "worker_died", place)
+        crash_log.remove_mark(shard)
+        crash_log.record_death(shard, "worker_died", place)

@@ -162,7 +162,7 @@ class RayScheduler:
             )(role.actor)
             for role in roles
         }
-        self._trials = CrashLog(plan)
+        self._crash_log = CrashLog(plan)
         self._meters = RunMetrics(
             counter=metrics.Counter, gauge=metrics.Gauge, histogram=metrics.Histogram, collection=plan.config.output
         )
@@ -237,7 +237,7 @@ class RayScheduler:
                 self._idle.append(member)
 
     def _give(self, member: _Member, shard: Shard) -> None:
-        self._trials.forget_mark(shard)
+        self._crash_log.remove_mark(shard)
         handed = self._handed.pop(shard.index, None)
         reference = member.actor.run.remote(shard, [handed.tables] if handed is not None else [])
         parsed = handed.timings if handed is not None else Timings()
@@ -315,7 +315,7 @@ class RayScheduler:
         if call.shard is not None and member.only_parses:
             self._leave_to_tagger(call.shard, error)
         elif call.shard is not None:
-            member.loss = _Loss(shard=call.shard, at=self._trials.place(call.shard), cause=member.cause)
+            member.loss = _Loss(shard=call.shard, at=self._crash_log.in_progress(call.shard), cause=member.cause)
 
     def _welcome(self, member: _Member, *, process: str) -> None:
         """Take up a member that answers; where it is another process than before, the shard it was at is charged."""
@@ -330,7 +330,7 @@ class RayScheduler:
 
     def _charge(self, loss: _Loss) -> None:
         try:
-            self._trials.charge(loss.shard, loss.cause, loss.at)
+            self._crash_log.record_death(loss.shard, loss.cause, loss.at)
         except ConcordError as error:
             self._failure = error
 
@@ -357,7 +357,7 @@ class RayScheduler:
         for call in self._calls.values():
             if call.shard is None or call.member.is_late or now - call.since < self._shard_seconds:
                 continue
-            at = self._trials.place(call.shard)
+            at = self._crash_log.in_progress(call.shard)
             if at is not None and at != call.at:
                 call.at, call.since = at, now
             else:

@@ -1,4 +1,4 @@
-"""Write a shard's tables and commit them."""
+"""Commit stage: write a shard's tables and commit them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +14,13 @@ from concord.pipeline.output.schema import SCHEMAS, signed_schema
 from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.plan import Shard
-from concord.pipeline.worker.bisect import dead_letters_in, describe_error, in_bulk, make_dead_letter
-from concord.pipeline.worker.copied_rows import carry_rows
-from concord.pipeline.worker.memory import shortages
+from concord.pipeline.worker.bisect import run_bisecting
+from concord.pipeline.worker.copied_rows import copy_rows
+from concord.pipeline.worker.memory import shortage_errors
 
 
 class CommitStage:
-    """Outcomes of a shard to committed parts. Nothing is written unless every record is accounted for."""
+    """Commits the outcomes of a shard. Nothing is written unless every record is accounted for."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class CommitStage:
         calibration: str,
         threshold: float | None,
     ) -> None:
-        """Take where to write and what to sign with.
+        """Take the output folder and what the tables are signed with.
 
         Args:
             parser, tagger: their signatures.
@@ -41,23 +41,27 @@ class CommitStage:
         """
         self._folder = folder
         self._generation = generation
-        self._signed = {"parser": parser, "tagger": tagger, "calibration": calibration}
+        self._signature = {"parser": parser, "tagger": tagger, "calibration": calibration}
         self._threshold = threshold
 
-    def __call__(
+    def find_commit(self, shard: Shard) -> ShardReport | None:
+        """Return the commit record of a shard that is done already, None if it is not."""
+        return self._folder.find_commit(shard.index, generation=self._generation)
+
+    def run(
         self,
         shard: Shard,
         outcomes: Sequence[AnnotatedDocument | DeadLetter],
         *,
         step: BackOffStep = BackOffStep.AS_PLANNED,
     ) -> ShardReport:
-        """Write and commit, with the rows that the shard takes over before those of its outcomes.
+        """Write and commit a shard; the rows that it copies come before those of its outcomes.
 
         Args:
-            step: how the outcomes came about, for the counts.
+            step: the back-off step in which the outcomes were made, for the counts.
 
         Returns:
-            the record that counts: this one, or that of another worker who was first.
+            the commit record that counts: this one, or that of another worker that committed first.
 
         Raises:
             ReconciliationError: when a record of the shard is missing or came twice; nothing is written then.
@@ -65,11 +69,12 @@ class CommitStage:
             ShortageError: when memory runs out.
         """
         documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
-        tables, annotated, refused = self._tabulate(documents)
-        letters = with_attempts(shard, _in_input_order(shard, [*dead_letters_in(outcomes), *refused]))
-        if letters:
-            tables["errors"] = error_table(letters, **self._signed)
-        tables, unchanged = self._with_carried(shard, tables)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)]
+        tables, annotated, not_written = self._tabulate(documents)
+        dead_letters = with_attempts(shard, _in_input_order(shard, [*failed, *not_written]))
+        if dead_letters:
+            tables["errors"] = error_table(dead_letters, **self._signature)
+        tables, unchanged = self._with_copied_rows(shard, tables)
         stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
         stats |= count_step(step)
         report = ShardReport(
@@ -84,16 +89,16 @@ class CommitStage:
         check_equation(report, place=f"shard {shard.name}")
         return self._commit(report, tables, shard)
 
-    def _with_carried(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], int]:
-        """Put the rows that a shard takes over before its own; give the documents among them as well."""
+    def _with_copied_rows(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], int]:
+        """Return the tables with the rows that a shard copies in front, and the number of copied documents."""
         sources = []
-        for carry in shard.carries:
-            report = self._folder.require_commit(carry.shard, generation=carry.generation)
-            sources.append(carry_rows(self._folder.output, report, carry))
+        for rows in shard.carries:
+            report = self._folder.require_commit(rows.shard, generation=rows.generation)
+            sources.append(copy_rows(self._folder.output, report, rows))
         unchanged = sum(source["documents"].num_rows for source in sources)
         joined = {
             name: pa.concat_tables(
-                signed.cast(signed_schema(name, **self._signed))
+                signed.cast(signed_schema(name, **self._signature))
                 for source in (*sources, tables)
                 if (signed := source.get(name)) is not None
             )
@@ -105,17 +110,18 @@ class CommitStage:
     def _tabulate(
         self, documents: Sequence[AnnotatedDocument]
     ) -> tuple[dict[str, pa.Table], list[AnnotatedDocument], list[DeadLetter]]:
-        """Give the tables, the documents in them, and a dead letter for each that the schema cannot hold."""
-        pieces = [annotated_tables([], **self._signed)]
+        """Return the tables, the documents in them, and a dead letter for each that the schema cannot hold."""
+        pieces = [annotated_tables([], **self._signature)]
 
-        def tabulate(group: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
-            with shortages():
-                pieces.append(annotated_tables(group, **self._signed))
-            return group
+        def tabulate(batch: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
+            with shortage_errors():
+                pieces.append(annotated_tables(batch, **self._signature))
+            return batch
 
-        results = in_bulk(documents, tabulate, _write_letter)
+        results = run_bisecting(documents, tabulate, stage="write")
         tables = {name: pa.concat_tables([piece[name] for piece in pieces]) for name in pieces[0]}
-        return tables, [result for result in results if isinstance(result, AnnotatedDocument)], dead_letters_in(results)
+        written = [result for result in results if isinstance(result, AnnotatedDocument)]
+        return tables, written, [result for result in results if isinstance(result, DeadLetter)]
 
     def _commit(self, report: ShardReport, tables: dict[str, pa.Table], shard: Shard) -> ShardReport:
         folder = self._folder
@@ -133,19 +139,13 @@ class CommitStage:
             }
             return folder.commit(replace(report, files=files))
         except FileNotFoundError:
-            # A second driver that finished first has swept the staging folder under us; its record counts.
-            winner = folder.find_commit(shard.index, generation=self._generation)
+            # A second driver that finished first has cleared the staging folder; its commit record counts.
+            winner = self.find_commit(shard)
             if winner is None:
                 raise
             return winner
 
 
-def _in_input_order(shard: Shard, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+def _in_input_order(shard: Shard, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
     places = {piece.uri: number for number, piece in reversed(list(enumerate(shard.pieces)))}
-    return sorted(letters, key=lambda letter: (places.get(letter.source_uri, len(places)), letter.position))
-
-
-def _write_letter(annotated: AnnotatedDocument, error: Exception) -> DeadLetter:
-    return make_dead_letter(
-        annotated.parsed.document, stage="write", error="write_failed", message=describe_error(error)
-    )
+    return sorted(dead_letters, key=lambda dead: (places.get(dead.source_uri, len(places)), dead.position))

@@ -1,11 +1,12 @@
-"""The tries of a shard: what its worker is at, and what workers have died of.
+"""What is known of attempts at a shard that did not end: which record was being done, and which workers died.
 
-A worker that dies takes its memory with it, so what the next one has to know stands in a small file for each shard
+A worker that dies takes its memory with it, so what the next one needs to know is kept in a small file for each shard
 below ``_run/trials``. A shard is tried as a whole ``executor.attempts`` times; then its documents are done one by one,
-and a mark beside that file names the one that is being done. A document whose worker has died twice while it was alone
-is left out.
+and a mark beside that file names the one in progress. A document whose worker has died twice while it was alone is
+left out.
 
-The files outlive the process, not the machine, so they are not flushed to disk. They go when the run is finished.
+The files outlive the process, not the machine, so they are not flushed to disk. They are removed when the run is
+finished.
 """
 
 import logging
@@ -24,33 +25,35 @@ from concord.pipeline.storage.output_paths import OutputPath, list_files, output
 
 logger = logging.getLogger(__name__)
 
-TRIALS_NAME = "trials"
 DEATHS_ALONE = 2
-"""A signal from outside may hit any document once."""
-_LEAST_LEFT_OUT = 5
+"""Deaths of a worker on one record alone after which it is left out: a signal from outside may hit any once."""
+
+_FOLDER = "trials"
+_ALWAYS_PLAUSIBLE = 5
+"""Left-out documents of a shard that never count as implausibly many."""
 
 Kind = TypeVar("Kind", bound=Config)
 Stage = Literal["parse", "tag"]
 Cause = Literal["worker_died", "time_limit"]
 
-_TOLD: dict[Cause, str] = {"worker_died": "died", "time_limit": "was killed, since it took too long"}
+_DESCRIPTIONS: dict[Cause, str] = {"worker_died": "died", "time_limit": "was killed because it took too long"}
 
 
 class WorkPlace(Config):
-    """What a worker is at: one record alone, or the shard as a whole."""
+    """What a worker is doing: one record alone, or the shard as a whole."""
 
     number: int | None = None
-    """Of the record among those of the shard, from 0; None for the whole."""
+    """Of the record among those of the shard, from 0; None for the whole shard."""
     stage: Stage | None = None
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The place in words."""
-        return "" if self.number is None else f", while record {self.number} was alone at work ({self.stage})"
+        return "" if self.number is None else f" on record {self.number} alone ({self.stage})"
 
 
 class Suspect(Config):
-    """A record that was alone when its worker died."""
+    """A record that was being done alone when its worker died."""
 
     number: int
     stage: Stage
@@ -59,60 +62,64 @@ class Suspect(Config):
 
 
 class ShardAttempts(Config):
-    """What is known of the tries of a shard that did not end."""
+    """The attempts at a shard that ended with the death of a worker."""
 
     deaths: int = 0
-    """Of workers that were not at one record alone."""
+    """Of workers that were not doing one record alone."""
     suspects: tuple[Suspect, ...] = ()
 
     @property
     def quarantined(self) -> dict[int, Suspect]:
-        """The records to be left out, by their number."""
+        """The records to be left out, by number."""
         return {suspect.number: suspect for suspect in self.suspects if suspect.deaths >= DEATHS_ALONE}
 
     @property
-    def told(self) -> str:
-        """The trial in words."""
-        alone = [f"{suspect.deaths} at record {suspect.number} alone" for suspect in self.suspects]
-        return "workers that died: " + ", ".join([f"{self.deaths} at the whole", *alone])
+    def description(self) -> str:
+        """The attempts in words."""
+        alone = [f"{suspect.deaths} on record {suspect.number} alone" for suspect in self.suspects]
+        return "workers that died: " + ", ".join([f"{self.deaths} on the whole shard", *alone])
 
-    def charged(self, cause: Cause, at: WorkPlace) -> "ShardAttempts":
-        """Give the trial after its worker's death."""
+    def after_death(self, cause: Cause, at: WorkPlace) -> "ShardAttempts":
+        """Return the attempts with one more dead worker."""
         if at.number is None or at.stage is None:
             return self.model_copy(update={"deaths": self.deaths + 1})
         deaths = 1 + sum(suspect.deaths for suspect in self.suspects if suspect.number == at.number)
-        found = Suspect(number=at.number, stage=at.stage, cause=cause, deaths=deaths)
-        others = (suspect for suspect in self.suspects if suspect.number != at.number)
-        suspects = tuple(sorted([*others, found], key=lambda suspect: suspect.number))
-        return self.model_copy(update={"suspects": suspects})
+        suspect = Suspect(number=at.number, stage=at.stage, cause=cause, deaths=deaths)
+        others = (other for other in self.suspects if other.number != at.number)
+        return self.model_copy(update={"suspects": tuple(sorted([*others, suspect], key=lambda one: one.number))})
 
 
 class CrashLog:
-    """The trials of a plan's shards, which drivers write, and the marks of their workers, on disk."""
+    """The failed attempts at a plan's shards, which drivers record, and the marks that workers leave, on disk."""
 
     def __init__(self, plan: Plan) -> None:
         """Take the plan; nothing is read or made yet."""
-        self._folder = output_path(plan.config.output) / "_run" / TRIALS_NAME / str(plan.generation)
+        self._folder = output_path(plan.config.output) / "_run" / _FOLDER / str(plan.generation)
         self._attempts = plan.config.executor.attempts
-        self._allowed = plan.config.max_dead_letters
+        self._max_dead_letters = plan.config.max_dead_letters
 
     def read(self, shard: Shard) -> ShardAttempts:
-        """Give what is known of a shard."""
+        """Read what is known of a shard."""
         return _read(self._path(shard), ShardAttempts) or ShardAttempts()
 
-    def is_suspicious(self, trial: ShardAttempts) -> bool:
-        """Say whether the shard has had all its tries as a whole."""
-        return trial.deaths >= self._attempts
+    def read_all(self) -> dict[str, ShardAttempts]:
+        """Read the attempts at every shard in which a worker has died, by the shard's name."""
+        found = {path.stem: _read(path, ShardAttempts) for path in list_files(self._folder, "*.json")}
+        return {name: attempts for name, attempts in found.items() if attempts is not None}
 
-    def place(self, shard: Shard) -> WorkPlace | None:
-        """Give what a worker of the shard is at, or was when it died; None where none has left a mark."""
+    def needs_isolation(self, attempts: ShardAttempts) -> bool:
+        """Return whether the shard has used up its attempts as a whole."""
+        return attempts.deaths >= self._attempts
+
+    def in_progress(self, shard: Shard) -> WorkPlace | None:
+        """Read what a worker of the shard is doing, or was when it died; None if there is no mark."""
         return _read(self._mark(shard), WorkPlace)
 
     @contextmanager
     def mark_in_progress(self, shard: Shard, place: WorkPlace) -> Iterator[None]:
-        """Mark what this process is at while the block runs; its death leaves the mark. Blocks may be nested."""
+        """Mark what this process is doing while the block runs; if it dies, the mark stays. Blocks may be nested."""
         path = self._mark(shard)
-        before = self.place(shard)
+        before = self.in_progress(shard)
         _write(path, place)
         try:
             yield
@@ -122,45 +129,40 @@ class CrashLog:
             else:
                 _write(path, before)
 
-    def forget_mark(self, shard: Shard) -> None:
+    def remove_mark(self, shard: Shard) -> None:
         """Remove the mark of a worker that is gone."""
         self._mark(shard).unlink(missing_ok=True)
 
-    def charge(self, shard: Shard, cause: Cause, at: WorkPlace | None) -> ShardAttempts:
-        """Count a worker's death against what it was at.
+    def record_death(self, shard: Shard, cause: Cause, at: WorkPlace | None) -> ShardAttempts:
+        """Count a worker's death against what it was doing.
 
         Raises:
-            ShardError: when it is no fault of single documents, so that going on would not end well.
+            ShardError: when single documents are hardly at fault, so that trying again would not help.
         """
         at = at or WorkPlace()
-        logger.warning("shard %s: its worker %s%s", shard.name, _TOLD[cause], at.told)
-        trial = self.read(shard).charged(cause, at)
-        _write(self._path(shard), trial)
-        fault = self._common_fault(shard, trial)
+        logger.warning("shard %s: its worker %s%s", shard.name, _DESCRIPTIONS[cause], at.description)
+        attempts = self.read(shard).after_death(cause, at)
+        _write(self._path(shard), attempts)
+        fault = self._common_fault(shard, attempts)
         if fault is not None:
-            # Once it is mended, the documents are to be tried as if nothing had been.
+            # Once the cause is fixed, the documents get all their attempts again.
             self._path(shard).unlink(missing_ok=True)
-            where = f"{shard.records} records of {', '.join(piece.uri for piece in shard.pieces[:3])}"
-            raise ShardError(f"shard {shard.name}: its worker died {fault}; it holds {where}")
-        return trial
+            content = f"{shard.records} records of {', '.join(piece.uri for piece in shard.pieces[:3])}"
+            raise ShardError(f"shard {shard.name}: its worker died {fault}; the shard holds {content}")
+        return attempts
 
-    def standing(self) -> dict[str, ShardAttempts]:
-        """Give the trials in which a worker has died, by the shard's name."""
-        found = {path.stem: _read(path, ShardAttempts) for path in list_files(self._folder, "*.json")}
-        return {name: trial for name, trial in found.items() if trial is not None}
+    def is_implausible(self, left_out: int, shard: Shard) -> bool:
+        """Return whether so many documents of a shard were left out that they are hardly at fault themselves."""
+        return left_out > max(_ALWAYS_PLAUSIBLE, self._max_dead_letters * shard.records)
 
-    def are_too_many(self, left_out: int, shard: Shard) -> bool:
-        """Say whether so many documents of a shard can hardly be to blame themselves."""
-        return left_out > max(_LEAST_LEFT_OUT, self._allowed * shard.records)
-
-    def _common_fault(self, shard: Shard, trial: ShardAttempts) -> str | None:
+    def _common_fault(self, shard: Shard, attempts: ShardAttempts) -> str | None:
         """Say why the deaths are hardly the fault of single documents; None where they may be."""
-        if trial.deaths >= 2 * self._attempts:
-            return f"{trial.deaths} times, and not at one of its documents, but while it loaded, read or wrote"
-        if self.are_too_many(len(trial.quarantined), shard):
+        if attempts.deaths >= 2 * self._attempts:
+            return f"{attempts.deaths} times, not on one of its documents but while it loaded, read or wrote"
+        if self.is_implausible(len(attempts.quarantined), shard):
             return (
-                f"at {len(trial.quarantined)} documents, each alone: that is the machine, the model or "
-                "executor.shard_seconds rather than the documents; --set max_dead_letters=1 goes on all the same"
+                f"on {len(attempts.quarantined)} documents, each alone: that is the machine, the model or "
+                "executor.shard_seconds rather than the documents; --set max_dead_letters=1 continues regardless"
             )
         return None
 
@@ -177,7 +179,7 @@ def _write(path: OutputPath, value: Config) -> None:
 
 
 def _read(path: OutputPath, kind: type[Kind]) -> Kind | None:
-    """Read a file; None where there is none, or one that was cut with its machine."""
+    """Read a file; None if there is none, or one that was cut off when its machine went down."""
     try:
         return kind.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):

@@ -1,4 +1,4 @@
-"""Keeps the memory of a worker flat while it passes shard after shard, and tells when there is none left."""
+"""Keep the memory of a worker flat from shard to shard, and recognise when there is none left."""
 
 import ctypes
 import gc
@@ -11,13 +11,13 @@ import torch
 
 from concord.pipeline.errors import ShortageError
 
-# Torch hands convolutions, and LSTMs over batches of equal lengths, to oneDNN. Both keep something for each of the
-# last 1,024 shapes seen (oneDNN its code: 300 MB; torch its descriptions of convolutions: 22 MB), and hardly a shape
-# of a text comes twice. Each reads its variable when it is first used in a process.
+# Torch runs convolutions, and LSTMs over batches of equal lengths, through oneDNN. Both cache something for each of
+# the last 1,024 shapes (oneDNN compiled code: 300 MB; torch descriptions of convolutions: 22 MB), and texts rarely give
+# the same shape twice. Each reads its variable when it is first used in a process.
 _CACHED_SHAPES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
-# Faults of torch that are a lack of memory and no OutOfMemoryError: of its CPU allocator, of CUDA's libraries, and one
-# that Stanza has put into words of its own.
-_SHORTAGES = (
+# Messages of RuntimeErrors that mean a lack of memory: of torch's CPU allocator, of CUDA's libraries, and one that
+# Stanza raises in its own words.
+_SHORTAGE_MESSAGES = (
     "DefaultCPUAllocator: can't allocate memory",
     "_STATUS_ALLOC_FAILED",
     "CUDA out of memory",
@@ -27,47 +27,50 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def bound_caches() -> None:
-    """Bound the caches that grow with every new shape of a batch, unless the environment sets them; call it first."""
+    """Bound the caches that grow with every new batch shape, unless the environment sets them.
+
+    To be called before torch computes anything.
+    """
     for name, shapes in _CACHED_SHAPES.items():
         os.environ.setdefault(name, shapes)
 
 
-def free_all() -> None:
-    """Give back all that can be had after a lack of memory: what tracebacks held, and what CUDA keeps in reserve."""
+def free_memory() -> None:
+    """Release all memory that can be released: what tracebacks held, and what CUDA keeps in reserve."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    return_freed()
+    trim_heap()
 
 
-def return_freed() -> None:
-    """Give memory that was freed back to the system, where the C library is one that keeps it (glibc).
+def trim_heap() -> None:
+    """Return freed memory to the system, where the C library keeps it (glibc).
 
-    Left alone the heap grows by some 30 MB in 1,000 documents, since what a shard leaves behind splits its holes.
+    Without this the heap grows by some 30 MB in 1,000 documents, since what a shard leaves behind fragments it.
     """
     if _trim is not None:
         _trim(0)
 
 
 @contextmanager
-def shortages() -> Iterator[None]:
-    """Turn whatever says that memory has run out into one error.
+def shortage_errors() -> Iterator[None]:
+    """Turn every error that means a lack of memory into a ShortageError.
 
     Raises:
-        ShortageError: in the place of MemoryError, torch's OutOfMemoryError and faults of its allocators.
+        ShortageError: for MemoryError, torch's OutOfMemoryError and errors of its allocators.
     """
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise ShortageError(f"{type(error).__name__}: {error}") from error
     except RuntimeError as error:
-        if not any(shortage in str(error) for shortage in _SHORTAGES):
+        if not any(message in str(error) for message in _SHORTAGE_MESSAGES):
             raise
         raise ShortageError(str(error)) from error
 
 
 def resident_bytes(process: str = "self") -> int | None:
-    """Give the memory that a process, named by its number, holds (RSS); None where the system does not tell."""
+    """Return the resident memory of a process, given by its id, in bytes; None where /proc does not tell."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
     except OSError:

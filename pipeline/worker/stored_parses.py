@@ -1,4 +1,4 @@
-"""Parses as tables: those of earlier generations, and those that one worker hands over to another."""
+"""Parses as tables: those of earlier generations, and those that one worker passes to another."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where a document's rows begin and end in the tables of sentences and tokens."""
+    """A document's rows in the tables of sentences and tokens."""
 
     text_sha256: str
     sentences: slice
@@ -29,10 +29,10 @@ class _Rows:
 
 
 class Parses:
-    """The parses in the tables of some documents, their sentences and their words."""
+    """Parses of documents, looked up in their tables."""
 
     def __init__(self, tables: Mapping[str, pa.Table]) -> None:
-        """Take tables as ``parse_tables`` gives them; further columns and tables do no harm."""
+        """Take tables such as ``parse_tables`` returns; further columns and tables are ignored."""
         documents, sentences, tokens = (
             [tables[name].column(column).to_pylist() for column in columns] for name, columns in _COLUMNS.items()
         )
@@ -45,7 +45,7 @@ class Parses:
             sentence, token = sentence + n_sentences, token + n_tokens
 
     def find(self, document: Document) -> ParsedDocument | None:
-        """Give a document's parse, unless none is here or it is of another text."""
+        """Return a document's parse; None if there is none, or only of another text."""
         rows = self._rows.get(document.doc_id)
         if rows is None or rows.text_sha256 != _digest(document):
             return None
@@ -57,28 +57,17 @@ class Parses:
         return ParsedDocument(document=document, sentences=sentences)
 
 
-class StoredParses:
-    """The parses that some committed shards hold, by document."""
+def read_stored_parses(folder: OutputFolder, shards: Sequence[ShardRef]) -> list[Parses]:
+    """Read the parses that committed shards hold.
 
-    def __init__(self, folder: OutputFolder, places: Sequence[ShardRef]) -> None:
-        """Read the shards.
-
-        Raises:
-            IntegrityError: when a commit or part is gone or cannot be read.
-        """
-        self._shards = [Parses(_stored_tables(folder, place)) for place in places]
-
-    def find(self, document: Document) -> ParsedDocument | None:
-        """Give a document's parse, unless none stands or it is of another text."""
-        for shard in self._shards:
-            found = shard.find(document)
-            if found is not None:
-                return found
-        return None
+    Raises:
+        IntegrityError: when a commit record or part is missing or cannot be read.
+    """
+    return [Parses(_stored_tables(folder, shard)) for shard in shards]
 
 
 def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
-    """Give the tables that ``Parses`` reads.
+    """Convert parses to the tables that ``Parses`` reads.
 
     Raises:
         ValueError: for text that cannot be written (UnicodeEncodeError for a lone surrogate).
@@ -104,8 +93,8 @@ def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
     }
 
 
-def _stored_tables(folder: OutputFolder, place: ShardRef) -> dict[str, pa.Table]:
-    report = folder.require_commit(place.shard, generation=place.generation)
+def _stored_tables(folder: OutputFolder, shard: ShardRef) -> dict[str, pa.Table]:
+    report = folder.require_commit(shard.shard, generation=shard.generation)
     return {name: read_part(folder.output / report.files[name].path, columns) for name, columns in _COLUMNS.items()}
 
 

@@ -1,7 +1,7 @@
-"""Tag parsed documents."""
+"""Tag stage: parsed documents to annotated ones."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Literal, Protocol
@@ -12,13 +12,11 @@ from concord.models.labels import Span
 from concord.models.outputs import Prediction
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedSentence
-from concord.pipeline.worker.bisect import dead_letters_in, describe_error, in_bulk, make_dead_letter
-from concord.pipeline.worker.memory import shortages
+from concord.pipeline.worker.bisect import run_bisecting
+from concord.pipeline.worker.memory import shortage_errors
 
-Tag = Callable[[Sequence[ParsedDocument | DeadLetter]], list[AnnotatedDocument | DeadLetter]]
-
-# Words of a shard that a bf16 run labels in fp32 as well, to report how many labels differ.
 _COMPARED_WORDS = 2_000
+"""Words of a shard that a bf16 run also labels in fp32, to report how many labels differ."""
 
 
 class DocumentTagger(Protocol):
@@ -26,7 +24,7 @@ class DocumentTagger(Protocol):
 
     @property
     def calibration(self) -> Calibration | None:
-        """Of the probabilities that it gives; None where they are its own."""
+        """How its probabilities were calibrated; None if they are the network's own."""
 
     @property
     def threshold(self) -> float | None:
@@ -41,19 +39,19 @@ class DocumentTagger(Protocol):
         threshold: float | None,
         precision: Literal["fp32", "bf16"],
     ) -> list[list[Prediction]]:
-        """Give one prediction a sentence."""
+        """Return one prediction for each sentence, by document."""
 
 
 class TagStage:
-    """Parsed documents to annotated ones, all documents of a shard at once.
+    """Tags all documents of a shard in one call of the tagger.
 
-    The pieces of an over-long sentence are put together for the tagger, so that it sees across the seams, and its
-    labels are cut at the seams again. An entity that runs across a seam belongs to the piece in which it begins; its
+    The pieces of an over-long sentence are joined for the tagger, so that it sees across the cuts, and its predictions
+    are cut in the same places again. An entity that runs across a cut belongs to the piece in which it starts; its
     span then ends past that piece's words.
     """
 
     def __init__(self, tagger: DocumentTagger, config: TaggerRunConfig) -> None:
-        """Take the tagger and how it is to work."""
+        """Take the tagger and its settings for this run."""
         self._tagger = tagger
         self._config = config
 
@@ -64,14 +62,15 @@ class TagStage:
             return self._tagger.threshold
         return self._config.threshold
 
-    def __call__(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
-        """Tag; the dead letters come first.
+    def run(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
+        """Tag records; the dead letters among them come first in the result.
 
         Raises:
             ShortageError: when memory runs out.
         """
+        dead_letters = [record for record in records if isinstance(record, DeadLetter)]
         parsed = [record for record in records if isinstance(record, ParsedDocument)]
-        return [*dead_letters_in(records), *in_bulk(parsed, self._tag, _tag_letter)]
+        return [*dead_letters, *run_bisecting(parsed, self._tag, stage="tag")]
 
     def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:
         annotated = [
@@ -90,11 +89,11 @@ class TagStage:
     def _predict(
         self, documents: Sequence[ParsedDocument], precision: Literal["fp32", "bf16"]
     ) -> list[tuple[Prediction, ...]]:
-        """Give one prediction a piece for each document."""
-        wholes = [_whole_sentences(document.sentences) for document in documents]
-        with shortages():
-            answers = self._tagger.predict_documents(
-                [[_sentence(pieces) for pieces in document] for document in wholes],
+        """Return one prediction for each ParsedSentence, by document."""
+        joined = [_join_pieces(document.sentences) for document in documents]
+        with shortage_errors():
+            predicted = self._tagger.predict_documents(
+                [[_sentence(pieces) for pieces in document] for document in joined],
                 batch_words=self._config.batch_words,
                 samples=self._config.samples,
                 threshold=self._config.threshold,
@@ -103,24 +102,16 @@ class TagStage:
         return [
             tuple(
                 chain.from_iterable(
-                    _cut(answer, [len(piece.words) for piece in pieces])
-                    for answer, pieces in zip(predictions, whole, strict=True)
+                    _cut(prediction, [len(piece.words) for piece in pieces])
+                    for prediction, pieces in zip(predictions, document, strict=True)
                 )
             )
-            for whole, predictions in zip(wholes, answers, strict=True)
+            for document, predictions in zip(joined, predicted, strict=True)
         ]
 
 
-def _words(document: AnnotatedDocument) -> int:
-    return sum(len(prediction.labels) for prediction in document.predictions)
-
-
-def _tag_letter(parsed: ParsedDocument, error: Exception) -> DeadLetter:
-    return make_dead_letter(parsed.document, stage="tag", error="tag_failed", message=describe_error(error))
-
-
 def _first_words(documents: Sequence[ParsedDocument], words: int) -> int:
-    """Give how many documents, from the first on, hold so many words; at least one document, if there is one."""
+    """Return how many documents it takes, from the first on, to reach a number of words; all if they have fewer."""
     total = 0
     for number, document in enumerate(documents):
         total += sum(len(sentence.words) for sentence in document.sentences)
@@ -129,25 +120,24 @@ def _first_words(documents: Sequence[ParsedDocument], words: int) -> int:
     return len(documents)
 
 
-def _whole_sentences(pieces: Sequence[ParsedSentence]) -> list[list[ParsedSentence]]:
-    """Put each sentence together with the pieces that continue it."""
-    wholes: list[list[ParsedSentence]] = []
-    for piece in pieces:
-        if piece.continues and wholes:
-            wholes[-1].append(piece)
+def _join_pieces(sentences: Sequence[ParsedSentence]) -> list[list[ParsedSentence]]:
+    """Group each sentence with the pieces that continue it."""
+    groups: list[list[ParsedSentence]] = []
+    for sentence in sentences:
+        if sentence.continues and groups:
+            groups[-1].append(sentence)
         else:
-            wholes.append([piece])
-    return wholes
+            groups.append([sentence])
+    return groups
 
 
 def _sentence(pieces: Sequence[ParsedSentence]) -> Sentence:
-    """Give the tagger's view of a sentence; each piece keeps its own root."""
+    """Convert the pieces of a sentence to the tagger's input; each piece keeps its own root."""
     words = [word for piece in pieces for word in piece.words]
     shifts = accumulate((len(piece.words) for piece in pieces[:-1]), initial=0)
-    tags = tuple(word.upos or "X" for word in words)
     return Sentence(
         words=tuple(word.word for word in words),
-        tags=tags,
+        tags=tuple(word.upos or "X" for word in words),
         heads=tuple(
             word.head and word.head + shift for piece, shift in zip(pieces, shifts, strict=True) for word in piece.words
         ),
@@ -155,28 +145,28 @@ def _sentence(pieces: Sequence[ParsedSentence]) -> Sentence:
     )
 
 
-def _cut(answer: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
-    """Cut a sentence's prediction at the seams of its pieces.
+def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
+    """Cut a sentence's prediction into its pieces, given their lengths in words.
 
     Raises:
         ValueError: when it has not one label a word, or a number that is not finite.
     """
-    if len(answer.labels) != sum(lengths):
-        raise ValueError(f"labels: expected one for each of {sum(lengths)} words, got {len(answer.labels)}")
-    if not all(map(math.isfinite, chain(answer.probabilities, answer.uncertainty, answer.confidences))):
+    if len(prediction.labels) != sum(lengths):
+        raise ValueError(f"labels: expected one for each of {sum(lengths)} words, got {len(prediction.labels)}")
+    if not all(map(math.isfinite, chain(prediction.probabilities, prediction.uncertainty, prediction.confidences))):
         raise ValueError("expected finite probabilities and uncertainties, got others")
-    entities = list(zip(answer.spans, answer.confidences, strict=True))
+    entities = list(zip(prediction.spans, prediction.confidences, strict=True))
     start = 0
     for length in lengths:
         end = start + length
         own = [(span, confidence) for span, confidence in entities if start <= span.start < end]
         yield Prediction(
-            labels=answer.labels[start:end],
-            draft_labels=answer.draft_labels[start:end],
-            probabilities=answer.probabilities[start:end],
-            margins=answer.margins[start:end],
-            uncertainty=answer.uncertainty[start:end],
-            refined=answer.refined[start:end],
+            labels=prediction.labels[start:end],
+            draft_labels=prediction.draft_labels[start:end],
+            probabilities=prediction.probabilities[start:end],
+            margins=prediction.margins[start:end],
+            uncertainty=prediction.uncertainty[start:end],
+            refined=prediction.refined[start:end],
             spans=tuple(Span(span.start - start, span.end - start, span.label) for span, _ in own),
             confidences=tuple(confidence for _, confidence in own),
         )

@@ -86,7 +86,7 @@ def _sentence(text: str) -> ParsedSentence:
 
 def build(plan: Plan) -> ShardWorker:
     """Build the worker that does nothing but read and write."""
-    return ShardWorker.assemble(plan, parser=NoParser(), tagger=NoTagger())
+    return ShardWorker(plan, parser=NoParser(), tagger=NoTagger())
 
 
 @dataclass(slots=True)

@@ -196,7 +196,7 @@ def _near_ties(texts: list[str], model: Path) -> list[bool]:
         Document(doc_id=str(number), text=text, source_uri="", source_position=number)
         for number, text in enumerate(texts)
     ]
-    parsed = ParseStage(build_parser(ParserConfig()), batch_documents=100)(documents)
+    parsed = ParseStage(build_parser(ParserConfig()), batch_documents=100).run(documents)
     return [
         isinstance(outcome, AnnotatedDocument)
         and any(
@@ -204,7 +204,7 @@ def _near_ties(texts: list[str], model: Path) -> list[bool]:
             for prediction in outcome.predictions
             for margin, nats in zip(prediction.margins, prediction.uncertainty, strict=True)
         )
-        for outcome in TagStage(tagger, TaggerRunConfig())(parsed)
+        for outcome in TagStage(tagger, TaggerRunConfig()).run(parsed)
     ]
 
 

@@ -98,7 +98,7 @@ def _real_workers(model: str) -> dict[str, Any]:
 
     def build(plan: Plan) -> ShardWorker:
         bound_caches()
-        return ShardWorker.assemble(plan, parser=parser, tagger=tagger)
+        return ShardWorker(plan, parser=parser, tagger=tagger)
 
     return {"tagger": resolved, "parser": None, "build": build, "build_on_ray": build_worker}
 

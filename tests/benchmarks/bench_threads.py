@@ -83,16 +83,16 @@ def main() -> None:
         ]
     parsing._one_thread = nullcontext  # type: ignore[assignment]
     parser = parsing.build_parser(ParserConfig())
-    tag = TagStage(load_tagger(find_tagger(arguments.model).folder), TaggerRunConfig())
+    stage = TagStage(load_tagger(find_tagger(arguments.model).folder), TaggerRunConfig())
     parsed = parser.parse(documents)
-    tag(parsed)
+    stage.run(parsed)
     cores = len(os.sched_getaffinity(0))
     found: dict[str, object] = {}
     for state, processes in (("at_rest", 0), ("busy", cores)):
         with busy_cores(processes):
             found[state] = {
                 "parse": measure(lambda: parser.parse(documents), pairs=arguments.pairs),
-                "tag": measure(lambda: tag(parsed), pairs=arguments.pairs),
+                "tag": measure(lambda: stage.run(parsed), pairs=arguments.pairs),
             }
     report = {
         **environment("bench_threads.py"),

@@ -1,6 +1,7 @@
 """One job from configuration to output folder: started, resumed, repeated."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -192,14 +193,13 @@ def test_a_stage_that_drops_a_document_fails_the_run(source: Path, tmp_path: Pat
 def build_worker_that_breaks(plan: Plan) -> ShardWorker:
     """Build a worker that raises what nobody foresaw, at the third shard."""
     worker = fakes.build_fake_worker(plan)
-    commit = worker.commit
 
-    def break_at_two(shard: Any, outcomes: Any, **step: Any) -> Any:
+    def break_at_two(commit: Callable[..., Any], shard: Any, outcomes: Any, **step: Any) -> Any:
         if shard.index == 2:
             raise LookupError("no such thing")
         return commit(shard, outcomes, **step)
 
-    worker.commit = break_at_two
+    fakes.wrap_stage(worker.commit_stage, break_at_two)
     return worker
 
 

@@ -57,10 +57,11 @@ def test_a_short_soak_finds_nothing(tmp_path: Path) -> None:
 def build_another_worker(plan: Plan) -> ShardWorker:
     """Build a worker that works otherwise once a run was disturbed."""
     parser = fakes.FakeParser()
-    worker = ShardWorker.assemble(plan, parser=parser, tagger=fakes.FakeTagger())
+    worker = ShardWorker(plan, parser=parser, tagger=fakes.FakeTagger())
     if plan.config.output.endswith("/disturbed"):
-        read = worker.read
-        worker.read = lambda shard: [_shortened(record) for record in read(shard)]
+        fakes.wrap_stage(
+            worker.read_stage, lambda run, shard, **parses: [_shortened(record) for record in run(shard, **parses)]
+        )
     return worker
 
 

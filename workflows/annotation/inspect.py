@@ -31,7 +31,7 @@ def status(output: OutputPath) -> Answer:
     done = folder.reused_shards(plan) | folder.committed_shards(plan)
     outcome = sum_outcomes(done.values(), generation=plan.generation)
     finished = folder.is_finished(plan)
-    steps, attempts = backed_off(done.values()), CrashLog(plan).standing()
+    steps, attempts = backed_off(done.values()), CrashLog(plan).read_all()
     values: dict[str, Any] = {
         "output": str(folder.output),
         "finished": finished,
@@ -60,7 +60,7 @@ def status(output: OutputPath) -> Answer:
     if rate:
         rows.append(("speed", f"{rate:,.0f} words/s"))
     rows += [("backed off", f"shard {name} was done {step.description}") for name, step in steps.items()]
-    rows += [("crashes", f"shard {name}: {attempt.told}") for name, attempt in attempts.items()]
+    rows += [("crashes", f"shard {name}: {attempt.description}") for name, attempt in attempts.items()]
     return Answer(values=values, text=table(rows))
 
 

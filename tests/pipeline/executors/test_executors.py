@@ -90,7 +90,7 @@ def test_a_shard_that_kills_its_workers_at_no_document_fails_when_the_others_are
 ) -> None:
     config = ray_job(source, tmp_path / "out", attempts=1)
     assert finish(start(config, ray_address, fakes.build_worker_that_dies_reading)) == 1
-    assert "its worker died 2 times, and not at one of its documents" in capfd.readouterr().err
+    assert "its worker died 2 times, not on one of its documents" in capfd.readouterr().err
     folder = OutputFolder(tmp_path / "out")
     assert len(folder.committed_shards(folder.plan())) == len(folder.plan().shards) - 1
 

@@ -56,7 +56,7 @@ class MendedParser(fakes.FakeParser):
 
 
 def build_mended_worker(plan: Plan) -> ShardWorker:
-    return ShardWorker.assemble(plan, parser=MendedParser(), tagger=fakes.FakeTagger())
+    return ShardWorker(plan, parser=MendedParser(), tagger=fakes.FakeTagger())
 
 
 def try_again(archive: Path, choice: DeadLetterFilter = ALL, **arguments: Any) -> RunReport:

@@ -21,7 +21,7 @@ from concord.pipeline.documents import (
 )
 from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
 from concord.pipeline.output.tables import annotated_tables, error_table
-from concord.pipeline.worker.parse_stage import offset_fault
+from concord.pipeline.worker.parse_stage import find_offset_fault
 
 
 def document(text: str, doc_id: str = "d") -> Document:
@@ -184,7 +184,7 @@ def test_errors_hold_what_utf8_cannot() -> None:
 
 @given(st.text(alphabet="ab \n\t\u00a0\u2028e\u0301\U0001f600.", max_size=60))
 def test_offsets_of_words_between_white_space_are_true(text: str) -> None:
-    assert offset_fault(fakes.parsed_document(document(text))) is None
+    assert find_offset_fault(fakes.parsed_document(document(text))) is None
 
 
 SHARED = (word(0, "don't", form="do"), word(0, "don't", form="not"))
@@ -211,5 +211,5 @@ SHARED = (word(0, "don't", form="do"), word(0, "don't", form="not"))
     ],
 )
 def test_a_fault_of_offsets_is_named(case: ParsedDocument, fault: str | None) -> None:
-    found = offset_fault(case)
+    found = find_offset_fault(case)
     assert (found is None) if fault is None else (found is not None and fault in found)

@@ -337,15 +337,15 @@ def test_an_interrupted_first_run_counts_when_the_input_changes(archive: Path, m
 def build_worker_for_some_shards(number: int, plan: Plan) -> ShardWorker:
     """Build a worker that finds no more space after some shards."""
     worker = fakes.build_fake_worker(plan)
-    commit, done = worker.commit, []
+    done = []
 
-    def commit_some(shard: Any, outcomes: Any, **step: Any) -> Any:
+    def commit_some(commit: Callable[..., Any], shard: Any, outcomes: Any, **step: Any) -> Any:
         if len(done) == number:
             raise StoreError("no space")
         done.append(shard)
         return commit(shard, outcomes, **step)
 
-    worker.commit = commit_some
+    fakes.wrap_stage(worker.commit_stage, commit_some)
     return worker
 
 
@@ -437,7 +437,7 @@ def test_a_driver_that_is_overtaken_by_another_takes_what_that_has_done(
 
     def build(plan: Plan) -> ShardWorker:
         worker = fakes.build_fake_worker(plan)
-        worker.read = partial(overtaken, worker.read)
+        fakes.wrap_stage(worker.read_stage, overtaken)
         return worker
 
     if at == "planning":

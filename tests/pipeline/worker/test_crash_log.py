@@ -22,7 +22,7 @@ from concord.pipeline.output.tables import annotated_tables
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.crash_log import Cause, CrashLog, ShardAttempts, WorkPlace
-from concord.pipeline.worker.memory import shortages
+from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 pytestmark = pytest.mark.slow
@@ -110,50 +110,50 @@ def planned(source: Path, tmp_path: Path, **changes: Any) -> Plan:
     return OutputFolder(Path(config.output)).plan()
 
 
-def charge_alone(trials: CrashLog, plan: Plan, number: int, cause: Cause = "worker_died") -> ShardAttempts:
+def charge_alone(crash_log: CrashLog, plan: Plan, number: int, cause: Cause = "worker_died") -> ShardAttempts:
     """Have a worker die while a record of the only shard was alone at work."""
     (shard,) = plan.shards
 
     def die() -> None:
-        with trials.mark_in_progress(shard, WorkPlace(number=number, stage="tag")):
+        with crash_log.mark_in_progress(shard, WorkPlace(number=number, stage="tag")):
             os.kill(os.getpid(), signal.SIGKILL)
 
     runs.in_child(die).join()
-    return trials.charge(shard, cause, trials.place(shard))
+    return crash_log.record_death(shard, cause, crash_log.in_progress(shard))
 
 
 def test_a_document_is_left_out_after_its_second_death_alone(source: Path, tmp_path: Path) -> None:
     plan = planned(source, tmp_path)
-    trials = CrashLog(plan)
-    assert charge_alone(trials, plan, 3).quarantined == {}
-    assert charge_alone(trials, plan, 4).quarantined == {}
-    trial = charge_alone(trials, plan, 3, "time_limit")
+    crash_log = CrashLog(plan)
+    assert charge_alone(crash_log, plan, 3).quarantined == {}
+    assert charge_alone(crash_log, plan, 4).quarantined == {}
+    trial = charge_alone(crash_log, plan, 3, "time_limit")
     assert [(suspect.number, suspect.stage, suspect.cause) for suspect in trial.quarantined.values()] == [
         (3, "tag", "time_limit")
     ]
-    assert trials.read(plan.shards[0]) == trial
-    assert CrashLog(plan).standing() == {"00000": trial}
+    assert crash_log.read(plan.shards[0]) == trial
+    assert CrashLog(plan).read_all() == {"00000": trial}
 
 
 def test_deaths_that_are_no_documents_fault_fail_the_shard(source: Path, tmp_path: Path) -> None:
     plan = planned(source, tmp_path)
     (shard,) = plan.shards
-    trials = CrashLog(plan)
+    crash_log = CrashLog(plan)
     for _ in range(2 * 3 - 1):
-        trials.charge(shard, "worker_died", None)
-    with pytest.raises(ShardError, match="its worker died 6 times, and not at one of its documents"):
-        trials.charge(shard, "worker_died", None)
-    assert trials.read(shard) == ShardAttempts()
+        crash_log.record_death(shard, "worker_died", None)
+    with pytest.raises(ShardError, match="its worker died 6 times, not on one of its documents"):
+        crash_log.record_death(shard, "worker_died", None)
+    assert crash_log.read(shard) == ShardAttempts()
 
 
 def test_a_machine_that_kills_at_every_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
     plan = planned(source, tmp_path)
-    trials = CrashLog(plan)
+    crash_log = CrashLog(plan)
     for number in (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5):
-        charge_alone(trials, plan, number)
-    with pytest.raises(ShardError, match="died at 6 documents"):
-        charge_alone(trials, plan, 5)
-    assert trials.standing() == {}
+        charge_alone(crash_log, plan, number)
+    with pytest.raises(ShardError, match="died on 6 documents"):
+        charge_alone(crash_log, plan, 5)
+    assert crash_log.read_all() == {}
 
 
 def test_a_machine_without_memory_for_any_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_a_lack_of_memory_while_rows_are_made_is_no_documents_fault(
 
 def test_a_trial_that_was_cut_is_none(source: Path, tmp_path: Path) -> None:
     plan = planned(source, tmp_path)
-    trials = CrashLog(plan)
-    trials.charge(plan.shards[0], "worker_died", None)
+    crash_log = CrashLog(plan)
+    crash_log.record_death(plan.shards[0], "worker_died", None)
     (path,) = (tmp_path / "planned").glob("_run/trials/0/*.json")
     path.write_bytes(path.read_bytes()[:5])
-    assert trials.read(plan.shards[0]) == ShardAttempts()
+    assert crash_log.read(plan.shards[0]) == ShardAttempts()
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_the_last_step_is_done_on_the_cpu(source: Path, tmp_path: Path) -> None:
 
         # What stands for the GPU has no memory for any batch.
         full = fakes.FakeParser(fakes.Steering(documents=0))
-        return ShardWorker.assemble(plan, parser=full, tagger=tagger, on_cpu=on_cpu)
+        return ShardWorker(plan, parser=full, tagger=tagger, on_cpu=on_cpu)
 
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
     assert runs.run_job(config, build=build).annotated == 12
@@ -262,12 +262,12 @@ def raise_plain() -> None:
 
 @pytest.mark.parametrize("fault", [allocate_too_much, raise_cuda, raise_as_stanza_does, raise_plain])
 def test_every_lack_of_memory_is_known(fault: Any) -> None:
-    with pytest.raises(ShortageError), shortages():
+    with pytest.raises(ShortageError), shortage_errors():
         fault()
 
 
 def test_other_faults_are_no_lack_of_memory() -> None:
-    with pytest.raises(RuntimeError, match="shapes"), shortages():
+    with pytest.raises(RuntimeError, match="shapes"), shortage_errors():
         raise RuntimeError("shapes do not fit")
 
 

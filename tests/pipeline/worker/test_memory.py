@@ -18,7 +18,7 @@ pytestmark = [
 SCRIPT = """
 import os, sys
 import torch
-from concord.pipeline.worker.memory import bound_caches, return_freed
+from concord.pipeline.worker.memory import bound_caches, trim_heap
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -29,17 +29,17 @@ torch.set_num_threads(1)
 network = torch.nn.Conv1d(25, 40, 3)
 with torch.inference_mode():
     for shapes in (range(20, 40), range(40, 440)):
-        return_freed()
+        trim_heap()
         before = resident()
         for words in shapes:
             network(torch.zeros(words, 25, 12))
-    return_freed()
+    trim_heap()
     print(resident() - before)
 blocks = [torch.ones(15_000) for _ in range(2_000)]
 before = resident()
 del blocks[::2]
 print(before - resident())
-return_freed()
+trim_heap()
 print(before - resident())
 """
 
@@ -60,4 +60,4 @@ def test_new_shapes_of_batches_cost_no_memory_once_caches_are_bounded() -> None:
 def test_freed_memory_goes_back_to_the_system() -> None:
     _, before_return, after_return = measured("bounded")
     assert after_return > 50
-    assert before_return < 30, "glibc gives holes back by itself now: return_freed is needless"
+    assert before_return < 30, "glibc gives holes back by itself now: trim_heap is needless"

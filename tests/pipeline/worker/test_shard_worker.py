@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
+from concord_testing import fakes
 from concord_testing.encoders import write_encoder
 from concord_testing.runs import committed_bytes, job
 
@@ -109,16 +110,17 @@ def test_a_second_run_and_a_moved_tagger_give_the_same_bytes(
 def test_parses_that_are_handed_over_give_the_same_bytes(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
     def build(plan: Plan) -> ShardWorker:
         worker, parser = build_worker(plan), build_parse_worker(plan)
-        run, parse = worker.run, worker.parse
 
-        def run_with_parses(shard: Shard) -> tuple[ShardReport, Timings]:
-            return run(shard, parses=Parses(parser.run(shard)[0]))
+        def run_with_parses(run: Callable[..., Any], shard: Shard) -> tuple[ShardReport, Timings]:
+            result: tuple[ShardReport, Timings] = run(shard, parses=Parses(parser.run(shard)[0]))
+            return result
 
-        def parse_nothing(records: Sequence[Document | ParsedDocument | DeadLetter]) -> Any:
+        def parse_nothing(run: Callable[..., Any], records: Sequence[Document | ParsedDocument | DeadLetter]) -> Any:
             assert not any(isinstance(record, Document) for record in records)
-            return parse(records)
+            return run(records)
 
-        worker.run, worker.parse = run_with_parses, parse_nothing
+        fakes.wrap_stage(worker, run_with_parses)
+        fakes.wrap_stage(worker.parse_stage, parse_nothing)
         return worker
 
     annotate(job(source, tmp_path / "a"), tagger=tagger)

@@ -27,7 +27,7 @@ from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.shard_worker import build_worker
 from concord.pipeline.worker.tag_stage import TagStage
 
-LETTER = DeadLetter(doc_id=None, source_uri="/in", position=0, stage="read", error="e", message="m")
+DEAD_LETTER = DeadLetter(doc_id=None, source_uri="/in", position=0, stage="read", error="e", message="m")
 
 
 def documents(*texts: str) -> list[Document]:
@@ -55,7 +55,7 @@ class CountingParser(fakes.FakeParser):
 
 def test_parsing_goes_in_groups() -> None:
     parser = CountingParser()
-    results = ParseStage(parser, batch_documents=2)(documents("a", "b", "c"))
+    results = ParseStage(parser, batch_documents=2).run(documents("a", "b", "c"))
     assert parser.calls == [["d0", "d1"], ["d2"]]
     assert [result.document.doc_id for result in results if isinstance(result, ParsedDocument)] == ["d0", "d1", "d2"]
 
@@ -63,7 +63,7 @@ def test_parsing_goes_in_groups() -> None:
 def test_only_the_document_that_raises_becomes_a_dead_letter() -> None:
     texts = ["a"] * 9
     texts[5] = "b PARSERFAULT"
-    results = ParseStage(fakes.FakeParser(), batch_documents=100)(documents(*texts))
+    results = ParseStage(fakes.FakeParser(), batch_documents=100).run(documents(*texts))
     letters = [result for result in results if isinstance(result, DeadLetter)]
     assert len(results) == 9
     (letter,) = letters
@@ -73,17 +73,17 @@ def test_only_the_document_that_raises_becomes_a_dead_letter() -> None:
 
 
 def test_wrong_offsets_make_a_dead_letter() -> None:
-    good, bad = ParseStage(fakes.FakeParser(), batch_documents=9)(documents("a b", "a LOSTTEXT"))
+    good, bad = ParseStage(fakes.FakeParser(), batch_documents=9).run(documents("a b", "a LOSTTEXT"))
     assert isinstance(good, ParsedDocument)
     assert isinstance(bad, DeadLetter)
     assert (bad.stage, bad.error) == ("parse", "offsets")
 
 
 def test_dead_letters_pass_through() -> None:
-    assert LETTER in ParseStage(fakes.FakeParser(), batch_documents=9)([*documents("a"), LETTER])
-    assert LETTER in TagStage(fakes.FakeTagger(), TaggerRunConfig())([*parsed("a"), LETTER])
-    assert ParseStage(fakes.FakeParser(), batch_documents=9)([LETTER]) == [LETTER]
-    assert TagStage(fakes.FakeTagger(), TaggerRunConfig())([LETTER]) == [LETTER]
+    assert DEAD_LETTER in ParseStage(fakes.FakeParser(), batch_documents=9).run([*documents("a"), DEAD_LETTER])
+    assert DEAD_LETTER in TagStage(fakes.FakeTagger(), TaggerRunConfig()).run([*parsed("a"), DEAD_LETTER])
+    assert ParseStage(fakes.FakeParser(), batch_documents=9).run([DEAD_LETTER]) == [DEAD_LETTER]
+    assert TagStage(fakes.FakeTagger(), TaggerRunConfig()).run([DEAD_LETTER]) == [DEAD_LETTER]
 
 
 class BrokenStore(fakes.FakeParser):
@@ -95,12 +95,12 @@ class BrokenStore(fakes.FakeParser):
 
 def test_a_fault_of_the_store_ends_the_shard() -> None:
     with pytest.raises(StoreError):
-        ParseStage(BrokenStore(), batch_documents=9)(documents("a", "b"))
+        ParseStage(BrokenStore(), batch_documents=9).run(documents("a", "b"))
 
 
 def test_the_tagger_is_called_once_a_shard() -> None:
     tagger = fakes.FakeTagger()
-    TagStage(tagger, TaggerRunConfig())(parsed("a b. c", "", "d"))
+    TagStage(tagger, TaggerRunConfig()).run(parsed("a b. c", "", "d"))
     (call,) = tagger.calls
     assert [[sentence.words for sentence in document] for document in call] == [[("a", "b."), ("c",)], [], [("d",)]]
 
@@ -110,7 +110,7 @@ def test_pieces_are_put_together_for_the_tagger_and_cut_again() -> None:
     (document,) = parsed(text)
     assert [(len(sentence.words), sentence.continues) for sentence in document.sentences] == [(8, False), (4, True)]
     tagger = fakes.FakeTagger()
-    (result,) = TagStage(tagger, TaggerRunConfig())([document])
+    (result,) = TagStage(tagger, TaggerRunConfig()).run([document])
     ((sentence,),) = tagger.calls[0]
     assert sentence.words == tuple(text.split())
     assert sentence.heads == (0, 1, 2, 3, 4, 5, 6, 7, 0, 9, 10, 11)
@@ -124,7 +124,7 @@ def test_pieces_are_put_together_for_the_tagger_and_cut_again() -> None:
 
 
 def test_only_the_document_that_the_tagger_refuses_becomes_a_dead_letter() -> None:
-    results = TagStage(fakes.FakeTagger(), TaggerRunConfig())(parsed("a", "b TAGGERFAULT", "c", "d", "e"))
+    results = TagStage(fakes.FakeTagger(), TaggerRunConfig()).run(parsed("a", "b TAGGERFAULT", "c", "d", "e"))
     assert [type(result).__name__ for result in results].count("AnnotatedDocument") == 4
     (letter,) = [result for result in results if isinstance(result, DeadLetter)]
     assert (letter.doc_id, letter.stage, letter.error) == ("d1", "tag", "tag_failed")
@@ -157,7 +157,7 @@ class ChangedTagger(fakes.FakeTagger):
     ],
 )
 def test_a_prediction_that_does_not_fit_is_no_annotation(change: Callable[[Prediction], Prediction]) -> None:
-    results = TagStage(ChangedTagger(change), TaggerRunConfig())(parsed("a b", "bad b"))
+    results = TagStage(ChangedTagger(change), TaggerRunConfig()).run(parsed("a b", "bad b"))
     assert [type(result).__name__ for result in results] == ["AnnotatedDocument", "DeadLetter"]
 
 
@@ -171,10 +171,10 @@ def test_the_threshold_is_the_runs_own_unless_the_tagger_has_one_stage(
 
 
 def test_outcomes_are_counted() -> None:
-    (annotated,) = TagStage(fakes.FakeTagger(), TaggerRunConfig())(parsed("Anna saw it. quickly"))
+    (annotated,) = TagStage(fakes.FakeTagger(), TaggerRunConfig()).run(parsed("Anna saw it. quickly"))
     assert isinstance(annotated, AnnotatedDocument)
     tables = annotated_tables([annotated], parser="p", tagger="t")
-    tables["errors"] = error_table([LETTER, LETTER], parser="p", tagger="t", calibration="none")
+    tables["errors"] = error_table([DEAD_LETTER, DEAD_LETTER], parser="p", tagger="t", calibration="none")
     counts = count_rows(tables, threshold=0.35)
     assert counts == {
         "documents": 1,
@@ -194,7 +194,7 @@ def test_outcomes_are_counted() -> None:
 
 
 def test_near_ties_are_small_margins_and_uncertainties_at_the_threshold() -> None:
-    (annotated,) = TagStage(fakes.FakeTagger(), TaggerRunConfig())(parsed("a bb ccc dddd"))
+    (annotated,) = TagStage(fakes.FakeTagger(), TaggerRunConfig()).run(parsed("a bb ccc dddd"))
     assert isinstance(annotated, AnnotatedDocument)
     (prediction,) = annotated.predictions
     near = replace(prediction, margins=(0.5, 9e-6, 0.5, 2e-5), uncertainty=(0.35, 0.1, 0.350009, 0.36))
@@ -217,7 +217,7 @@ class ShakyTagger(fakes.FakeTagger):
 
 
 def test_a_bf16_run_counts_the_labels_that_differ_from_fp32s() -> None:
-    results = TagStage(ShakyTagger(), TaggerRunConfig(precision="bf16"))(parsed("Anna saw it.", "no name"))
+    results = TagStage(ShakyTagger(), TaggerRunConfig(precision="bf16")).run(parsed("Anna saw it.", "no name"))
     documents = [result for result in results if isinstance(result, AnnotatedDocument)]
     counts = count_margins(documents, threshold=0.35)
     assert (counts["bf16.compared_tokens"], counts["bf16.changed_tokens"]) == (5, 1)
@@ -225,7 +225,7 @@ def test_a_bf16_run_counts_the_labels_that_differ_from_fp32s() -> None:
 
 def test_a_bf16_run_compares_only_the_first_words_of_a_shard() -> None:
     tagger = ShakyTagger()
-    TagStage(tagger, TaggerRunConfig(precision="bf16"))(parsed("word " * 2500, "more words", "and more"))
+    TagStage(tagger, TaggerRunConfig(precision="bf16")).run(parsed("word " * 2500, "more words", "and more"))
     assert [len(call) for call in tagger.calls] == [3, 1]
 
 
@@ -258,7 +258,10 @@ def test_a_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Pat
 def test_a_shard_of_dead_letters_only_is_committed(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     worker = fakes.build_fake_worker(plan)
-    worker.tag = lambda items: [replace(LETTER, position=number) for number, _ in enumerate(items)]
+    fakes.wrap_stage(
+        worker.tag_stage,
+        lambda _run, records: [replace(DEAD_LETTER, position=number) for number, _ in enumerate(records)],
+    )
     report, _ = worker.run(plan.shards[0])
     assert (report.annotated, report.dead_letters) == (0, 3)
     assert [report.files[name].rows for name in ("documents", "sentences", "tokens", "entities")] == [0, 0, 0, 0]
@@ -275,7 +278,7 @@ def test_a_shard_that_is_committed_is_not_done_again(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     worker = fakes.build_fake_worker(plan)
     first, _ = worker.run(plan.shards[0])
-    worker.read = lambda piece: pytest.fail("read again")
+    fakes.wrap_stage(worker.read_stage, lambda *_: pytest.fail("read again"))
     second, timings = worker.run(plan.shards[0])
     assert second == first
     assert timings.words == 0

@@ -53,7 +53,7 @@ class Contracting(fakes.FakeParser):
 
 def build_contracting_worker(plan: Plan) -> ShardWorker:
     """Build a worker around that parser."""
-    return ShardWorker.assemble(plan, parser=Contracting(), tagger=fakes.FakeTagger())
+    return ShardWorker(plan, parser=Contracting(), tagger=fakes.FakeTagger())
 
 
 def annotate_texts(source: Path, output: Path, **changes: Any) -> RunReport:

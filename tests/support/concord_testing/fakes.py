@@ -12,8 +12,9 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
 from concord.models.outputs import Prediction
 from concord.pipeline.documents import (
-    AnnotatedDocument,
     DeadLetter,
     Document,
     ParsedDocument,
@@ -131,49 +131,52 @@ def _steering(plan: Plan) -> Steering:
 def build_fake_worker(plan: Plan) -> ShardWorker:
     """Build a worker around the fakes."""
     steering = _steering(plan)
-    return ShardWorker.assemble(plan, parser=FakeParser(steering), tagger=FakeTagger(steering))
+    return ShardWorker(plan, parser=FakeParser(steering), tagger=FakeTagger(steering))
 
 
 def build_fake_parse_worker(plan: Plan) -> ParseWorker:
     """Build a worker around the fake parser."""
-    return ParseWorker.assemble(plan, parser=FakeParser(_steering(plan)))
+    return ParseWorker(plan, parser=FakeParser(_steering(plan)))
 
 
 def build_worker_that_only_tags(plan: Plan) -> ShardWorker:
     """Build a worker whose parser refuses every document."""
-    return ShardWorker.assemble(plan, parser=NoParser(), tagger=FakeTagger(_steering(plan)))
+    return ShardWorker(plan, parser=NoParser(), tagger=FakeTagger(_steering(plan)))
 
 
 def build_worker_that_loses(plan: Plan) -> ShardWorker:
     """Build a worker one of whose stages drops the last document of every shard."""
     worker = build_fake_worker(plan)
-    tag = worker.tag
-    worker.tag = lambda items: tag(items)[:-1]
+    wrap_stage(worker.tag_stage, lambda run, records: run(records)[:-1])
     return worker
+
+
+def wrap_stage(stage: Any, around: Callable[..., Any]) -> None:
+    """Replace a stage's ``run`` by a function that is given the original and its arguments."""
+    stage.run = partial(around, stage.run)
 
 
 def build_worker_without_room(plan: Plan) -> ShardWorker:
     """Build a worker that finds no space."""
     worker = build_fake_worker(plan)
-    worker.commit = _find_no_room
+    wrap_stage(worker.commit_stage, _find_no_space)
     return worker
 
 
-def _find_no_room(shard: Shard, _outcomes: Sequence[AnnotatedDocument | DeadLetter], **_: Any) -> ShardReport:
+def _find_no_space(_run: Callable[..., ShardReport], shard: Shard, *_: Any, **_named: Any) -> ShardReport:
     raise StoreError(f"shard {shard.name}: no space")
 
 
 def build_worker_that_dies_reading(plan: Plan) -> ShardWorker:
     """Build a worker that is killed when it reads the last shard."""
     worker = build_fake_worker(plan)
-    read = worker.read
 
-    def die_at_last(shard: Shard) -> list[Document | ParsedDocument | DeadLetter]:
+    def die_at_last(run: Callable[..., Any], shard: Shard, **parses: Any) -> Any:
         if shard == plan.shards[-1]:
             os.kill(os.getpid(), signal.SIGKILL)
-        return read(shard)
+        return run(shard, **parses)
 
-    worker.read = die_at_last
+    wrap_stage(worker.read_stage, die_at_last)
     return worker
 
 

@@ -63,12 +63,12 @@ def write_run(
     plan = _plan(output, shards).model_copy(update=changes)
     folder = OutputFolder(output)
     folder.write_plan(plan)
-    commit = CommitStage(
+    stage = CommitStage(
         folder, generation=0, parser="parser-x", tagger="tagger-x", calibration="none", threshold=THRESHOLD
     )
     for shard, group in zip(shards, groups, strict=True):
         annotated = [_annotated(name, sentences) for name, sentences in group]
-        commit(shard, [*annotated, *(letters if shard.index == 0 else ())])
+        stage.run(shard, [*annotated, *(letters if shard.index == 0 else ())])
     folder.finish(plan)
     return output
 

@@ -224,7 +224,8 @@ def test_a_worker_needs_no_store_and_no_mlflow(collection: Path) -> None:
         "folder = OutputFolder(Path(sys.argv[1]))\n"
         "plan = folder.plan()\n"
         "worker = build_worker(plan)\n"
-        "assert worker.tag(worker.parse(worker.read(plan.shards[0])))[0].predictions\n"
+        "parsed = worker.parse_stage.run(worker.read_stage.run(plan.shards[0]))\n"
+        "assert worker.tag_stage.run(parsed)[0].predictions\n"
         "assert 'mlflow' not in sys.modules\n"
     )
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "MLFLOW_TRACKING_URI": DOWN}

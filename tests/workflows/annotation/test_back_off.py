@@ -57,7 +57,7 @@ def test_an_undisturbed_run_does_not_mention_backing_off(config: AnnotateConfig)
 def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> None:
     output = runs.run_job(config).output
     plan = OutputFolder(output).plan()
-    CrashLog(plan).charge(plan.shards[0], "worker_died", None)
+    CrashLog(plan).record_death(plan.shards[0], "worker_died", None)
     answer = inspect.status(output)
     assert answer.values["trials"]["00000"]["deaths"] == 1
-    assert "shard 00000: workers that died: 1 at the whole" in answer.text
+    assert "shard 00000: workers that died: 1 on the whole shard" in answer.text
