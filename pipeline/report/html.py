@@ -4,20 +4,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
 
 from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
+from concord.pipeline.report.bar_chart import Bar, lay_out_bars
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
 from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, ShownSentence, measure_quality
+from concord.pipeline.report.templates import format_count, load_template, type_colours
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath, staging_folder
 
@@ -28,8 +26,6 @@ SHOWN_CHANGES = 20
 """Kinds of change with examples; the rest is only counted."""
 CONTEXT_WORDS = 8
 """Words shown on each side of an example."""
-_TEMPLATE = "report.html.j2"
-_COLOURS = 8
 
 
 def write_report(output: OutputPath) -> OutputPath:
@@ -59,7 +55,7 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
     threshold = _threshold(plan)
     # Shades are relative to the darkest word shown.
     darkest = max((word.uncertainty for item in quality.uncertain_sentences for word in item.tokens), default=1.0)
-    return _template().render(
+    return load_template("concord.pipeline.report", "report.html.j2").render(
         quality=quality,
         manifest=manifest,
         plan=plan,
@@ -71,7 +67,7 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
         chart=_chart(quality.histogram, threshold),
         near_ties=round(sum(shard.stats.get("near_ties", 0) for shard in manifest.shards)),
         backed_off=backed_off(manifest.shards),
-        colours={kind.label: number % _COLOURS for number, kind in enumerate(quality.types)},
+        colours=type_colours(kind.label for kind in quality.types),
         changes=[_change_view(change) for change in quality.changes[:SHOWN_CHANGES]],
         other_changes=sum(change.count for change in quality.changes[SHOWN_CHANGES:]),
         names=[_name_view(name) for name in quality.least_consistent],
@@ -79,23 +75,6 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
         documents=[_document_view(document) for document in quality.whole_documents],
         outside=OUTSIDE,
     )
-
-
-@cache
-def _template() -> Template:
-    # Every value is escaped; nothing is ever marked as safe.
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(count=_count, percent=_percent)
-    return environment.from_string(files("concord.pipeline.report").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
-
-
-def _count(value: int) -> str:
-    # Narrow no-break spaces: no language mistakes them for a decimal sign.
-    return f"{value:,}".replace(",", "\u202f")
-
-
-def _percent(share: float | None) -> str:
-    return "\u2013" if share is None else f"{100 * share:.1f}\u202f%"
 
 
 def _read_json(path: OutputPath) -> dict[str, Any]:
@@ -138,22 +117,10 @@ def _stages(stats: Mapping[str, Any]) -> list[_Stage]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Bar:
-    """Place and size in percent of the chart; the stretch in nats and its words."""
-
-    left: float
-    width: float
-    height: float
-    start: float
-    end: float
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Chart:
     """The histogram. Heights go by the logarithm, or the certain words would hide all others."""
 
-    bars: tuple[_Bar, ...]
+    bars: tuple[Bar, ...]
     across: tuple[tuple[float, str], ...]
     up: tuple[tuple[float, str], ...]
     threshold: float | None
@@ -165,20 +132,9 @@ def _chart(histogram: Sequence[int], threshold: float | None) -> _Chart:
     decades = max(1, math.ceil(math.log10(max(histogram, default=1) + 1)))
     full = bins * BIN_WIDTH
     return _Chart(
-        bars=tuple(
-            _Bar(
-                left=100 * number / bins,
-                width=100 / bins,
-                height=100 * _log_height(count, decades),
-                start=number * BIN_WIDTH,
-                end=(number + 1) * BIN_WIDTH,
-                count=count,
-            )
-            for number, count in enumerate(histogram)
-            if count
-        ),
+        bars=lay_out_bars(histogram, bins=bins, bin_width=BIN_WIDTH, height=lambda count: _log_height(count, decades)),
         across=tuple((10 * tenth, f"{full * tenth / 10:.2f}") for tenth in range(0, 11, 2)),
-        up=tuple((100 * _log_height(10**power, decades), _count(10**power)) for power in range(decades + 1)),
+        up=tuple((100 * _log_height(10**power, decades), format_count(10**power)) for power in range(decades + 1)),
         threshold=100 * threshold / full if threshold is not None and 0 <= threshold <= full else None,
     )
 

@@ -6,21 +6,20 @@ from typing import Any
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
+from concord.pipeline.report.templates import load_template, type_colours
 from concord.workflows.comparison.compare import CompareJob, Comparison, describe_tagger
 from concord.workflows.comparison.paired_tests import DocumentChange, Line, sentence_of
-from concord.workflows.reports.templates import COLOURS, template
 
 SHOWN_DOCUMENTS = 12
 SHOWN_SENTENCES = 8
 """Of one document; the page says when more differ."""
-_TEMPLATE = "comparison.html.j2"
 _TICKS = 8
 
 
 def render_page(job: CompareJob, comparison: Comparison) -> str:
     """Give the page as HTML."""
     shown = comparison.changes[:SHOWN_DOCUMENTS]
-    return template(_TEMPLATE).render(
+    return load_template("concord.workflows.comparison", "comparison.html.j2").render(
         job=job,
         comparison=comparison,
         first=describe_tagger(job.first),
@@ -29,7 +28,7 @@ def render_page(job: CompareJob, comparison: Comparison) -> str:
         chart=_chart(comparison.lines),
         says=[sentence_of(line, unit=comparison.measure) for line in comparison.lines],
         gains=_gains(comparison),
-        colours={kind: number % COLOURS for number, kind in enumerate(_entity_types(comparison))},
+        colours=type_colours(_entity_types(comparison)),
         documents=[_document_view(change, comparison) for change in shown],
         more=len(comparison.changes) - len(shown),
     )

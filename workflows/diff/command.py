@@ -1,52 +1,35 @@
-"""FIXME-DOC."""
+"""The command ``concord diff``: its answer as tables on the console, as JSON and as a page."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from concord.models.labels import OUTSIDE
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.summary import describe_component
 from concord.workflows.console import Answer, indented, printable, table
-from concord.workflows.diff.diff import (
-    Diff,
-    compare_collections,
-    confusions,
-    evidence,
-    listed_documents,
-    share,
-    told_kind,
-    told_label,
-)
-from concord.workflows.diff.row_differences import (
-    CHANGES,
-    LIMITS,
-    Differences,
-    EntityChange,
-    Shared,
-)
+from concord.workflows.diff.diff import Diff, compare_collections, confusion_matrix, listed_documents, to_json
+from concord.workflows.diff.differences import LIMITS, Differences, EntityChange, Shared, Side
+from concord.workflows.diff.entity_changes import CHANGES
+from concord.workflows.diff.page import describe_kind, percentage, render_page
 
 SHOWN_NAME = 40
 SHOWN_MESSAGE = 120
 
 
 def run(first: OutputPath, second: OutputPath, *, listed: int, output: Path | None = None) -> Answer:
-    """Compare two annotated collections, and write the page if it has a place. Changes are no failure: exit code 0.
-
-    Args:
-        first, second: the folders, A and B.
+    """Compare two annotated collections, A and B, and write the page if ``output`` names one.
 
     Raises:
-        PlanError: when a folder holds no finished run, or the two have other versions of the schema.
+        PlanError: when a folder holds no finished run, or the schema versions differ.
         IntegrityError: when a manifest or part cannot be read.
         StoreError: when there is no space for the page.
     """
     diff = compare_collections(first, second, listed=listed)
-    values = evidence(diff)
+    values = to_json(diff)
     if output is not None:
-        from concord.workflows.diff.page import render_page
-
         with store_errors(output):
             write_atomically(output, render_page(diff).encode("utf-8", "backslashreplace"), staging=output.parent)
         values["report"] = str(output)
@@ -62,7 +45,7 @@ def _describe(diff: Diff) -> str:
         _entities(diff.differences),
         _labels(diff.differences),
         _changes(diff.differences.changes),
-        _letters(diff),
+        _dead_letters(diff),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -89,13 +72,13 @@ def _documents(diff: Diff) -> str:
     rows = [
         ("same text", len(pairs.same[0]), ""),
         ("of them renamed", len(pairs.renamed[0]), ", ".join(f"{was} -> {now}" for was, now in listed["renamed"])),
-        ("other text", len(pairs.changed[0]), ", ".join(listed["changed"])),
+        ("different text", len(pairs.changed[0]), ", ".join(listed["changed"])),
         ("only in A", len(pairs.only_first), ", ".join(listed["only_first"])),
         ("only in B", len(pairs.only_second), ", ".join(listed["only_second"])),
     ]
-    shown = [(name, count, shorten(told, SHOWN_MESSAGE, placeholder=" ...")) for name, count, told in rows]
+    shown = [(name, count, shorten(ids, SHOWN_MESSAGE, placeholder=" ...")) for name, count, ids in rows if count]
     head = f"documents: {pairs.first.num_rows:,} in A, {pairs.second.num_rows:,} in B"
-    return f"{head}\n{indented(table([row for row in shown if row[1]]))}"
+    return f"{head}\n{indented(table(shown))}"
 
 
 def _words(found: Differences) -> str:
@@ -104,7 +87,9 @@ def _words(found: Differences) -> str:
     rows: list[tuple[object, ...]] = [_shared_row("sentences", found.sentences), _shared_row("words", found.words)]
     lines = [table(rows, header=("", "A", "B", "at the same offsets", "of both"), right=(4,))]
     differing = [
-        (f"other {name}", count, share(count, found.words.shared)) for name, count in found.other.items() if count
+        (f"different {name}", count, percentage(count, found.words.shared))
+        for name, count in found.other.items()
+        if count
     ]
     if differing:
         lines += ["of the words at the same offsets", indented(table(differing, right=(2,)))]
@@ -113,7 +98,7 @@ def _words(found: Differences) -> str:
 
 def _shared_row(name: str, shared: Shared) -> tuple[object, ...]:
     both = shared.first + shared.second - shared.shared
-    return name, shared.first, shared.second, shared.shared, share(shared.shared, both)
+    return name, shared.first, shared.second, shared.shared, percentage(shared.shared, both)
 
 
 def _entities(found: Differences) -> str:
@@ -121,21 +106,25 @@ def _entities(found: Differences) -> str:
     for kind in ("same", *CHANGES):
         tally = found.tally(kind)
         if tally.count and tally.means is not None:
-            shares = [share(count, tally.count) for count in (*tally.refined, *tally.below)]
-            rows.append((told_kind(kind), tally.count, *tally.means, *shares))
+            shares = [percentage(count, tally.count) for count in (*tally.refined, *tally.below)]
+            rows.append((describe_kind(kind), tally.count, *tally.means, *shares))
     if not rows:
         return ""
     header = ("entities", "", "p of A", "p of B", "refined in A", "in B", *(f"below {limit}" for limit in LIMITS))
-    note = "below: share whose lesser p of the two is; where a side has no entity, p is that of the words' labels"
+    note = "below: share whose lower p is below; a side without an entity has the lowest p of its labels of these words"
     return f"{table(rows, header=header, right=range(4, 6 + len(LIMITS)))}\n{note}"
 
 
 def _labels(found: Differences) -> str:
     if not found.tally(*CHANGES).count:
         return ""
-    kinds, rows = confusions(found)
-    cells = [(told_label(label), *counts) for label, counts in rows]
-    return table(cells, header=("A \\ B", *map(told_label, kinds)), right=range(1, len(kinds) + 1))
+    labels, rows = confusion_matrix(found)
+    cells = [(_label_name(label), *counts) for label, counts in rows]
+    return table(cells, header=("A \\ B", *map(_label_name, labels)), right=range(1, len(labels) + 1))
+
+
+def _label_name(label: str) -> str:
+    return "none" if label == OUTSIDE else label
 
 
 def _changes(changes: Sequence[EntityChange]) -> str:
@@ -144,38 +133,37 @@ def _changes(changes: Sequence[EntityChange]) -> str:
     rows = [
         (
             f"{change.sureness:.3f}",
-            told_kind(change.kind),
-            _told_side(change, "first"),
-            _told_side(change, "second"),
+            describe_kind(change.kind),
+            _describe_side(change.first),
+            _describe_side(change.second),
             change.doc_id,
             change.first.sent_id,
             f"{change.first.start_char}-{change.first.end_char}",
         )
         for change in changes
     ]
-    header = ("sure", "", "A", "B", "document", "sentence", "offsets in A")
-    return f"the surest changes; * is decided by stage two\n{indented(table(rows, header=header))}"
+    header = ("certainty", "", "A", "B", "document", "sentence", "offsets in A")
+    return f"most certain changes; * marks labels decided by stage two\n{indented(table(rows, header=header))}"
 
 
-def _told_side(change: EntityChange, name: str) -> str:
-    side = getattr(change, name)
-    told = shorten(" ".join(side.text.split()), SHOWN_NAME, placeholder=" ...")
-    return f"{told_label(side.label)} {side.confidence:.2f}{'*' * side.refined} {told}"
+def _describe_side(side: Side) -> str:
+    text = shorten(" ".join(side.text.split()), SHOWN_NAME, placeholder=" ...")
+    return f"{_label_name(side.label)} {side.confidence:.2f}{'*' * side.refined} {text}"
 
 
-def _letters(diff: Diff) -> str:
-    letters = diff.letters
-    if not letters.first and not letters.second:
+def _dead_letters(diff: Diff) -> str:
+    dead = diff.dead_letters
+    if not dead.first and not dead.second:
         return ""
-    lines = [f"dead letters: {letters.first:,} in A, {letters.second:,} in B, {letters.same:,} the same"]
-    for sign, changed, when, told in (("+", letters.gained, "before", "was"), ("-", letters.lost, "after", "is now")):
-        lines += [_letter_line(sign, letter, f"{told} {letter[when]}") for letter in changed[: diff.listed]]
-        if len(changed) > diff.listed:
-            lines.append(f"  {sign} {len(changed) - diff.listed:,} more")
+    lines = [f"dead letters: {dead.first:,} in A, {dead.second:,} in B, {dead.same:,} the same"]
+    for sign, rows, when, verb in (("+", dead.gained, "before", "was"), ("-", dead.lost, "after", "is now")):
+        lines += [_dead_letter_line(sign, row, f"{verb} {row[when]}") for row in rows[: diff.listed]]
+        if len(rows) > diff.listed:
+            lines.append(f"  {sign} {len(rows) - diff.listed:,} more")
     return "\n".join(lines)
 
 
-def _letter_line(sign: str, letter: Mapping[str, Any], fate: str) -> str:
-    place = letter["doc_id"] or f"{letter['source_uri']}, at {letter['position']}"
-    message = shorten(letter["message"], SHOWN_MESSAGE, placeholder=" ...")
-    return printable(f"  {sign} {place}: {letter['stage']}: {letter['error']} ({fate}): {message}")
+def _dead_letter_line(sign: str, row: Mapping[str, Any], counterpart: str) -> str:
+    record = row["doc_id"] or f"{row['source_uri']}, at {row['position']}"
+    message = shorten(row["message"], SHOWN_MESSAGE, placeholder=" ...")
+    return printable(f"  {sign} {record}: {row['stage']}: {row['error']} ({counterpart}): {message}")

@@ -1,80 +1,75 @@
-"""The page of a diff: what changed between two annotations, the surest contradictions side by side."""
+"""The HTML page of a diff, and the wording that it shares with the console."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from concord.models.labels import OUTSIDE
-from concord.workflows.diff.diff import Diff, confusions, listed_documents, share, told_kind
-from concord.workflows.diff.row_differences import BARS, CHANGES, LIMITS, EntityChange, Side
-from concord.workflows.reports.templates import COLOURS, template
-
-_TEMPLATE = "diff.html.j2"
+from concord.pipeline.report.bar_chart import Bar, lay_out_bars
+from concord.pipeline.report.templates import load_template, type_colours
+from concord.workflows.diff.diff import Diff, confusion_matrix, listed_documents
+from concord.workflows.diff.differences import BARS, LIMITS, EntityChange, Side
+from concord.workflows.diff.entity_changes import CHANGES
 
 
 def render_page(diff: Diff) -> str:
-    """Give the page as HTML."""
+    """Return the page as HTML."""
     found = diff.differences
-    kinds, rows = confusions(found)
-    return template(_TEMPLATE).render(
+    labels, rows = confusion_matrix(found)
+    return load_template("concord.workflows.diff", "diff.html.j2").render(
         diff=diff,
         found=found,
-        letters=diff.letters,
+        dead=diff.dead_letters,
         listed=listed_documents(diff),
         changed=found.tally(*CHANGES).count,
-        kinds=[(told_kind(kind), found.tally(kind)) for kind in ("same", *CHANGES) if found.tally(kind).count],
+        kinds=[(describe_kind(kind), found.tally(kind)) for kind in ("same", *CHANGES) if found.tally(kind).count],
         limits=LIMITS,
         bars=_bars(found.bars),
-        labels=kinds,
+        labels=labels,
         confusions=rows,
-        most=_most_confused(rows, kinds),
+        most=_most_confused(rows, labels),
         changes=[_change_view(change) for change in found.changes],
-        colours={label: number % COLOURS for number, label in enumerate(kinds) if label != OUTSIDE},
+        colours=type_colours(label for label in labels if label != OUTSIDE),
         differing={name: count for name, count in found.other.items() if count},
-        share=share,
-        told_kind=told_kind,
+        share=percentage,
+        describe_kind=describe_kind,
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Bar:
-    """Changes by sureness, ``start`` to ``end``; left, width and height in percent of the chart."""
+def describe_kind(kind: str) -> str:
+    """Return what a kind of change is called."""
+    return {
+        "same": "same",
+        "relabelled": "different label",
+        "moved": "different boundaries",
+        "lost": "only in A",
+        "gained": "only in B",
+    }[kind]
 
-    left: float
-    width: float
-    height: float
-    start: float
-    end: float
-    count: int
+
+def percentage(part: int, whole: int) -> str:
+    """Return a share in percent; a dash if the whole is nothing."""
+    return f"{part / whole:.1%}" if whole else "-"
 
 
-def _bars(counts: Sequence[int]) -> list[_Bar]:
+def _bars(counts: Sequence[int]) -> tuple[Bar, ...]:
     highest = max(counts, default=0) or 1
-    return [
-        _Bar(
-            left=100 * number / BARS,
-            width=100 / BARS,
-            height=100 * count / highest,
-            start=number / BARS,
-            end=(number + 1) / BARS,
-            count=count,
-        )
-        for number, count in enumerate(counts)
+    return lay_out_bars(counts, bins=BARS, bin_width=1 / BARS, height=lambda count: count / highest)
+
+
+def _most_confused(rows: Sequence[tuple[str, Sequence[int | None]]], labels: Sequence[str]) -> int:
+    """Return the largest number off the diagonal, which gets the darkest shade."""
+    off_diagonal = [
+        count or 0 for first, counts in rows for second, count in zip(labels, counts, strict=True) if first != second
     ]
-
-
-def _most_confused(rows: Sequence[tuple[str, Sequence[int | None]]], kinds: Sequence[str]) -> int:
-    """Give the largest number beside the diagonal: what is shaded most."""
-    beside = [count or 0 for one, counts in rows for other, count in zip(kinds, counts, strict=True) if one != other]
-    return max(beside, default=0) or 1
+    return max(off_diagonal, default=0) or 1
 
 
 def _change_view(change: EntityChange) -> dict[str, Any]:
     sides = (("A", change.first), ("B", change.second))
-    return {"change": change, "sides": [(name, side, _parted(change, side)) for name, side in sides]}
+    return {"change": change, "sides": [(name, side, _split_context(change, side)) for name, side in sides]}
 
 
-def _parted(change: EntityChange, side: Side) -> tuple[str, str, str]:
-    """Part the context into what stands before the side's stretch, the stretch, and what stands behind."""
+def _split_context(change: EntityChange, side: Side) -> tuple[str, str, str]:
+    """Split the context into the text before the side's stretch, the stretch, and the text after it."""
     start, end = side.start_char - change.context_start, side.end_char - change.context_start
     return change.context[:start], change.context[start:end], change.context[end:]

@@ -1,4 +1,4 @@
-"""Rows of two tables matched by key, in Arrow: what both have, and what only one has."""
+"""Rows of two Arrow tables matched by key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matches:
-    """Rows of two tables.
+    """Matching rows of two tables.
 
     Attributes:
         first, second: the rows that match, side by side, in the first table's order.
-        only_first, only_second: the others, ascending.
+        only_first, only_second: the rows without a match, ascending.
     """
 
     first: Rows
@@ -28,15 +28,14 @@ class Matches:
 
 
 def match_rows(first: pa.Table, second: pa.Table, *, keys: Sequence[str]) -> Matches:
-    """Match rows whose keys are equal; of rows with one key the first matches the first, the second the second.
+    """Match rows whose keys are equal; the k-th row of a key matches the k-th row of that key.
 
     Args:
-        keys: columns without nulls, of one type on both sides.
+        keys: columns without nulls, of the same type in both tables.
     """
     if all(first[key].equals(second[key]) for key in keys):
-        every = np.arange(first.num_rows, dtype=np.int64)
-        nothing = every[:0]
-        return Matches(first=every, second=every, only_first=nothing, only_second=nothing)
+        rows = np.arange(first.num_rows, dtype=np.int64)
+        return Matches(first=rows, second=rows, only_first=rows[:0], only_second=rows[:0])
     joined = _numbered(first, keys, name="first").join(
         _numbered(second, keys, name="second"), keys=[*keys, "occurrence"], join_type="full outer"
     )
@@ -50,16 +49,22 @@ def match_rows(first: pa.Table, second: pa.Table, *, keys: Sequence[str]) -> Mat
     )
 
 
+def rows_equal(first: pa.Table, second: pa.Table, rows: Rows, second_rows: Rows, *, column: str) -> NDArray[np.bool_]:
+    """Return for each pair of rows whether the column has the same value in both."""
+    equal = pc.equal(first[column].take(pa.array(rows)), second[column].take(pa.array(second_rows)))
+    return np.asarray(equal.to_numpy(), dtype=bool)
+
+
 def _numbered(table: pa.Table, keys: Sequence[str], *, name: str) -> pa.Table:
-    """Give the keys with each row's number, and how many rows of the same key come before it."""
-    chosen = table.select(list(keys)).append_column(name, pa.array(np.arange(table.num_rows, dtype=np.int64)))
-    ordered = chosen.sort_by([(column, "ascending") for column in (*keys, name)])
-    place = np.arange(table.num_rows, dtype=np.int64)
-    begins = np.ones(table.num_rows, dtype=bool)
+    """Return the keys with each row's number in column ``name``, and how many rows of its key precede it."""
+    numbered = table.select(list(keys)).append_column(name, pa.array(np.arange(table.num_rows, dtype=np.int64)))
+    ordered = numbered.sort_by([(column, "ascending") for column in (*keys, name)])
+    position = np.arange(table.num_rows, dtype=np.int64)
+    is_first = np.ones(table.num_rows, dtype=bool)
     if table.num_rows:
-        others = [pc.not_equal(ordered[key].slice(1), ordered[key].slice(0, table.num_rows - 1)) for key in keys]
-        begins[1:] = np.logical_or.reduce([np.asarray(other.to_numpy(), dtype=bool) for other in others])
-    occurrence = place - np.maximum.accumulate(np.where(begins, place, 0))
+        differs = [pc.not_equal(ordered[key].slice(1), ordered[key].slice(0, table.num_rows - 1)) for key in keys]
+        is_first[1:] = np.logical_or.reduce([np.asarray(column.to_numpy(), dtype=bool) for column in differs])
+    occurrence = position - np.maximum.accumulate(np.where(is_first, position, 0))
     return ordered.append_column("occurrence", pa.array(occurrence))
 
 

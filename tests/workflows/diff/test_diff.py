@@ -1,4 +1,4 @@
-"""Two annotations of a collection compared: what changed, where, how sure; as values, tables and page."""
+"""``concord diff``: the changes between two annotations of a collection as JSON, tables and page."""
 
 import json
 import random
@@ -19,7 +19,7 @@ from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.workflows.cli.main import main
 from concord.workflows.diff.command import run
 
-# B says of Florence another label, of the yard other ends, loses Tarn and gains Goole; it agrees on Bern.
+# B relabels Florence, moves the boundaries of the yard, loses Tarn, gains Goole and agrees on Bern.
 BEFORE = {
     "yard": (
         "Baxter|B-ORG||0.9|0.7 ~'s|O yard|O|||0.95 waits|O",
@@ -46,8 +46,8 @@ def concord(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def letter(
-    doc_id: str | None, *, position: int = 0, error: str = "parser_failed", message: str = "the parser gave up"
+def dead_letter(
+    doc_id: str | None, *, position: int = 0, error: str = "parser_failed", message: str = "the parser failed"
 ) -> DeadLetter:
     return DeadLetter(
         doc_id=doc_id, source_uri="/data/a.jsonl", position=position, stage="parse", error=error, message=message
@@ -56,7 +56,7 @@ def letter(
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Give two annotations of two documents; they must not be changed."""
+    """Return two annotations of two documents; tests must not modify them."""
     folder = tmp_path_factory.mktemp("sides")
     tagger = ComponentIdentity(name="other_tagger", digest="3" * 64)
     return (
@@ -65,9 +65,9 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
 
 
-def test_every_kind_of_change_is_told_with_place_and_both_sides(sides: tuple[Path, Path]) -> None:
+def test_diff_reports_every_kind_of_change_with_offsets_and_both_sides(sides: tuple[Path, Path]) -> None:
     values = diff(*sides)
-    told = [
+    reported = [
         (
             change["kind"],
             change["doc_id"],
@@ -75,7 +75,7 @@ def test_every_kind_of_change_is_told_with_place_and_both_sides(sides: tuple[Pat
         )
         for change in values["entities"]["changes"]
     ]
-    assert told == [
+    assert reported == [
         ("relabelled", "yard", ("LOC", "Florence", 0.9, False), ("PER", "Florence", 0.97, True)),
         ("moved", "yard", ("ORG", "Baxter", 0.7, True), ("ORG", "Baxter's yard", 0.75, False)),
         ("lost", "yard", ("PER", "Tarn", 0.6, False), ("O", "Tarn", 0.92, False)),
@@ -95,7 +95,7 @@ def sides_of(change: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return change["first"], change["second"]
 
 
-def test_changes_are_counted_by_kind_labels_and_sureness(sides: tuple[Path, Path]) -> None:
+def test_diff_counts_changes_by_kind_labels_and_sureness(sides: tuple[Path, Path]) -> None:
     entities = diff(*sides)["entities"]
     assert {kind: tally["count"] for kind, tally in entities["kinds"].items()} == {
         "same": 1,
@@ -121,7 +121,7 @@ def test_changes_are_counted_by_kind_labels_and_sureness(sides: tuple[Path, Path
     ]
 
 
-def test_only_the_surest_changes_are_listed(sides: tuple[Path, Path]) -> None:
+def test_diff_lists_only_the_most_certain_changes(sides: tuple[Path, Path]) -> None:
     whole = diff(*sides)["entities"]
     for listed in (0, 1, 3):
         some = diff(*sides, listed=listed)["entities"]
@@ -129,7 +129,7 @@ def test_only_the_surest_changes_are_listed(sides: tuple[Path, Path]) -> None:
         assert some["kinds"] == whole["kinds"]
 
 
-def test_a_collection_does_not_differ_from_itself(sides: tuple[Path, Path]) -> None:
+def test_diff_finds_no_change_between_a_collection_and_itself(sides: tuple[Path, Path]) -> None:
     values = diff(sides[0], sides[0])
     assert values["verdict"] == "no entity changed in 2 documents with the same text"
     assert values["recipe"] == []
@@ -137,7 +137,7 @@ def test_a_collection_does_not_differ_from_itself(sides: tuple[Path, Path]) -> N
     assert (values["entities"]["changes"], values["entities"]["kinds"]["same"]["count"]) == ([], 4)
 
 
-def test_what_made_them_is_compared(sides: tuple[Path, Path]) -> None:
+def test_diff_compares_taggers_parsers_and_settings(sides: tuple[Path, Path]) -> None:
     values = diff(*sides)
     (line,) = values["recipe"]
     assert line.startswith("tagger: was 'entities_en@222")
@@ -146,23 +146,23 @@ def test_what_made_them_is_compared(sides: tuple[Path, Path]) -> None:
     assert values["first"]["parser"] == values["second"]["parser"]
 
 
-def test_sentences_words_and_heads_are_compared_by_offsets(tmp_path: Path) -> None:
+def test_diff_compares_sentences_words_and_heads_by_offsets(tmp_path: Path) -> None:
     first = written.write_run(tmp_path / "a", {"d": ("Ada met Tom", "They can ~not stay")})
     second = written.write_run(tmp_path / "b", {"d": ("Ada met Tom", "They cannot stay")})
     values = diff(first, second)
     assert values["sentences"] == {"first": 2, "second": 2, "shared": 2}
     tokens = values["tokens"]
     assert (tokens["first"], tokens["second"], tokens["shared"]) == (7, 6, 5)
-    # The root begins at the same offset, whatever its number and length: no head differs.
+    # The root starts at the same offset, although its number and length differ: no head differs.
     assert (tokens["differing"]["head"], tokens["differing"]["deprel"]) == (0, 0)
     third = written.write_run(tmp_path / "c", {"d": ("Ada met", "Tom They cannot stay")})
     values = diff(second, third)
     assert (values["sentences"]["shared"], values["tokens"]["shared"]) == (0, 6)
-    # Tom hung on met; They was beside the root and is the root; cannot was the root; stay hung on cannot.
+    # Heads: Tom from met to They, They from cannot to root, cannot from root to They, stay from cannot to They.
     assert (values["tokens"]["differing"]["head"], values["tokens"]["differing"]["deprel"]) == (4, 2)
 
 
-def test_the_context_holds_the_words_that_an_entity_shares(tmp_path: Path) -> None:
+def test_diff_context_contains_the_whole_words_around_an_entity(tmp_path: Path) -> None:
     long = "x" * 200
     first = written.write_run(tmp_path / "a", {"d": (f"see {long}Tom{long} now",)})
     second = written.write_run(tmp_path / "b", {"d": (f"see {long} ~Tom|B-PER ~{long} now",)})
@@ -172,7 +172,7 @@ def test_the_context_holds_the_words_that_an_entity_shares(tmp_path: Path) -> No
     assert change["first"]["confidence"] == 0.9
 
 
-def test_documents_are_matched_by_id_then_by_text(tmp_path: Path) -> None:
+def test_diff_matches_documents_by_id_then_by_text(tmp_path: Path) -> None:
     first = {"a": ("Ada slept",), "b": ("Bern shone|B-LOC",), "c": ("Carl left",), "d": ("Dora won",)}
     second = {"x": ("Dora won",), "b": ("Bern shone",), "c": ("Carl left again",), "e": ("Eva is new",)}
     values = diff(written.write_run(tmp_path / "a", first), written.write_run(tmp_path / "b", second))
@@ -195,7 +195,7 @@ def test_documents_are_matched_by_id_then_by_text(tmp_path: Path) -> None:
     assert values["entities"]["kinds"]["lost"]["count"] == 1
 
 
-def test_collections_without_a_common_text_are_told_so(tmp_path: Path) -> None:
+def test_diff_says_when_collections_share_no_text(tmp_path: Path) -> None:
     first = written.write_run(tmp_path / "a", {"a": ("Ada slept",)})
     answer = run(first, written.write_run(tmp_path / "b", {}), listed=5)
     assert answer.values["verdict"] == "A and B have no document with the same text"
@@ -203,16 +203,21 @@ def test_collections_without_a_common_text_are_told_so(tmp_path: Path) -> None:
     assert ("only in A  1  a" in answer.text, "same offsets" in answer.text) == (True, False)
 
 
-def test_dead_letters_gained_and_lost_are_told_with_what_they_were(tmp_path: Path) -> None:
+def test_diff_reports_gained_and_lost_dead_letters_with_their_counterparts(tmp_path: Path) -> None:
     first = written.write_run(
         tmp_path / "a",
         {"ok": ("Ada slept",), "broken": ("Bern shone",)},
-        letters=[letter("mended"), letter("other"), letter(None, position=7), letter(None, position=9)],
+        letters=[
+            dead_letter("repaired"),
+            dead_letter("other"),
+            dead_letter(None, position=7),
+            dead_letter(None, position=9),
+        ],
     )
     second = written.write_run(
         tmp_path / "b",
-        {"ok": ("Ada slept",), "mended": ("Carl left",)},
-        letters=[letter("broken"), letter("other", error="tagger_failed"), letter(None, position=7)],
+        {"ok": ("Ada slept",), "repaired": ("Carl left",)},
+        letters=[dead_letter("broken"), dead_letter("other", error="tagger_failed"), dead_letter(None, position=7)],
     )
     values = diff(first, second)["dead_letters"]
     assert (values["first"], values["second"], values["same"]) == (4, 3, 1)
@@ -222,7 +227,7 @@ def test_dead_letters_gained_and_lost_are_told_with_what_they_were(tmp_path: Pat
     ]
     assert [(row["doc_id"], row["position"], row["after"]) for row in values["listed"]["lost"]] == [
         ("other", 0, "parse: tagger_failed"),
-        ("mended", 0, "annotated"),
+        ("repaired", 0, "annotated"),
         (None, 9, "absent"),
     ]
     assert values["reasons"] == [
@@ -231,16 +236,16 @@ def test_dead_letters_gained_and_lost_are_told_with_what_they_were(tmp_path: Pat
     ]
 
 
-def test_what_steers_a_terminal_is_written_out(tmp_path: Path) -> None:
+def test_diff_escapes_terminal_control_characters(tmp_path: Path) -> None:
     first = written.write_run(tmp_path / "a", {"ok": ("Ada slept",)})
-    second = written.write_run(tmp_path / "b", {"ok": ("Ada slept",)}, letters=[letter("red\x1b[31m")])
+    second = written.write_run(tmp_path / "b", {"ok": ("Ada slept",)}, letters=[dead_letter("red\x1b[31m")])
     text = run(first, second, listed=5).text
     assert "red\\x1b[31m" in text
     assert "\x1b" not in text
 
 
 def random_documents(chance: random.Random, texts: list[list[str]]) -> dict[str, tuple[str, ...]]:
-    """Label invented texts at random, in entities of one to three words."""
+    """Label invented texts with random entities of one to three words."""
     documents = {}
     for number, words in enumerate(texts):
         labels: list[str] = []
@@ -260,8 +265,8 @@ def rows_of(output: Path, table: str) -> list[dict[str, Any]]:
     return rows
 
 
-def plainly_compared(first: Path, second: Path) -> list[tuple[Any, ...]]:
-    """Give kind, document, both stretches, labels and sureness of all entities, found one by one."""
+def compare_by_enumeration(first: Path, second: Path) -> list[tuple[Any, ...]]:
+    """Return kind, offsets, label, confidence and refined of both sides for each entity, compared one by one."""
     entities, words = ([rows_of(output, table) for output in (first, second)] for table in ("entities", "tokens"))
 
     def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -271,16 +276,16 @@ def plainly_compared(first: Path, second: Path) -> list[tuple[Any, ...]]:
             and other["start_char"] < one["end_char"]
         )
 
-    def place(row: dict[str, Any]) -> tuple[str, int, int]:
+    def position(row: dict[str, Any]) -> tuple[str, int, int]:
         return row["doc_id"], row["start_char"], row["end_char"]
 
     found = []
-    spans = [{place(row): row for row in side} for side in entities]
+    spans = [{position(row): row for row in side} for side in entities]
     for key in spans[0].keys() & spans[1].keys():
         one, other = spans[0].pop(key), spans[1].pop(key)
         kind = "same" if one["label"] == other["label"] else "relabelled"
         found.append((kind, one, other))
-    left = [sorted(side.values(), key=place) for side in spans]
+    left = [sorted(side.values(), key=position) for side in spans]
     for one in list(left[0]):
         partner = next((other for other in left[1] if overlap(one, other)), None)
         if partner and next(row for row in left[0] if overlap(row, partner)) is one:
@@ -297,7 +302,7 @@ def plainly_compared(first: Path, second: Path) -> list[tuple[Any, ...]]:
     return [
         (
             kind,
-            *((*place(row), row["label"], round(row["confidence"], 4), row["refined"]) for row in (one, other)),
+            *((*position(row), row["label"], round(row["confidence"], 4), row["refined"]) for row in (one, other)),
         )
         for kind, one, other in found
     ]
@@ -305,22 +310,22 @@ def plainly_compared(first: Path, second: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_changes_are_those_of_plain_enumeration(tmp_path: Path, seed: int) -> None:
+def test_diff_finds_the_same_changes_as_plain_enumeration(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     texts = [
         [chance.choice(("Ada", "met", "Tom", "in", "Bern")) for _ in range(chance.randint(1, 14))] for _ in range(40)
     ]
     first = written.write_run(tmp_path / "a", random_documents(chance, texts), documents_a_shard=7)
-    # Cut otherwise, and in another order.
+    # Cut into other shards, and in another order.
     documents = list(random_documents(chance, texts).items())
     chance.shuffle(documents)
     second = written.write_run(tmp_path / "b", dict(documents), documents_a_shard=9)
-    expected = plainly_compared(first, second)
+    expected = compare_by_enumeration(first, second)
     values = diff(first, second, listed=10_000)["entities"]
     assert {(row["kind"], row["first"], row["second"]): row["count"] for row in values["labels"]} == Counter(
         (kind, one[3], other[3]) for kind, one, other in expected
     )
-    told = [
+    reported = [
         (
             change["kind"],
             *(
@@ -330,14 +335,14 @@ def test_changes_are_those_of_plain_enumeration(tmp_path: Path, seed: int) -> No
         )
         for change in values["changes"]
     ]
-    assert {kind for kind, *_ in told} == {"relabelled", "moved", "lost", "gained"}
-    assert sorted(told) == sorted(row for row in expected if row[0] != "same")
+    assert {kind for kind, *_ in reported} == {"relabelled", "moved", "lost", "gained"}
+    assert sorted(reported) == sorted(row for row in expected if row[0] != "same")
     surenesses = [change["sureness"] for change in values["changes"]]
     assert surenesses == sorted(surenesses, reverse=True)
-    assert surenesses == sorted((min(one[4], other[4]) for _, one, other in told), reverse=True)
+    assert surenesses == sorted((min(one[4], other[4]) for _, one, other in reported), reverse=True)
 
 
-def test_folders_that_cannot_be_compared_are_refused(sides: tuple[Path, Path], tmp_path: Path) -> None:
+def test_diff_rejects_folders_that_cannot_be_compared(sides: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="expected the output of a run"):
         diff(sides[0], tmp_path)
     unfinished = written.write_run(tmp_path / "unfinished", BEFORE)
@@ -355,15 +360,15 @@ def test_folders_that_cannot_be_compared_are_refused(sides: tuple[Path, Path], t
         diff(broken, sides[1])
 
 
-def test_files_that_the_manifest_does_not_name_are_not_read(sides: tuple[Path, Path], tmp_path: Path) -> None:
+def test_diff_ignores_files_that_the_manifest_does_not_name(sides: tuple[Path, Path], tmp_path: Path) -> None:
     output = written.write_run(tmp_path / "a", BEFORE)
     for table in ("documents", "entities"):
         (part,) = (output / table).iterdir()
-        part.with_name("part-00009-g0-stray.parquet").write_bytes(part.read_bytes())
+        part.with_name("part-00009-g0-orphan.parquet").write_bytes(part.read_bytes())
     assert diff(output, sides[1])["entities"] == diff(*sides)["entities"]
 
 
-def test_the_command_prints_tables_and_writes_a_page(sides: tuple[Path, Path], tmp_path: Path) -> None:
+def test_diff_command_prints_tables_and_writes_a_page(sides: tuple[Path, Path], tmp_path: Path) -> None:
     page = tmp_path / "deep" / "page.html"
     result = concord("diff", *sides, "--output", page, "--top", 2)
     assert result.exit_code == 0, result.output
@@ -372,7 +377,7 @@ def test_the_command_prints_tables_and_writes_a_page(sides: tuple[Path, Path], t
         "tagger: was",
         "A \\ B  LOC  ORG  PER  none",
         "LOC      1    0    1     0",
-        "0.900  other label  LOC 0.90 Florence  PER 0.97* Florence      yard             1  20-28",
+        "0.900      different label       LOC 0.90 Florence  PER 0.97* Florence      yard             1  20-28",
     ):
         assert text in result.stdout, result.stdout
     assert "Tarn" not in result.stdout
@@ -382,12 +387,12 @@ def test_the_command_prints_tables_and_writes_a_page(sides: tuple[Path, Path], t
     assert values == diff(*sides, listed=2)
 
 
-def test_the_page_shows_both_sides_and_escapes_everything(tmp_path: Path) -> None:
+def test_diff_page_shows_both_sides_and_escapes_all_values(tmp_path: Path) -> None:
     evil = "<b>x</b>"
     first = written.write_run(
         tmp_path / "a<i>",
         {evil: (f"{evil}|B-{evil}|||0.9 met <script>Tom",), "gone<u>": ("Only here",)},
-        letters=[letter(None, message=f"cannot read {evil}", error=evil)],
+        letters=[dead_letter(None, message=f"cannot read {evil}", error=evil)],
         tagger=ComponentIdentity(name=evil, digest="4" * 64),
     )
     second = written.write_run(tmp_path / "b<i>", {evil: (f"{evil} met <script>Tom|B-PER",)})
@@ -406,7 +411,7 @@ def test_the_page_shows_both_sides_and_escapes_everything(tmp_path: Path) -> Non
         assert text in page
 
 
-def test_the_page_of_collections_without_documents(tmp_path: Path) -> None:
+def test_diff_page_renders_when_collections_have_no_documents(tmp_path: Path) -> None:
     empty = [written.write_run(tmp_path / name, {}) for name in "ab"]
     run(*empty, listed=5, output=tmp_path / "page.html")
     assert "A and B have no document with the same text" in (tmp_path / "page.html").read_text()

@@ -18,12 +18,12 @@ def table(rows: list[tuple[int, str]]) -> pa.Table:
 
 
 @given(KEYS, KEYS)
-def test_the_kth_row_of_a_key_matches_the_kth_of_that_key(first: list[tuple[int, str]], second: list[tuple[int, str]]):
-    waiting = defaultdict(list)
+def test_match_rows_matches_the_kth_rows_of_a_key(first: list[tuple[int, str]], second: list[tuple[int, str]]) -> None:
+    unmatched: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for row, key in enumerate(second):
-        waiting[key].append(row)
-    pairs = [(row, waiting[key].pop(0)) for row, key in enumerate(first) if waiting[key]]
+        unmatched[key].append(row)
+    pairs = [(row, unmatched[key].pop(0)) for row, key in enumerate(first) if unmatched[key]]
     found = match_rows(table(first), table(second), keys=["number", "name"])
     assert list(zip(found.first.tolist(), found.second.tolist(), strict=True)) == pairs
     assert found.only_first.tolist() == sorted(set(range(len(first))) - {row for row, _ in pairs})
-    assert found.only_second.tolist() == sorted(row for rows in waiting.values() for row in rows)
+    assert found.only_second.tolist() == sorted(row for rows in unmatched.values() for row in rows)

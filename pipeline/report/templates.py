@@ -1,0 +1,53 @@
+"""The Jinja environment of all HTML pages.
+
+A page is one file that holds everything it shows and requests nothing from the network. Its template extends
+``concord.pipeline.report/base.html.j2``.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+
+COLOURS = 8
+"""How many colours the stylesheet has for entity types."""
+
+
+def load_template(package: str, name: str) -> Template:
+    """Return a template that lies in a package, beside the module that renders it."""
+    return _environment().get_template(f"{package}/{name}")
+
+
+def type_colours(types: Iterable[str]) -> dict[str, int]:
+    """Return the number of the colour of each entity type; colours repeat after the eighth type."""
+    return {kind: number % COLOURS for number, kind in enumerate(types)}
+
+
+def format_count(value: int) -> str:
+    """Return a count in groups of three digits, set apart by narrow no-break spaces."""
+    # No language mistakes these for a decimal sign.
+    return f"{value:,}".replace(",", "\u202f")
+
+
+def _percent(share: float | None) -> str:
+    return "\u2013" if share is None else f"{100 * share:.1f}\u202f%"
+
+
+@cache
+def _environment() -> Environment:
+    # Every value is escaped; nothing is ever marked as safe.
+    environment = Environment(
+        loader=FunctionLoader(_read_source),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(count=format_count, percent=_percent)
+    return environment
+
+
+def _read_source(path: str) -> str:
+    package, _, name = path.rpartition("/")
+    return files(package).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,281 @@
+"""What two annotations of the same texts, A and B, say differently: entities, sentences, words and trees.
+
+Shards are compared pair by pair: memory holds the rows of one shard of A and one of B, and the changes that are listed.
+Rows are matched in Arrow and numpy and become Python objects only when they are listed.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from concord.pipeline.output.collection import Collection
+from concord.workflows.diff.document_pairs import DocumentPairs, ShardPair
+from concord.workflows.diff.entity_changes import SIDE_COLUMNS, Kind, compare_entities
+from concord.workflows.diff.row_matching import Matches, match_rows
+from concord.workflows.diff.shard_rows import KEYS, WORD_COLUMNS, ShardReader, ShardRows
+
+LIMITS = (0.5, 0.8, 0.95)
+"""Limits of sureness; the changes below each are counted."""
+BARS = 20
+LISTED_DOCUMENTS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """What A or B says about a stretch of text.
+
+    Attributes:
+        label: the entity's type; ``O`` if this side has no such entity, and the stretch is the other side's.
+        sent_id: 0-based sentence in which the stretch begins.
+        confidence: of the entity; without one, the lowest label probability among the words of the stretch.
+        refined: whether stage two decided the label of any of its words.
+    """
+
+    label: str
+    sent_id: int
+    start_char: int
+    end_char: int
+    text: str
+    confidence: float
+    refined: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EntityChange:
+    """An entity that only one side has, or to which the sides give different labels or boundaries.
+
+    Attributes:
+        doc_id, second_doc_id: of A and B.
+        sureness: the lower confidence of the two sides, 0..1.
+        context: the text around, any white space as spaces; it starts at offset ``context_start`` of the document.
+    """
+
+    kind: Kind
+    doc_id: str
+    second_doc_id: str
+    sureness: float
+    first: Side
+    second: Side
+    context: str
+    context_start: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """A number of entities or changes, with sums over them.
+
+    Attributes:
+        below: how many have a sureness below each of LIMITS.
+        refined: how many labels of A and of B were decided by stage two.
+        confidence: sums of the confidence of A and of B.
+    """
+
+    count: int = 0
+    below: tuple[int, ...] = (0,) * len(LIMITS)
+    refined: tuple[int, int] = (0, 0)
+    confidence: tuple[float, float] = (0.0, 0.0)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Add counts and sums."""
+        return Tally(
+            count=self.count + other.count,
+            below=tuple(map(sum, zip(self.below, other.below, strict=True))),
+            refined=(self.refined[0] + other.refined[0], self.refined[1] + other.refined[1]),
+            confidence=(self.confidence[0] + other.confidence[0], self.confidence[1] + other.confidence[1]),
+        )
+
+    @property
+    def means(self) -> tuple[float, float] | None:
+        """Mean confidence of A and B; None if nothing was counted."""
+        return (self.confidence[0] / self.count, self.confidence[1] / self.count) if self.count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Numbers of sentences or words in A, in B, and at the same offsets in both."""
+
+    first: int
+    second: int
+    shared: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangedDocument:
+    """A document with the number of its changed entities and the number of its entities in A."""
+
+    doc_id: str
+    changes: int
+    entities: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Differences:
+    """The differences between A and B in the documents whose text is the same.
+
+    Attributes:
+        other: column of the tokens -> how many of the shared words differ in it; heads are compared by their offset.
+        tallies: (kind, label of A, label of B) -> tally; ``O`` means no entity.
+        bars: numbers of changes by sureness, in bins of equal width from 0 to 1.
+        changes: those with the highest sureness, in that order.
+        documents: those with most changes.
+        changed_documents: how many documents have any change.
+    """
+
+    sentences: Shared
+    words: Shared
+    other: Mapping[str, int]
+    tallies: Mapping[tuple[Kind, str, str], Tally]
+    bars: tuple[int, ...]
+    changes: tuple[EntityChange, ...]
+    documents: tuple[ChangedDocument, ...]
+    changed_documents: int
+
+    def tally(self, *kinds: Kind) -> Tally:
+        """Return the sum over all labels of these kinds."""
+        return sum((tally for (kind, *_), tally in self.tallies.items() if kind in kinds), start=Tally())
+
+    @property
+    def by_labels(self) -> dict[tuple[str, str], int]:
+        """(label of A, label of B) -> number of entities; ``O`` means no entity."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for (_, first, second), tally in self.tallies.items():
+            counts[first, second] += tally.count
+        return dict(counts)
+
+
+def find_differences(first: Collection, second: Collection, pairs: DocumentPairs, *, listed: int) -> Differences:
+    """Compare the documents whose text is the same.
+
+    Args:
+        listed: how many changes to return in full.
+
+    Raises:
+        IntegrityError: when a part cannot be read.
+    """
+    found = _Accumulator(listed=listed)
+    readers = ShardReader(first), ShardReader(second)
+    for pair in pairs.by_shards():
+        found.add(
+            pair,
+            ShardRows.select(readers[0].read(pair.first_shard), pair.first),
+            ShardRows.select(readers[1].read(pair.second_shard), pair.second),
+        )
+    return found.result()
+
+
+class _Accumulator:
+    """Adds up the differences of shard after shard."""
+
+    def __init__(self, *, listed: int) -> None:
+        self._listed = listed
+        self._sentences = np.zeros(3, dtype=np.int64)
+        self._words = np.zeros(3, dtype=np.int64)
+        self._other: Counter[str] = Counter(dict.fromkeys(WORD_COLUMNS, 0))
+        self._tallies: defaultdict[tuple[Kind, str, str], Tally] = defaultdict(Tally)
+        self._bars = np.zeros(BARS, dtype=np.int64)
+        self._changes: list[EntityChange] = []
+        self._documents: list[ChangedDocument] = []
+        self._changed_documents = 0
+
+    def add(self, pair: ShardPair, first: ShardRows, second: ShardRows) -> None:
+        sentences = match_rows(first.sentences, second.sentences, keys=KEYS)
+        self._sentences += (first.sentences.num_rows, second.sentences.num_rows, len(sentences.first))
+        words = match_rows(first.tokens, second.tokens, keys=KEYS)
+        self._words += (first.tokens.num_rows, second.tokens.num_rows, len(words.first))
+        self._other.update(_count_differing_words(first, second, words))
+        entities = compare_entities(first, second)
+        self._add_tallies(entities)
+        changes = entities.filter(pc.not_equal(entities["kind"], "same"))
+        self._bars += np.histogram(changes["sureness"].to_numpy(), bins=BARS, range=(0, 1))[0]
+        self._add_documents(pair.first, changes, first.entities)
+        self._add_changes(pair, changes, first)
+
+    def result(self) -> Differences:
+        return Differences(
+            sentences=Shared(*self._sentences.tolist()),
+            words=Shared(*self._words.tolist()),
+            other=dict(self._other),
+            tallies=dict(sorted(self._tallies.items())),
+            bars=tuple(self._bars.tolist()),
+            changes=tuple(self._changes),
+            documents=tuple(self._documents),
+            changed_documents=self._changed_documents,
+        )
+
+    def _add_tallies(self, entities: pa.Table) -> None:
+        for number, limit in enumerate(LIMITS):
+            entities = entities.append_column(f"below_{number}", pc.less(entities["sureness"], limit))
+        summed = [f"below_{number}" for number in range(len(LIMITS))]
+        summed += [f"{side}_{column}" for column in ("refined", "confidence") for side in ("first", "second")]
+        # One thread: the order of a floating-point sum decides its last digits.
+        groups = entities.group_by(["kind", "first_label", "second_label"], use_threads=False)
+        for row in groups.aggregate([([], "count_all"), *((column, "sum") for column in summed)]).to_pylist():
+            sums = {column: row[f"{column}_sum"] for column in summed}
+            self._tallies[row["kind"], row["first_label"], row["second_label"]] += Tally(
+                count=row["count_all"],
+                below=tuple(sums[f"below_{number}"] for number in range(len(LIMITS))),
+                refined=(sums["first_refined"], sums["second_refined"]),
+                confidence=(sums["first_confidence"], sums["second_confidence"]),
+            )
+
+    def _add_documents(self, ids: pa.Array, changes: pa.Table, entities: pa.Table) -> None:
+        counts, totals = (
+            np.bincount(table["document"].to_numpy(), minlength=len(ids)) for table in (changes, entities)
+        )
+        self._changed_documents += int((counts > 0).sum())
+        most = np.argsort(-counts, kind="stable")[:LISTED_DOCUMENTS]
+        new = [
+            ChangedDocument(doc_id=ids[number].as_py(), changes=int(counts[number]), entities=int(totals[number]))
+            for number in most.tolist()
+            if counts[number]
+        ]
+        ranked = sorted(self._documents + new, key=lambda document: (-document.changes, document.doc_id))
+        self._documents = ranked[:LISTED_DOCUMENTS]
+
+    def _add_changes(self, pair: ShardPair, changes: pa.Table, first: ShardRows) -> None:
+        if len(self._changes) == self._listed > 0:
+            changes = changes.filter(pc.greater_equal(changes["sureness"], self._changes[-1].sureness))
+        order = pc.sort_indices(
+            changes, [("sureness", "descending"), ("document", "ascending"), ("first_start_char", "ascending")]
+        )
+        rows = changes.take(order.slice(0, self._listed)).to_pylist()
+        new = [_entity_change(row, pair, first) for row in rows]
+        ranked = sorted(
+            self._changes + new, key=lambda change: (-change.sureness, change.doc_id, change.first.start_char)
+        )
+        self._changes = ranked[: self._listed]
+
+
+def _count_differing_words(first: ShardRows, second: ShardRows, words: Matches) -> dict[str, int]:
+    """Count by column the words at the same offsets that differ in it."""
+    rows, second_rows = pa.array(words.first), pa.array(words.second)
+
+    def differing(column: pa.Array, other: pa.Array) -> int:
+        # Null and the empty string are the same.
+        if pa.types.is_string(column.type):
+            column, other = column.fill_null(""), other.fill_null("")
+        return int(pc.sum(pc.not_equal(column.take(rows), other.take(second_rows))).as_py() or 0)
+
+    counts = {name: differing(first.tokens[name], second.tokens[name]) for name in WORD_COLUMNS if name != "head"}
+    return counts | {"head": differing(first.head_starts(), second.head_starts())}
+
+
+def _entity_change(row: Mapping[str, Any], pair: ShardPair, first: ShardRows) -> EntityChange:
+    sides = [Side(**{name: row[f"{side}_{name}"] for name in SIDE_COLUMNS}) for side in ("first", "second")]
+    start, end = min(side.start_char for side in sides), max(side.end_char for side in sides)
+    context_start, context = first.context(start, end, document=row["document"])
+    return EntityChange(
+        kind=row["kind"],
+        doc_id=pair.first[row["document"]].as_py(),
+        second_doc_id=pair.second[row["document"]].as_py(),
+        sureness=row["sureness"],
+        first=sides[0],
+        second=sides[1],
+        context=context,
+        context_start=context_start,
+    )

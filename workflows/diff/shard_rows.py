@@ -1,0 +1,123 @@
+"""Tables of a collection read shard by shard, and the rows of some documents with look-ups by offset."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.schema import SCHEMAS
+from concord.workflows.diff.row_matching import Rows
+
+CONTEXT = 70
+"""Code points of text shown on each side of an entity."""
+OFFSETS = ("start_char", "end_char")
+KEYS = ("document", *OFFSETS)
+"""What sentences, words and entities are matched by."""
+WORD_COLUMNS = ("word", "lemma", "upos", "xpos", "feats", "head", "deprel", "draft_ner", "ner")
+_COLUMNS = {
+    "sentences": ("doc_id", *OFFSETS),
+    "tokens": ("doc_id", "sent_id", "token_id", *OFFSETS, "text", *WORD_COLUMNS, "ner_prob", "refined"),
+    "entities": ("doc_id", "sent_id", *OFFSETS, "text", "label", "confidence", "refined"),
+}
+
+
+class ShardReader:
+    """Reads the tables of a collection's shards, and keeps the last shard: A and B are mostly cut alike."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._last: tuple[int, dict[str, pa.Table]] | None = None
+
+    def read(self, shard: int) -> dict[str, pa.Table]:
+        """Read the columns that are compared, by the name of their table.
+
+        Raises:
+            IntegrityError: when a part cannot be read.
+        """
+        if self._last is None or self._last[0] != shard:
+            self._last = None  # frees its memory before the next shard is read
+            tables = {name: self._collection.read(name, columns, shard=shard) for name, columns in _COLUMNS.items()}
+            self._last = shard, tables
+        return self._last[1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardRows:
+    """Rows of some documents on one side, ordered by the column ``document``, the document's number.
+
+    Attributes:
+        starts, ends: of the words, as ``text_positions`` returns them.
+    """
+
+    sentences: pa.Table
+    tokens: pa.Table
+    entities: pa.Table
+    starts: Rows
+    ends: Rows
+
+    @classmethod
+    def select(cls, tables: Mapping[str, pa.Table], ids: pa.Array) -> "ShardRows":
+        """Select the rows of the documents with these ids, and number the documents by them."""
+        selected = {name: _select(table, ids) for name, table in tables.items()}
+        tokens = selected["tokens"]
+        return cls(**selected, starts=text_positions(tokens, "start_char"), ends=text_positions(tokens, "end_char"))
+
+    def words_of(self, starts: Rows, ends: Rows) -> tuple[Rows, Rows]:
+        """Return for each stretch the first word that overlaps it, and the one after the last."""
+        first = np.searchsorted(self.ends, starts, side="right")
+        return first, np.maximum(np.searchsorted(self.starts, ends, side="left"), first + 1)
+
+    def head_starts(self) -> pa.Array:
+        """Return the offset of each word's head; -1 for a root."""
+        rows, heads, numbers = (np.arange(self.tokens.num_rows), *map(self._numbers, ("head", "token_id")))
+        of_head = self._numbers("start_char")[np.where(heads == 0, rows, rows - numbers + heads)]
+        return pa.array(np.where(heads == 0, -1, of_head))
+
+    def context(self, start: int, end: int, *, document: int) -> tuple[int, str]:
+        """Return whole words around a stretch, any white space as spaces, after the offset of the first."""
+        base = document << 32
+        near = np.searchsorted(self.starts, base + max(0, start - CONTEXT), side="left")
+        far = np.searchsorted(self.ends, base + end + CONTEXT, side="right")
+        inner = self.words_of(np.array([base + start]), np.array([base + end]))
+        first, stop = min(near, inner[0][0]), max(far, inner[1][0])
+        words = self.tokens.slice(first, stop - first).select([*OFFSETS, "text"]).to_pylist()
+        text, offset = "", words[0]["start_char"]
+        for word in words:
+            # The words of a multi-word token share their offsets; the text is written once.
+            if word["start_char"] >= offset + len(text):
+                text = text.ljust(word["start_char"] - offset) + word["text"]
+        return offset, text
+
+    def _numbers(self, column: str) -> Rows:
+        return np.asarray(self.tokens[column].to_numpy(), dtype=np.int64)
+
+
+def read_shards(collection: Collection, table: str, columns: Sequence[str]) -> list[pa.Table]:
+    """Read columns of a table, one part for each shard; a collection without shards has one empty part.
+
+    Raises:
+        IntegrityError: when a part cannot be read.
+    """
+    parts = [collection.read(table, columns, shard=shard) for shard in range(len(collection.manifest.shards))]
+    return parts or [SCHEMAS[table].empty_table().select(list(columns))]
+
+
+def concatenate(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of all parts of a table in one."""
+    # Parts of several generations bear different signatures, which concat_tables would take for other schemas.
+    return pa.concat_tables(part.replace_schema_metadata() for part in parts)
+
+
+def text_positions(table: pa.Table, column: str) -> Rows:
+    """Return document and offset combined in one number, which ascends through a table."""
+    documents, offsets = (np.asarray(table[name].to_numpy(), dtype=np.int64) for name in ("document", column))
+    return (documents << 32) + offsets
+
+
+def _select(table: pa.Table, ids: pa.Array) -> pa.Table:
+    numbers = pc.index_in(table["doc_id"], ids)
+    selected = table.drop_columns("doc_id").append_column("document", numbers).filter(pc.is_valid(numbers))
+    return selected.take(pc.sort_indices(selected, [("document", "ascending")])).combine_chunks()
