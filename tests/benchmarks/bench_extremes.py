@@ -22,8 +22,9 @@ os.environ.pop("RAY_ADDRESS", None)
 from corpora import read_texts
 from environment import environment
 
-from concord.pipeline.annotate import Progress, annotate
+from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.run_report import Progress
 from concord.pipeline.worker.memory import resident_bytes
 from concord.workflows.registry.resolve_tagger import find_tagger
 

@@ -26,11 +26,12 @@ from environment import environment
 
 from concord.models.data.sentence import Sentence
 from concord.models.outputs import Prediction
-from concord.pipeline.annotate import Progress, annotate
+from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.plan import Plan
+from concord.pipeline.run_report import Progress
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.grid.records import rounded
 

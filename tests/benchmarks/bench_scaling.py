@@ -23,8 +23,9 @@ os.environ.pop("RAY_ADDRESS", None)
 from corpora import write_chunks
 from environment import environment, spread
 
-from concord.pipeline.annotate import Progress, annotate
+from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.run_report import Progress
 from concord.workflows.grid.records import rounded
 from concord.workflows.registry.resolve_tagger import find_tagger
 

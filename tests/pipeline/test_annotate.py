@@ -11,12 +11,13 @@ import pytest
 import yaml
 from concord_testing import fakes, runs
 
-from concord.pipeline.annotate import Progress, dry_run
+from concord.pipeline.annotate import dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
+from concord.pipeline.run_report import Progress
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.shard_worker import ShardWorker
 

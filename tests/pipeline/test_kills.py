@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from concord_testing import runs
 
-from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
+from concord.pipeline.run_report import RunReport
 
 # Parts of a shard: four tables, and errors where there are any. Each is written, flushed and renamed; so are, but for
 # the renaming, plan, resolved configuration, commit record and manifest.

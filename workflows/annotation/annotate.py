@@ -1,19 +1,19 @@
 """Annotation runs: ``concord annotate``, its dry run, and ``concord errors retry``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from concord.pipeline.annotate import RunReport, annotate, dry_run, retry
+from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, total_counts
@@ -31,7 +31,7 @@ def run(config: AnnotateConfig) -> Answer:
         ConcordError: as ``concord.pipeline.annotate.annotate`` does; committed shards are kept.
     """
     tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
-    return _run(partial(annotate, config), config, tagger)
+    return _run(config, tagger)
 
 
 def retry_dead_letters(output: OutputPath, letters: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
@@ -42,7 +42,7 @@ def retry_dead_letters(output: OutputPath, letters: DeadLetterFilter, *, overrid
 
     Raises:
         ConfigError: naming the key.
-        ConcordError: as ``concord.pipeline.annotate.retry`` does.
+        ConcordError: as ``concord.pipeline.annotate.annotate`` does.
     """
     plan = OutputFolder(output.absolute()).plan()
     job = plan.config.model_dump(mode="json") | {"output": str(output.absolute())}
@@ -54,7 +54,7 @@ def retry_dead_letters(output: OutputPath, letters: DeadLetterFilter, *, overrid
         digest=plan.tagger.digest,
         folder=Path(plan.tagger_folder),
     )
-    return _run(partial(retry, config, choice=letters), config, tagger)
+    return _run(config, tagger, retry=letters)
 
 
 def preview(config: AnnotateConfig) -> Answer:
@@ -89,9 +89,9 @@ def preview(config: AnnotateConfig) -> Answer:
     )
 
 
-def _run(work: Callable[..., RunReport], config: AnnotateConfig, tagger: ResolvedTagger) -> Answer:
+def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFilter | None = None) -> Answer:
     with RunProgress() as progress:
-        report = work(tagger=tagger, progress=progress)
+        report = annotate(config, tagger=tagger, retry=retry, progress=progress)
     folder = OutputFolder(report.output)
     plan, manifest = folder.plan(), folder.manifest()
     if manifest is None:

@@ -8,7 +8,7 @@ from typing import Self
 
 from tqdm import tqdm
 
-from concord.pipeline.annotate import Progress
+from concord.pipeline.run_report import Progress
 from concord.workflows.console import info
 
 LINE_SECONDS = 10.0

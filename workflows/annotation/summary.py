@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
+from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 from concord.workflows.console import counted, indented, short_path, short_source, table
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from concord.models.config import ConfigError
-from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ConcordError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.run_report import RunReport
 from concord.workflows.annotation.summary import total_counts
 from concord.workflows.console import warn
 from concord.workflows.environment import code_tags

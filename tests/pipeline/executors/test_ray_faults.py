@@ -17,10 +17,10 @@ from concord_testing import fakes, runs
 from concord_testing.heads import Head, ray_head
 from concord_testing.processes import command_of, descendants, ray_workers
 
-from concord.pipeline.annotate import RunReport
 from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
+from concord.pipeline.run_report import RunReport
 
 SUPPORT = Path(fakes.__file__).parents[1]
 # Ray ends a driver whose cluster is gone after a minute; a test need not wait so long.

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs
 
-from concord.pipeline.annotate import RunReport, retry
+from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import InputError, PlanError, StoreError
@@ -18,6 +18,7 @@ from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_let
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
+from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 
@@ -62,7 +63,7 @@ def build_mended_worker(plan: Plan) -> ShardWorker:
 def try_again(archive: Path, choice: DeadLetterFilter = ALL, **arguments: Any) -> RunReport:
     settings = {"tagger": runs.TAGGER, "parser": fakes.PARSER, "build": fakes.build_fake_worker} | arguments
     config = settings.pop("config", None) or job(archive)
-    return retry(config, choice=choice, **settings)
+    return annotate(config, retry=choice, **settings)
 
 
 def letters_of(report: RunReport, **filters: tuple[str, ...]) -> list[DeadLetter]:

@@ -14,13 +14,14 @@ from concord_testing import fakes, runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from concord.pipeline.annotate import RunReport, dry_run
+from concord.pipeline.annotate import dry_run
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import PlanError, StoreError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning import planner
+from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 

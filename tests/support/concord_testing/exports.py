@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from concord.pipeline.annotate import RunReport
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.plan import Plan
+from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes
 from concord_testing.runs import job, run_job

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from concord.models.config import ConfigError
-from concord.pipeline.annotate import RunReport, annotate
+from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ConcordError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_VARIABLE
 from concord_testing import fakes
 

@@ -19,8 +19,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from concord.models.checkpoint import tagger_digest
-from concord.pipeline.annotate import Progress, RunReport
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.run_report import Progress, RunReport
 from concord.workflows.annotation import annotate as runs
 from concord.workflows.registry import outbox as records
 from concord.workflows.registry.mlflow_client import tracking_uri

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from concord_testing import runs
 
-from concord.pipeline.annotate import RunReport
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation import inspect
 from concord.workflows.annotation.summary import describe_run

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from concord.pipeline.annotate import Progress
+from concord.pipeline.run_report import Progress
 from concord.workflows.annotation import progress as workflow_progress
 from concord.workflows.annotation.progress import RunProgress
 

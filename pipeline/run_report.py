@@ -1,0 +1,173 @@
+"""What a run reports: its progress while it works, its result at the end, and its times in ``stats.json``."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+import orjson
+
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import STAGES
+from concord.pipeline.output.manifest import ShardReport, sum_outcomes
+from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
+from concord.pipeline.plan import Changes, Plan
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.worker.shard_worker import Timings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a run is, in shards and in records."""
+
+    shards_done: int
+    shards: int
+    read_done: int
+    read: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunReport:
+    """The result of a run.
+
+    Attributes:
+        read: records the planner counted.
+        shards: of this generation's plan; done_before of them were committed before this call.
+        changes: how the input differs from what existed.
+        reasons: why unchanged documents are annotated again, if they are.
+        seconds: by stage, summed over the shards and workers of this call.
+        wall_seconds: of this call's work on shards.
+        words: annotated by this call.
+        replaced: how many workers had to be replaced, by cause; see Executor.
+        report: the HTML report, if there is one.
+        exit_code: 0, or 3 when more records became dead letters than the configuration allows.
+    """
+
+    output: OutputPath
+    read: int
+    annotated: int
+    unchanged: int
+    dead_letters: int
+    shards: int
+    done_before: int
+    changes: Changes = field(default_factory=Changes)
+    reasons: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+    words: int = 0
+    replaced: Mapping[str, int] = field(default_factory=dict)
+    report: OutputPath | None = None
+    exit_code: int = 0
+
+    @property
+    def words_per_second(self) -> float:
+        """Words annotated by this call per second of its work; 0 when there was none."""
+        return self.words / self.wall_seconds if self.wall_seconds else 0.0
+
+
+class RunTally:
+    """Counts and times the shards of one call, and reports its progress.
+
+    Attributes:
+        replaced: how many workers had to be replaced, by cause.
+    """
+
+    def __init__(self, plan: Plan, committed: Iterable[ShardReport], on_progress: OnProgress | None = None) -> None:
+        """Start with the shards that need no work."""
+        reports = list(committed)
+        self.replaced: Mapping[str, int] = {}
+        self._plan = plan
+        self._on_progress = on_progress
+        self._shards_done = len(reports)
+        self._read_done = sum(report.read for report in reports)
+        self._shards = 0
+        self._words = 0
+        self._seconds = dict.fromkeys(STAGES, 0.0)
+        self._wall_seconds = 0.0
+
+    def report_progress(self) -> None:
+        """Call back with the progress so far."""
+        if self._on_progress is not None:
+            self._on_progress(
+                Progress(
+                    shards_done=self._shards_done,
+                    shards=len(self._plan.shards) + len(self._plan.kept),
+                    read_done=self._read_done,
+                    read=self._plan.read,
+                )
+            )
+
+    def add(self, report: ShardReport, timings: Timings) -> None:
+        """Count a shard that has just been committed."""
+        self._shards += 1
+        self._words += timings.words
+        for stage in STAGES:
+            self._seconds[stage] += getattr(timings, stage)
+        self._shards_done += 1
+        self._read_done += report.read
+        self.report_progress()
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Time the work on shards."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._wall_seconds = time.perf_counter() - start
+
+    def write_stats(self, folder: OutputFolder) -> None:
+        """Add this call's times to ``stats.json``; the times of a killed call are missing there.
+
+        The file holds ``shards`` and ``words`` that were timed, ``wall_seconds`` of all calls together, ``seconds`` by
+        stage summed over workers, and ``words_per_second`` by stage (of one worker) and of the whole ``run``.
+
+        Raises:
+            StoreError: when there is no space.
+        """
+        earlier = folder.stats()
+        earlier_seconds = earlier.get("seconds", {})
+        seconds = {stage: earlier_seconds.get(stage, 0.0) + self._seconds[stage] for stage in STAGES}
+        wall_seconds = earlier.get("wall_seconds", 0.0) + self._wall_seconds
+        words = earlier.get("words", 0) + self._words
+        rates = {stage: words / taken for stage, taken in (*seconds.items(), ("run", wall_seconds)) if taken > 0}
+        stats = {
+            "shards": earlier.get("shards", 0) + self._shards,
+            "words": words,
+            "wall_seconds": wall_seconds,
+            "seconds": seconds,
+            "words_per_second": rates,
+        }
+        content = orjson.dumps(stats, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        with store_errors(folder.run / STATS_NAME):
+            write_atomically(folder.run / STATS_NAME, content, staging=folder.staging)
+
+    def result(
+        self, config: AnnotateConfig, folder: OutputFolder, reports: Sequence[ShardReport], *, done_before: int
+    ) -> RunReport:
+        """Return the result of the call.
+
+        Args:
+            reports: of all committed shards.
+        """
+        plan, html = self._plan, folder.run / "report.html"
+        outcome = sum_outcomes(reports, generation=plan.generation)
+        return RunReport(
+            output=folder.output,
+            read=plan.read,
+            **asdict(outcome),
+            shards=len(plan.shards),
+            done_before=done_before,
+            changes=plan.changes,
+            reasons=plan.reasons,
+            seconds=self._seconds,
+            wall_seconds=self._wall_seconds,
+            words=self._words,
+            replaced=self.replaced,
+            report=html if html.exists() else None,
+            exit_code=3 if outcome.dead_letters > config.max_dead_letters * plan.read else 0,
+        )
