@@ -20,7 +20,6 @@ from concord.models.config import Config
 from concord.models.data.batch import Batch, BatchEncoder
 from concord.models.data.sentence import Sentence, check_trees
 from concord.models.data.vocabulary import DigitRule, Vocabulary
-from concord.models.decoders.distribution import LabelDistribution
 from concord.models.inference.token_table import TokenTable
 from concord.models.inference.windows import Window, cut_windows, window_part
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
@@ -298,36 +297,6 @@ class Tagger(nn.Module, ABC):
         if self.config.encoder is None:
             raise ValueError("the tagger's configuration has no encoder")
         return load_encoder(self.config.encoder, self.device.type)
-
-
-class OneStageTagger(Tagger):
-    """A tagger whose one network gives a distribution over label sequences."""
-
-    @abstractmethod
-    def distribution(self, batch: Batch) -> LabelDistribution:
-        """Give the distribution over the label sequences of a batch."""
-
-    def loss(self, batch: Batch) -> Tensor:
-        """Give the mean over sentences of their negative log-likelihood in nats."""
-        return -self.distribution(batch).log_prob(gold_labels(batch)).mean()
-
-    def fill(self, table: TokenTable, settings: CallSettings) -> None:
-        """Label every window."""
-        for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
-            with self.autocast(settings.precision):
-                distribution = self.distribution(batch)
-            table.write(windows, batch, distribution, self.vocabulary)
-
-
-def gold_labels(batch: Batch) -> Tensor:
-    """Give a batch's gold labels.
-
-    Raises:
-        ValueError: when a sentence of the batch has none.
-    """
-    if batch.labels is None:
-        raise ValueError("loss: expected gold labels for every sentence of the batch, got a sentence without")
-    return batch.labels
 
 
 def _cut_map(attention: AttentionWeights, row: int, length: int, columns: tuple[str, ...]) -> AttentionMap:

@@ -59,6 +59,17 @@ class Batch:
     relations: Tensor | None
     documents: Tensor
 
+    @property
+    def gold(self) -> Tensor:
+        """The gold labels.
+
+        Raises:
+            ValueError: if a sentence of the batch has none.
+        """
+        if self.labels is None:
+            raise ValueError("loss: expected gold labels for every sentence of the batch, got a sentence without")
+        return self.labels
+
 
 class BatchEncoder:
     """Turns sentences into batches with one vocabulary; it holds the look-up tables."""

@@ -17,8 +17,9 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.label_attention import LabelAttention, LabelScorer, label_table
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig
+from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.outputs import AttentionWeights
-from concord.models.tagger import OneStageTagger, TaggerConfig
+from concord.models.tagger import TaggerConfig
 from concord.models.words.char_lstm import CharLstmConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 

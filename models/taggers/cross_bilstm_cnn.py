@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from concord.models.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.cross_lstm import CrossLstm
+from concord.models.one_stage.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
 from concord.models.tagger import TaggerConfig
 
 

@@ -21,8 +21,9 @@ from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig
 from concord.models.layers.dropout import draw_mask
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
+from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.outputs import AttentionWeights
-from concord.models.tagger import OneStageTagger, TaggerConfig, gold_labels
+from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 # Embeddings of tags and of relations have a quarter of the word vector's width.
@@ -102,7 +103,7 @@ class DependencyAware(OneStageTagger):
     @override
     def loss(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihood per word in nats plus the regularization."""
-        likelihood = self.distribution(batch).log_prob(gold_labels(batch)).sum() / int(batch.lengths.sum())
+        likelihood = self.distribution(batch).log_prob(batch.gold).sum() / int(batch.lengths.sum())
         weights = [
             weight for module in self.modules() if isinstance(module, _Sublayer) for weight in module.layer.parameters()
         ]

@@ -16,8 +16,9 @@ from concord.models.decoders.chosen import ChosenDecoder, DecoderName
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamConfig
+from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.outputs import AttentionWeights
-from concord.models.tagger import OneStageTagger, TaggerConfig
+from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 

@@ -18,7 +18,8 @@ from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.sampled import SampledDistribution
 from concord.models.inference.token_table import TokenTable
 from concord.models.layers.variational_lstm import VariationalLstmConfig
-from concord.models.tagger import CallSettings, OneStageTagger, TaggerConfig
+from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.tagger import CallSettings, TaggerConfig
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.words.representation import WordRepresentationConfig
 

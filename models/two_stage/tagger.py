@@ -21,7 +21,7 @@ from concord.models.inference.token_table import TokenTable, kept_cells, top_two
 from concord.models.inference.windows import Window
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.outputs import AttentionWeights
-from concord.models.tagger import CallSettings, Tagger, gold_labels
+from concord.models.tagger import CallSettings, Tagger
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import occurrence_index
 from concord.models.two_stage.draft_network import DraftNetwork
@@ -98,7 +98,7 @@ class TwoStageTagger(Tagger):
 
         A tuned encoder learns from stage one alone; stage two reads what it gives.
         """
-        gold = gold_labels(batch)
+        gold = batch.gold
         features = self.encoder_features(batch)
         logits, hidden = self.draft_network(batch, features)
         total = _summed_cross_entropy(logits, gold)

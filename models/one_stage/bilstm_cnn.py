@@ -15,7 +15,8 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
-from concord.models.tagger import OneStageTagger, TaggerConfig, gold_labels
+from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 
@@ -60,4 +61,4 @@ class BiLstmCnnTagger(OneStageTagger):
     @override
     def loss(self, batch: Batch) -> Tensor:
         """Give the mean over words of their negative log-likelihood in nats, as the paper does."""
-        return -self.distribution(batch).log_prob(gold_labels(batch)).sum() / batch.mask.sum()
+        return -self.distribution(batch).log_prob(batch.gold).sum() / batch.mask.sum()
