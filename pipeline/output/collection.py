@@ -1,4 +1,4 @@
-"""A finished collection as its manifest names it: what reads annotations goes by this, never by a listing of files."""
+"""A finished run as readers see it: the parts that its manifest names, never a listing of files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class Collection:
     """An annotated collection.
 
     Attributes:
-        output: its folder, absolute.
-        plan: of the generation that the manifest stands for.
+        output: absolute path of its folder.
+        plan: the plan of the manifest's generation.
     """
 
     output: OutputPath
@@ -28,17 +28,17 @@ class Collection:
     plan: Plan
 
     def parts(self, table: str) -> list[OutputPath]:
-        """Give the places of a table's parts, in the shards' order."""
+        """Return the paths of a table's parts, in shard order."""
         return [self.output / part.path for part in self.manifest.files(table)]
 
     def read(self, table: str, columns: Sequence[str], *, shard: int) -> pa.Table:
-        """Read columns of a shard's part; no rows where the shard has none.
+        """Read columns of a shard's part; no rows if the shard has no such part.
 
         Args:
-            shard: its place among the manifest's shards.
+            shard: position among the manifest's shards, 0-based.
 
         Raises:
-            IntegrityError: when the part is missing or broken.
+            IntegrityError: when the part is missing or damaged.
         """
         part = self.manifest.shards[shard].files.get(table)
         if part is None:
@@ -47,10 +47,10 @@ class Collection:
 
 
 def open_collection(output: OutputPath) -> Collection:
-    """Open the folder of a finished run; a newer generation that is under way in it does not count yet.
+    """Open the folder of a finished run; a newer generation in progress is ignored.
 
     Raises:
-        PlanError: when the folder holds no finished run.
+        PlanError: when the folder contains no finished run.
         IntegrityError: when the manifest cannot be read.
     """
     folder = OutputFolder(output.absolute())

@@ -1,4 +1,4 @@
-"""The dead letters of a collection: read back, chosen, and counted each time they are tried again."""
+"""Dead letters read back from a run's output, filtered, and with their number of attempts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from concord.pipeline.storage.output_paths import OutputPath
 
 
 class ExistingDeadLetter(NamedTuple):
-    """A dead letter's row, as far as it tells which record it is of; see DeadLetter."""
+    """The columns of a dead letter that identify its record and reason; see DeadLetter."""
 
     source_uri: str
     position: int
@@ -25,27 +25,27 @@ class ExistingDeadLetter(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters are meant. What is left empty chooses all.
+    """Filter for dead letters; an empty field matches all.
 
     Attributes:
-        ids: of documents; a record that could not be read may have none.
+        ids: document ids; a record that could not be read may have none.
     """
 
     stages: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
-    def matches(self, letter: DeadLetter | ExistingDeadLetter) -> bool:
-        """Say whether a dead letter is meant."""
+    def matches(self, dead_letter: DeadLetter | ExistingDeadLetter) -> bool:
+        """Tell whether a dead letter passes the filter."""
         return (
-            (not self.stages or letter.stage in self.stages)
-            and (not self.errors or letter.error in self.errors)
-            and (not self.ids or letter.doc_id in self.ids)
+            (not self.stages or dead_letter.stage in self.stages)
+            and (not self.errors or dead_letter.error in self.errors)
+            and (not self.ids or dead_letter.doc_id in self.ids)
         )
 
 
 def read_dead_letters(output: OutputPath, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
-    """Read the dead letters of committed shards, in the shards' order.
+    """Read the dead letters of committed shards, in shard order.
 
     Raises:
         IntegrityError: when a part cannot be read.
@@ -56,10 +56,10 @@ def read_dead_letters(output: OutputPath, reports: Iterable[ShardReport]) -> Ite
                 yield from (DeadLetter(**row) for row in batch.to_pylist())
 
 
-def with_attempts(shard: Shard, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """Count the tries that the plan knows of."""
+def with_attempts(shard: Shard, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    """Return a shard's dead letters with the number of attempts recorded in its plan."""
     attempts = {(piece.uri, position): attempts for piece in shard.pieces for position, attempts in piece.retries}
     return [
-        replace(letter, attempts=attempts.get((letter.source_uri, letter.position), letter.attempts))
-        for letter in letters
+        replace(found, attempts=attempts.get((found.source_uri, found.position), found.attempts))
+        for found in dead_letters
     ]

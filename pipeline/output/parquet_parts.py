@@ -1,6 +1,7 @@
-"""Parquet parts: reading and writing one file of a table."""
+"""Reading and writing a part: one Parquet file of a table."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,55 +14,47 @@ from concord.pipeline.storage.atomic_writes import crash_point, move_into_place,
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 
-# Rows decoded at once; a document's rows stay together however many batches they span.
+# Measured: 64 k rows let readers skip most of a file; smaller groups cost space and time.
+ROW_GROUP_ROWS = 65_536
+
+_COMPRESSION_LEVEL = 3
+# Rows decoded at once.
 _BATCH_ROWS = 16_384
 
 
 def iter_batches(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Read some columns of a part, a batch at a time; pages are checked against bit rot.
+    """Read some columns of a part batch by batch, verifying page checksums.
 
     Raises:
-        IntegrityError: when the file is missing or broken.
+        IntegrityError: when the file is missing or damaged.
     """
-    try:
-        with pq.ParquetFile(arrow_source(part), page_checksum_verification=True) as file:
-            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise IntegrityError(f"{part}: cannot be read: {error}") from error
+    with _open_part(part) as file:
+        yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
 
 
 def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a part, or some columns of it, at once; pages are checked against bit rot.
+    """Read a part, or some columns of it, as one table, verifying page checksums.
 
     Raises:
-        IntegrityError: when the file is missing or broken.
+        IntegrityError: when the file is missing or damaged.
     """
-    try:
-        with pq.ParquetFile(arrow_source(part), page_checksum_verification=True) as file:
-            return file.read(columns=None if columns is None else list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(f"{part}: cannot be read: {error}; check the folder with 'concord verify'") from error
-
-
-# Measured: 64 k rows let readers skip most of a file, smaller groups cost space and time.
-ROW_GROUP_ROWS = 65_536
-
-_COMPRESSION_LEVEL = 3
+    with _open_part(part) as file:
+        return file.read(columns=None if columns is None else list(columns))
 
 
 def write_part(
     table: pa.Table, *, output: OutputPath, staging: Path, name: str, shard: str, generation: int
 ) -> PartFile:
-    """Write a table as ``OUT/<name>/part-<shard>-g<generation>-<hash>.parquet`` and give what was written.
+    """Write a table as ``OUT/<name>/part-<shard>-g<generation>-<hash>.parquet``.
 
-    The bytes go to a staged file, are flushed to disk and read back before the file takes its name. That a part
-    stands there says nothing yet: only a commit record makes it count.
+    The bytes are written to a staged file, flushed to disk and read back before the file is renamed. The part does not
+    count until a commit record names it.
 
     Args:
         output: the output folder.
-        staging: a folder for unfinished files, on the same file system where the output lies on one.
+        staging: a folder for unfinished files; for a local output, on the same file system.
         name: the table's name.
-        shard: the shard's name, as in ``00007``.
+        shard: the shard's name, such as ``00007``.
 
     Raises:
         StoreError: when there is no space.
@@ -86,6 +79,15 @@ def write_part(
     return PartFile(path=path, rows=table.num_rows, size=size, sha256=sha256)
 
 
+@contextmanager
+def _open_part(part: OutputPath) -> Iterator[pq.ParquetFile]:
+    try:
+        with pq.ParquetFile(arrow_source(part), page_checksum_verification=True) as file:
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{part}: cannot be read: {error}; check the folder with 'concord verify'") from error
+
+
 def _write_table(table: pa.Table, stream: BinaryIO) -> None:
     pq.write_table(
         table,
@@ -93,7 +95,7 @@ def _write_table(table: pa.Table, stream: BinaryIO) -> None:
         row_group_size=ROW_GROUP_ROWS,
         compression="zstd",
         compression_level=_COMPRESSION_LEVEL,
-        # A dictionary of floats that are nearly all different only costs space.
+        # Nearly all floats are distinct, so that a dictionary of them only costs space.
         use_dictionary=[field.name for field in table.schema if not pa.types.is_floating(field.type)],
         write_page_index=True,
         write_page_checksum=True,
@@ -101,11 +103,11 @@ def _write_table(table: pa.Table, stream: BinaryIO) -> None:
 
 
 def _check_footer(path: Path, table: pa.Table) -> None:
-    """Read the footer back: a file that lost its end or rows must not get a name."""
+    """Read the footer back, so that a file missing its end or rows is not renamed."""
     try:
         metadata = pq.read_metadata(path)
     except FileNotFoundError:
-        # Another driver swept the folder; whoever writes the shard knows what to do.
+        # Another driver emptied the staging folder; the caller writes the shard again.
         raise
     except (pa.ArrowInvalid, OSError) as error:
         raise IntegrityError(f"{path}: the file just written cannot be read back: {error}") from error

@@ -1,7 +1,7 @@
-"""The Arrow schemas of the output, their version, and the way from records to tables.
+"""The Arrow schemas of the output tables and their version.
 
-Every field carries one line of description, and every table the version, the signatures of parser and tagger, how the
-tagger's probabilities are calibrated and the unit of offsets, in the schema's metadata.
+Every field has a one-line description. The schema metadata of a table contains the version, the signatures of parser
+and tagger, how the tagger's probabilities are calibrated, and the unit of offsets.
 """
 
 import pyarrow as pa
@@ -126,10 +126,10 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 def signed_schema(name: str, *, parser: str, tagger: str, calibration: str) -> pa.Schema:
-    """Give a table's schema with the signatures of parser and tagger in its metadata.
+    """Return a table's schema with the signatures of parser and tagger in its metadata.
 
     Args:
-        calibration: the methods by which the tagger's probabilities are calibrated, or ``UNCALIBRATED``.
+        calibration: the calibration methods of the tagger's probabilities, or ``UNCALIBRATED``.
     """
     schema = SCHEMAS[name]
     signed = {_PARSER_KEY: parser, _TAGGER_KEY: tagger, _CALIBRATION_KEY: calibration}
@@ -137,12 +137,12 @@ def signed_schema(name: str, *, parser: str, tagger: str, calibration: str) -> p
 
 
 def schema_version(schema: pa.Schema) -> int | None:
-    """Read the version off a file's schema; None when it bears none."""
+    """Return the version in a file's schema; None if it has none."""
     version = (schema.metadata or {}).get(_VERSION_KEY.encode())
     return int(version) if version is not None else None
 
 
 def calibration_of(schema: pa.Schema) -> str | None:
-    """Read off a file's schema how its probabilities are calibrated; None when it does not say."""
+    """Return the calibration named in a file's schema; None if it names none."""
     found = (schema.metadata or {}).get(_CALIBRATION_KEY.encode())
     return found.decode() if found is not None else None

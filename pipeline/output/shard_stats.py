@@ -1,4 +1,4 @@
-"""What a shard's report counts. Equal plans give equal counts: no times in here, and only whole numbers."""
+"""The counts in a shard's commit record: whole numbers and no times, so that equal plans have equal counts."""
 
 import math
 from collections import Counter
@@ -13,11 +13,20 @@ from concord.models.outputs import Prediction
 from concord.pipeline.documents import AnnotatedDocument
 from concord.pipeline.output.manifest import ShardReport
 
+UNCERTAINTY_BINS = 40
+UNCERTAINTY_BIN_WIDTH = 0.05
+"""Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
+NEAR_TIE = 1e-5
+"""Words this close to another label or to the threshold may differ with other batch sizes or processors."""
+
+_BACKED_OFF = "backed_off."
+_OF_TYPE = "entities."
+
 
 class BackOffStep(IntEnum):
-    """How a shard is done: as planned, in batches of a half, a quarter or an eighth, at last one document at a time.
+    """How a shard is annotated: as planned or, after failures, in smaller batches and finally one document at a time.
 
-    The last step keeps batches of an eighth, and computes on the CPU.
+    The last step uses batches of an eighth, and computes on the CPU.
     """
 
     AS_PLANNED = 0
@@ -28,45 +37,35 @@ class BackOffStep(IntEnum):
 
     @property
     def divisor(self) -> int:
-        """What parser.batch_documents and tagger.batch_words are divided by."""
+        """The divisor of parser.batch_documents and tagger.batch_words."""
         return 1 << min(self, BackOffStep.EIGHTH)
 
     @property
     def description(self) -> str:
-        """How the shard was done, in words."""
+        """How the shard was annotated, in words."""
         return _DESCRIPTIONS[self]
 
 
 _DESCRIPTIONS = {
     BackOffStep.AS_PLANNED: "as planned",
-    BackOffStep.HALF: "in batches cut to halves",
-    BackOffStep.QUARTER: "in batches cut to quarters",
-    BackOffStep.EIGHTH: "in batches cut to eighths",
+    BackOffStep.HALF: "in batches of half the size",
+    BackOffStep.QUARTER: "in batches of a quarter of the size",
+    BackOffStep.EIGHTH: "in batches of an eighth of the size",
     BackOffStep.ALONE: "one document at a time",
 }
 
 
-UNCERTAINTY_BINS = 40
-UNCERTAINTY_BIN_WIDTH = 0.05
-"""Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last takes everything above."""
-NEAR_TIE = 1e-5
-"""Words this near to another label or to the threshold may differ on other batch sizes or processors."""
-
-_BACKED_OFF = "backed_off."
-_OF_TYPE = "entities."
-
-
 def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> dict[str, float]:
-    """Count what the tables of a shard hold.
+    """Count the content of a shard's tables.
 
     Args:
-        threshold: nats above which stage two decides; None for a tagger of one stage.
+        threshold: nats above which stage two decides; None for a tagger with one stage.
 
     Returns:
         Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
-        (above the threshold), refined (stage two gave the label) or changed (and gave another than stage one);
+        (above the threshold), refined (labelled by stage two) or changed (labelled differently than by stage one);
         sentences with a refined token; ``uncertainty.<bin>``; ``dead_letters.<stage>.<error>``. All but the bins, types
-        and reasons are there even when 0.
+        and reasons are present even if 0.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
     uncertainty = _values(tokens, "uncertainty").astype(np.float64)
@@ -93,11 +92,11 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
 
 
 def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | None) -> dict[str, float]:
-    """Count what no table tells of documents that have just been annotated.
+    """Count what the tables do not contain about documents that have just been annotated.
 
     Returns:
-        Name to number: tokens that are ``near_ties``; for a bf16 run ``bf16.compared_tokens`` and
-        ``bf16.changed_tokens``, whose labels differ from those of fp32.
+        Name to number: tokens that are ``near_ties``; for a bf16 run also ``bf16.compared_tokens``, and
+        ``bf16.changed_tokens`` whose labels differ from those in fp32.
     """
     counts: Counter[str] = Counter(near_ties=0)
     for document in documents:
@@ -111,18 +110,18 @@ def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | 
 
 
 def count_step(step: BackOffStep) -> dict[str, float]:
-    """Count a shard that had to back off as ``backed_off.<step>``; nothing for one that was done as planned."""
+    """Count a shard that had to back off as ``backed_off.<step>``; nothing for one annotated as planned."""
     return {} if step is BackOffStep.AS_PLANNED else {f"{_BACKED_OFF}{step.name.lower()}": 1}
 
 
 def entity_types(reports: Iterable[ShardReport]) -> tuple[str, ...]:
-    """Give the types of the entities that shards hold, sorted."""
+    """Return the entity types that occur in shards, sorted."""
     names = {name for report in reports for name, number in report.stats.items() if number}
     return tuple(sorted(name.removeprefix(_OF_TYPE) for name in names if name.startswith(_OF_TYPE)))
 
 
 def backed_off(reports: Iterable[ShardReport]) -> dict[str, BackOffStep]:
-    """Give the shards that had to back off, by name. Their bytes need not be those of an undisturbed run."""
+    """Return the shards that had to back off, by name; their bytes may differ from those of an undisturbed run."""
     steps = {f"{report.shard:05d}": _step_of(report.stats) for report in reports}
     return {name: step for name, step in steps.items() if step is not BackOffStep.AS_PLANNED}
 
@@ -148,7 +147,7 @@ def _values(table: pa.Table, name: str) -> NDArray[np.generic]:
 
 
 def _sentences_with(marked: NDArray[np.generic], lengths: NDArray[np.int64]) -> int:
-    """Count the sentences that hold a marked word; every sentence has a word."""
+    """Count the sentences with a marked word; every sentence has a word."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
     return len(np.unique(owners[marked.astype(np.bool_)]))
 

@@ -1,4 +1,4 @@
-"""Arrow tables of annotated documents."""
+"""Building the Arrow tables of a shard from its annotated documents and dead letters."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from concord.pipeline.output.schema import ANNOTATED, ENTITIES, TOKENS, UNCALIBR
 def annotated_tables(
     documents: Iterable[AnnotatedDocument], *, parser: str, tagger: str, calibration: str = UNCALIBRATED
 ) -> dict[str, pa.Table]:
-    """Give the four tables of annotated documents, in the documents' order.
+    """Build the four tables of annotated documents, in the order of the documents.
 
     Args:
         parser, tagger: their signatures.
@@ -38,20 +38,20 @@ def annotated_tables(
     }
 
 
-def error_table(letters: Sequence[DeadLetter], *, parser: str, tagger: str, calibration: str) -> pa.Table:
-    """Give the table of dead letters. What cannot be written in UTF-8 is written with backslashes."""
+def error_table(dead_letters: Sequence[DeadLetter], *, parser: str, tagger: str, calibration: str) -> pa.Table:
+    """Build the table of dead letters; characters that UTF-8 cannot encode are escaped with backslashes."""
     schema = signed_schema("errors", parser=parser, tagger=tagger, calibration=calibration)
-    columns = {name: [_writable(getattr(letter, name)) for letter in letters] for name in schema.names}
+    columns = {name: [_encodable(getattr(row, name)) for row in dead_letters] for name in schema.names}
     return _table(columns, schema)
 
 
-def _writable(value: Any) -> Any:
+def _encodable(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """A document with its words and labels in one row each; a sentence's words begin at ``starts``."""
+    """A document with the words and predictions of its sentences concatenated; ``starts`` is each sentence's first."""
 
     annotated: AnnotatedDocument
     words: list[ParsedWord]
@@ -66,7 +66,7 @@ class _Flat:
 
     @property
     def spans(self) -> list[tuple[int, Span, float]]:
-        """The entities with the number of the sentence in which they begin, and their confidence."""
+        """The entities as (number of the sentence in which they begin, span, confidence)."""
         return [
             (number, span, confidence)
             for number, prediction in enumerate(self.annotated.predictions)
@@ -182,7 +182,7 @@ def _entity_row(item: _Flat, sent_id: int, span: Span, confidence: float) -> dic
 def _table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:
     table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
     for field in schema:
-        # Arrow itself minds a null in a required column only when the file is being written.
+        # Arrow checks required columns for nulls only while it writes the file.
         if not field.nullable and table.column(field.name).null_count:
             raise ValueError(f"{field.name}: expected a value in every row, got null")
     return table

@@ -1,11 +1,12 @@
-"""Files that survive a crash: what bears its final name is whole and on disk.
+"""Writing files that survive a crash: a file under its final name is complete and on disk.
 
-A file is first written in a staging folder, then takes its name in one step, either over what stood there
-(``write_over``) or only if nothing did (``write_once``). A driver that finishes a run sweeps that folder, so a staged
-file of another driver may vanish at any time.
+Which to call: ``write_atomically`` to replace a small file, ``write_once`` to create one that another process may be
+creating too, ``write_unsynced`` for notes that need not survive the machine, ``stage_file`` and ``move_into_place`` for
+large files, ``stage_folder`` for a folder; text that may be compressed is written by ``storage.compressed``.
 
-A store takes a file whole or not at all, so one of S3 is written in that one step; ``write_once`` is then a write on
-the condition that there is none.
+A file is first written to a staging folder and then renamed. A driver that finishes a run empties that folder, so a
+staged file of another driver may vanish at any time. S3 stores an object completely or not at all, so there each write
+is a single request; ``write_once`` makes it conditional on there being no such object.
 """
 
 import errno
@@ -25,56 +26,79 @@ from concord.pipeline.storage.output_paths import OutputPath, S3Path
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "swap", "sweep")
 
-# Faults of the store and not of the program; EFBIG is what a file size limit gives.
-_STORE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
-_SWEEPS_BORNE = 5
+# Faults of the store, not of the program; EFBIG is the error of a file size limit.
+_STORE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
+_STAGING_ATTEMPTS = 6
 _reached: Counter[str] = Counter()
 
 Result = TypeVar("Result")
 
 
-def crash_point(step: str) -> None:
-    """Say that a step has just been done; tests have the process killed here.
-
-    ``CONCORD_CRASH_AT=commit`` kills it with SIGKILL when it reaches ``commit`` first, ``commit:3`` when it does so for
-    the third time. Without the variable nothing happens. The steps, in the order of a run: ``plan`` (the plan
-    stands), ``write`` (bytes given to a staged file), ``fsync`` (they are on disk), ``rename`` (a part has its final
-    name), ``commit`` (a commit record stands), ``swap`` (the manifest stands), ``sweep`` (strays are gone).
-    """
-    wanted = os.environ.get(CRASH_VARIABLE)
-    if not wanted:
-        return
-    name, _, count = wanted.partition(":")
-    if name != step:
-        return
-    _reached[step] += 1
-    if _reached[step] == int(count or 1):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 @contextmanager
 def store_errors(place: OutputPath) -> Iterator[None]:
-    """Turn faults of the store (no space, quota, input/output) into StoreError; other OSErrors pass.
+    """Turn OSErrors caused by the store (no space, quota, input/output) into StoreError; others pass through.
 
     Raises:
-        StoreError: naming the place and what to do.
+        StoreError: with the place and what to do.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in _STORE_FAULTS:
+        if error.errno not in _STORE_ERRNOS:
             raise
         raise StoreError(
             f"{place}: {error.strerror}; nothing was committed by this write. "
-            "Make room or mend the store, then run the same command again"
+            "Free some space or repair the store, then run the same command again"
         ) from error
 
 
+def write_atomically(final: OutputPath, content: bytes, *, staging: Path) -> None:
+    """Atomically write a small file, replacing any existing one."""
+    if isinstance(final, S3Path):
+        final.write(content)
+    else:
+        _stage_and_place(content, staging, place=lambda staged: move_into_place(staged, final))
+
+
+def write_once(final: OutputPath, content: bytes, *, staging: Path) -> bool:
+    """Atomically create a small file, unless it exists already.
+
+    Returns:
+        Whether the file was created.
+
+    Raises:
+        StoreError: when the file system has no hard links.
+    """
+    if isinstance(final, S3Path):
+        return final.write_once(content)
+
+    def place(staged: Path) -> bool:
+        try:
+            return _link(staged, final)
+        finally:
+            staged.unlink(missing_ok=True)
+
+    return _stage_and_place(content, staging, place=place)
+
+
+def write_unsynced(final: OutputPath, content: bytes) -> None:
+    """Atomically write a small file without flushing it to disk: it survives this process, but not the machine."""
+    if isinstance(final, S3Path):
+        final.write(content)
+        return
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staged = final.with_name(f"{uuid.uuid4().hex}.staged")
+    staged.write_bytes(content)
+    # A driver that finishes the run empties this folder; then the file is not needed.
+    with suppress(FileNotFoundError):
+        staged.replace(final)
+
+
 def stage_file(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
-    """Write a new file of a random name, flushed to disk; on any failure it is removed.
+    """Write a new file with a random name and flush it to disk; on any failure it is removed.
 
     Args:
-        folder: made if absent; on the file system of the final place.
+        folder: created if missing; on the file system of the final path.
         fill: writes the bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +117,7 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
 
 
 def move_into_place(staged: Path, final: OutputPath) -> None:
-    """Give a staged file or folder its final name, over whatever file or empty folder bore it; to S3 go files only."""
+    """Rename a staged file or folder, replacing an existing file or empty folder; to S3, upload a staged file."""
     if isinstance(final, S3Path):
         final.write(staged.read_bytes())
         staged.unlink()
@@ -105,10 +129,10 @@ def move_into_place(staged: Path, final: OutputPath) -> None:
 
 @contextmanager
 def stage_folder(final: Path) -> Iterator[Path]:
-    """Give a new folder to fill; then it takes its final name, all its files on disk. On any failure it is removed.
+    """Yield a new folder to fill, flush its files to disk and rename it; on any failure it is removed.
 
     Args:
-        final: absent, or an empty folder.
+        final: missing, or an empty folder.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     staged = final.parent / f"{uuid.uuid4().hex}.staged"
@@ -127,59 +151,44 @@ def stage_folder(final: Path) -> Iterator[Path]:
         raise
 
 
-def write_atomically(final: OutputPath, content: bytes, *, staging: Path) -> None:
-    """Write a small file in one step, over whatever bore its name."""
-    if isinstance(final, S3Path):
-        final.write(content)
+def sync_folder(folder: OutputPath) -> None:
+    """Flush a folder's entries to disk; S3 has nothing to flush."""
+    if isinstance(folder, S3Path):
         return
-
-    def place(staged: Path) -> None:
-        move_into_place(staged, final)
-
-    _stage_and(place, content, staging)
-
-
-def write_unsynced(final: OutputPath, content: bytes) -> None:
-    """Write a small file in one step without flushing it: it outlives this process, not the machine."""
-    if isinstance(final, S3Path):
-        final.write(content)
-        return
-    final.parent.mkdir(parents=True, exist_ok=True)
-    staged = final.with_name(f"{uuid.uuid4().hex}.staged")
-    staged.write_bytes(content)
-    # A driver that finishes the run sweeps this folder, and then needs no such file.
-    with suppress(FileNotFoundError):
-        staged.replace(final)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def write_once(final: OutputPath, content: bytes, *, staging: Path) -> bool:
-    """Write a small file in one step if nothing bears its name.
+def crash_point(step: str) -> None:
+    """Mark that a step has just been done; tests kill the process here.
 
-    Returns:
-        False when something bore the name already.
-
-    Raises:
-        StoreError: where the file system has no hard links.
+    With ``CONCORD_CRASH_AT=commit`` the process is killed by SIGKILL when it first reaches ``commit``, with
+    ``commit:3`` when it does so for the third time. Without the variable nothing happens. The steps, in the order of a
+    run: ``plan`` (the plan is written), ``write`` (a staged file's bytes are written), ``fsync`` (they are on disk),
+    ``rename`` (a part has its final name), ``commit`` (a commit record exists), ``swap`` (the manifest is replaced),
+    ``sweep`` (orphans are removed).
     """
-    if isinstance(final, S3Path):
-        return final.write_once(content)
+    wanted = os.environ.get(CRASH_VARIABLE)
+    if not wanted:
+        return
+    name, _, count = wanted.partition(":")
+    if name != step:
+        return
+    _reached[step] += 1
+    if _reached[step] == int(count or 1):
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    def place(staged: Path) -> bool:
-        try:
-            return _link(staged, final)
-        finally:
-            staged.unlink(missing_ok=True)
 
-    return _stage_and(place, content, staging)
-
-
-def _stage_and(place: Callable[[Path], Result], content: bytes, staging: Path) -> Result:
-    """Stage bytes and place them; again, should another driver sweep the staging folder in between."""
+def _stage_and_place(content: bytes, staging: Path, *, place: Callable[[Path], Result]) -> Result:
+    """Stage bytes and place them; try again if another driver empties the staging folder in between."""
 
     def fill(stream: BinaryIO) -> None:
         stream.write(content)
 
-    for _ in range(_SWEEPS_BORNE):
+    for _ in range(_STAGING_ATTEMPTS - 1):
         with suppress(FileNotFoundError):
             return place(stage_file(staging, fill))
     return place(stage_file(staging, fill))
@@ -197,14 +206,3 @@ def _link(staged: Path, final: Path) -> bool:
         raise StoreError(f"{final}: the file system has no hard links, which commits need; choose another") from error
     sync_folder(final.parent)
     return True
-
-
-def sync_folder(folder: OutputPath) -> None:
-    """Flush a folder's entries to disk; S3 has done so before it answers."""
-    if isinstance(folder, S3Path):
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

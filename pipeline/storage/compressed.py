@@ -1,4 +1,4 @@
-"""Files of text that stand whole under their name or not at all, packed as the name says."""
+"""Writing text files atomically, compressed if their name ends in ``.gz`` or ``.zst``."""
 
 import os
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
 def write_compressed(path: Path, pieces: Iterable[str]) -> None:
-    """Write a file in one step, over whatever bears its name; ``.gz`` and ``.zst`` are packed.
+    """Atomically write a text file, replacing any existing one; the suffixes ``.gz`` and ``.zst`` compress it.
 
     Args:
-        pieces: the text from its beginning to its end; never held as a whole.
+        pieces: the text in order; never held in memory as a whole.
 
     Raises:
         StoreError: when there is no space.
@@ -27,13 +27,13 @@ def write_compressed(path: Path, pieces: Iterable[str]) -> None:
         if codec is None:
             stream.writelines(piece.encode() for piece in pieces)
             return
-        # Arrow closes what it writes to; the stream itself is still to be flushed to disk.
+        # Arrow closes what it writes to, but the stream itself still has to be flushed to disk.
         with (
             os.fdopen(os.dup(stream.fileno()), "wb") as copy,
-            pa.CompressedOutputStream(pa.PythonFile(copy, mode="w"), codec) as packed,
+            pa.CompressedOutputStream(pa.PythonFile(copy, mode="w"), codec) as compressed,
         ):
             for piece in pieces:
-                packed.write(piece.encode())
+                compressed.write(piece.encode())
 
     with store_errors(path):
         move_into_place(stage_file(path.parent, fill), path)

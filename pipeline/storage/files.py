@@ -1,4 +1,8 @@
-"""Input files, on a disk or behind a URL."""
+"""Reading files by path or URL: their state, their bytes, their hash.
+
+This is what planning and readers call; URLs are passed on to ``storage.remote_files``. An output folder is addressed by
+the paths of ``storage.output_paths`` instead.
+"""
 
 import hashlib
 import io
@@ -18,37 +22,37 @@ _HASHED_BYTES = 8 << 20
 
 
 def file_state(path: str) -> FileState:
-    """Look at a file.
+    """Return a file's size and time of change.
 
     Raises:
-        InputError: when it is none, or cannot be looked at.
+        InputError: when there is no such file, it is not a regular file, or access is denied.
         StoreError: when its store fails.
     """
     if is_url(path):
         found = stat_url(path)
         if found is None:
-            raise InputError(f"{path}: expected a file, found none; check that it is there")
+            raise InputError(f"{path}: expected a file, found none; check that it exists")
         return found
     try:
         status = Path(path).stat()
     except OSError as error:
         raise read_error(path, error) from error
     if not S_ISREG(status.st_mode):
-        raise InputError(f"{path}: expected a regular file; take it out of the input")
+        raise InputError(f"{path}: expected a regular file; remove it from the input")
     return FileState(status.st_size, status.st_mtime_ns)
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a file for reading, with a buffer.
+    """Open a file for buffered reading.
 
     Raises:
-        OSError, InputError, StoreError: when it cannot be opened; of a URL, reading raises the latter two as well.
+        OSError, InputError, StoreError: when it cannot be opened; for a URL, reading raises the latter two as well.
     """
     return open_url(path) if is_url(path) else Path(path).open("rb")
 
 
 def open_for_arrow(path: str) -> Any:
-    """Open a file for Arrow; raises as ``open_file`` does."""
+    """Open a file for Arrow; raises what ``open_file`` raises."""
     return pa.PythonFile(open_url(path), mode="r") if is_url(path) else pa.OSFile(path)
 
 
@@ -56,7 +60,7 @@ def file_sha256(file: str | OutputPath) -> str:
     """Return the SHA-256 of a file's bytes, in hex.
 
     Args:
-        file: its path, its URL, or its place in an output folder.
+        file: a path, a URL, or a path in an output folder.
 
     Raises:
         InputError, StoreError: when it cannot be read.
@@ -77,7 +81,7 @@ def _open_to_hash(file: str | Path) -> io.BufferedReader:
 
 
 def read_error(path: str, error: OSError) -> InputError | StoreError:
-    """Give the error that explains why a file cannot be read."""
+    """Return the error that explains why a file cannot be read."""
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-        return InputError(f"{path}: cannot be read ({error.strerror}); check that it is there and may be read")
-    return StoreError(f"{path}: reading failed ({error}); the same command may be tried again")
+        return InputError(f"{path}: cannot be read ({error.strerror}); check that it exists and may be read")
+    return StoreError(f"{path}: reading failed ({error}); run the same command again")

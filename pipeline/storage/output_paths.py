@@ -1,7 +1,7 @@
-"""Where an annotated collection lies: in a folder, or below a URL of S3.
+"""Paths of an output: a folder, or below an S3 URL.
 
-What a run does with its files is little: read, list and remove them, and ``storage.atomic_writes`` writes them. For
-that an ``S3Path`` has the methods of a Path, so that nothing else need tell the two apart.
+A run reads, lists and removes its files here, and writes them by ``storage.atomic_writes``. An ``S3Path`` has those
+methods of a Path that this needs, so that the rest of the code does not distinguish the two.
 """
 
 import atexit
@@ -25,20 +25,20 @@ SCHEME = "s3://"
 
 
 class ObjectStatus(NamedTuple):
-    """What is asked of a file's status; bytes."""
+    """The part of os.stat_result that an S3Path provides; bytes."""
 
     st_size: int
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class S3Path:
-    """An object of S3, or all that lie below its key.
+    """An object in S3, or a prefix of objects.
 
-    Its methods are those of Path and raise what they raise, but StoreError where the store fails and InputError where
+    Its methods are those of Path and raise the same errors, but StoreError when the store fails and InputError when
     there is no such bucket.
 
     Attributes:
-        key: without a slash at either end.
+        key: without leading or trailing slash.
     """
 
     bucket: str
@@ -62,20 +62,20 @@ class S3Path:
 
     @property
     def parent(self) -> "S3Path":
-        """What the object lies directly below."""
+        """The prefix directly above the object."""
         return S3Path(self.bucket, self.key.rpartition("/")[0])
 
     def absolute(self) -> "S3Path":
-        """Give the place itself."""
+        """Return the path itself: an S3Path is always absolute."""
         return self
 
     def stat(self) -> ObjectStatus:
-        """Ask for the object's size."""
+        """Request the object's size."""
         with _store_errors():
-            return ObjectStatus(Bucket(self.bucket).look(self.key).size)
+            return ObjectStatus(Bucket(self.bucket).head(self.key).size)
 
     def exists(self) -> bool:
-        """Say whether there is an object of this key."""
+        """Tell whether there is an object with this key."""
         try:
             self.stat()
         except FileNotFoundError:
@@ -85,10 +85,10 @@ class S3Path:
     def read_bytes(self) -> bytes:
         """Read the object."""
         with _store_errors():
-            return Bucket(self.bucket).read_whole(self.key)
+            return Bucket(self.bucket).read(self.key)
 
     def glob(self, pattern: str) -> Iterator["S3Path"]:
-        """Give the objects whose keys below this one match; ``*`` stands for one part of a key."""
+        """Yield the objects whose keys below this one match; ``*`` matches one component of a key."""
         depth = pattern.count("/")
         prefix = f"{self.key}/" if self.key else ""
         with _bucket_errors(self.bucket):
@@ -98,17 +98,17 @@ class S3Path:
                     yield S3Path(self.bucket, found.key)
 
     def unlink(self, *, missing_ok: Literal[True]) -> None:
-        """Remove the object, if there is one: a store does not tell."""
+        """Remove the object if it exists; a store does not report which."""
         with _store_errors():
             Bucket(self.bucket).delete(self.key)
 
     def write(self, content: bytes) -> None:
-        """Write the object whole, over whatever bore its key."""
+        """Write the object, replacing any existing one."""
         with _bucket_errors(self.bucket):
             Bucket(self.bucket).put(self.key, content)
 
     def write_once(self, content: bytes) -> bool:
-        """Write the object whole, unless something bears its key; say whether it was written."""
+        """Create the object unless it exists; return whether it was created."""
         with _bucket_errors(self.bucket):
             return Bucket(self.bucket).put_new(self.key, content)
 
@@ -117,7 +117,7 @@ OutputPath = Path | S3Path
 
 
 def output_path(where: str) -> OutputPath:
-    """Give the place of an output."""
+    """Parse a path or an S3 URL."""
     if not where.startswith(SCHEME):
         return Path(where)
     bucket, _, key = where.removeprefix(SCHEME).partition("/")
@@ -125,33 +125,33 @@ def output_path(where: str) -> OutputPath:
 
 
 def list_files(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
-    """Give the files below a folder whose paths match, sorted; none where there is no such folder."""
+    """Return the files below a folder whose paths match, sorted; none if there is no such folder."""
     if isinstance(folder, S3Path):
         return sorted(folder.glob(pattern))
     return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
 class Listing:
-    """Sizes of many files of a collection, asked for one after the other.
+    """Sizes of many files of an output.
 
-    Of a folder each is looked up when it is asked for. Of S3 all are listed at the first question, since a request a
-    file would cost minutes; what is written after that is not seen.
+    In a folder each file is looked up on demand. In S3 all are listed on first use, since one request per file would
+    take minutes; files written after that are not seen.
     """
 
     def __init__(self, output: OutputPath) -> None:
         self._output = output
 
     def size(self, path: OutputPath) -> int:
-        """Give a file's size in bytes.
+        """Return a file's size in bytes.
 
         Raises:
-            FileNotFoundError: when there is none.
+            FileNotFoundError: when there is no such file.
             StoreError: when the store fails.
         """
         return self._object(path).size if isinstance(path, S3Path) else path.stat().st_size
 
     def version(self, path: OutputPath) -> str | None:
-        """Give what stays as long as a file's bytes do: the etag of S3, None for a file of a folder.
+        """Return the etag of an object, which changes whenever its bytes do; None for a file in a folder.
 
         Raises:
             FileNotFoundError: when S3 has no such object.
@@ -175,7 +175,7 @@ class Listing:
 
 
 def arrow_source(part: OutputPath) -> Path | pa.BufferReader:
-    """Give what Arrow reads a part from; one of S3 is fetched whole, as a shard's part is small.
+    """Return what Arrow reads a part from; one in S3 is downloaded completely, because parts are small.
 
     Raises:
         FileNotFoundError: when it is missing in S3.
@@ -185,12 +185,12 @@ def arrow_source(part: OutputPath) -> Path | pa.BufferReader:
 
 
 def staging_folder(output: OutputPath) -> Path:
-    """Give the folder for a collection's unfinished files: below it, or for S3 one of this process's own."""
-    return _own_folder(os.getpid()) if isinstance(output, S3Path) else output / "_run" / "staging"
+    """Return the folder for an output's unfinished files: inside it, or for S3 a temporary one of this process."""
+    return _temporary_folder(os.getpid()) if isinstance(output, S3Path) else output / "_run" / "staging"
 
 
 @cache
-def _own_folder(process: int) -> Path:
+def _temporary_folder(process: int) -> Path:
     folder = tempfile.mkdtemp(prefix=f"concord-{process}-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -198,23 +198,23 @@ def _own_folder(process: int) -> Path:
 
 @contextmanager
 def _store_errors() -> Iterator[None]:
-    """Turn faults of the store into StoreError; that something is missing or denied passes."""
+    """Turn errors of the store into StoreError; missing objects and denied access pass through."""
     try:
         yield
     except (FileNotFoundError, PermissionError):
         raise
     except OSError as error:
         raise StoreError(
-            f"{error.filename}: {error.strerror}; see that its host and the network are up, then run the same command "
-            "again"
+            f"{error.filename}: {error.strerror}; check that its host and the network are up, then run the same "
+            "command again"
         ) from error
 
 
 @contextmanager
 def _bucket_errors(bucket: str) -> Iterator[None]:
-    """Turn the faults of a request that needs no object, so that only the bucket may be missing."""
+    """Turn errors of a request that names no existing object, so that only the bucket can be missing."""
     try:
         with _store_errors():
             yield
     except FileNotFoundError as error:
-        raise InputError(f"{SCHEME}{bucket}: no such bucket; make it, or give another output") from error
+        raise InputError(f"{SCHEME}{bucket}: no such bucket; create it, or choose another output") from error

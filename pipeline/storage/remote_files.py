@@ -1,7 +1,7 @@
-"""Files behind URLs: looked at, listed, and read in ranges.
+"""Input files behind URLs: their state, listings of folders, and reading by ranges.
 
-S3 is read through boto3, by which it is also written; every other scheme through its driver of fsspec. Nothing is
-remembered of a store but the connection: a listing that was kept would hide a change.
+Call ``storage.files`` where a file may be a path or a URL. S3 is read through boto3, which also writes it; every other
+scheme through its fsspec driver. Nothing but the connection is cached: a cached listing would hide a change.
 """
 
 import io
@@ -26,11 +26,11 @@ _READ_BYTES = 1 << 20
 
 
 class FileState(NamedTuple):
-    """What shows that a file has changed.
+    """Shows by comparison whether a file has changed.
 
     Attributes:
         size: bytes.
-        changed: nanoseconds of the last change, or an etag; None where a store gives neither.
+        changed: time of the last change in nanoseconds, or an etag; None if a store provides neither.
     """
 
     size: int
@@ -38,26 +38,26 @@ class FileState(NamedTuple):
 
 
 def stat_url(url: str) -> FileState | None:
-    """Look at a file; None where none has this name, though a folder may.
+    """Return a file's state; None if there is no such file (a folder is none).
 
     Raises:
-        InputError: when it may not be looked at.
+        InputError: when access is denied.
         StoreError: when its store cannot be reached.
     """
-    with _told(url):
-        store, path = _located(url)
-        return store.look(path)
+    with _store_errors(url):
+        store, path = _locate(url)
+        return store.stat(path)
 
 
 def walk_url(url: str) -> Iterator[tuple[str, FileState]]:
-    """Give the URL and state of every file below a folder.
+    """Yield the URL and state of every file below a folder.
 
     Raises:
-        InputError: when it may not be listed.
+        InputError: when access is denied.
         StoreError: when its store cannot be reached.
     """
-    with _told(url):
-        store, path = _located(url)
+    with _store_errors(url):
+        store, path = _locate(url)
         for below, state in store.walk(path.rstrip("/")):
             yield f"{url.rstrip('/')}/{below}", state
 
@@ -66,33 +66,35 @@ def open_url(url: str, *, read_bytes: int = _READ_BYTES) -> io.BufferedReader:
     """Open a file for reading.
 
     Args:
-        read_bytes: bytes that are asked for at once, at least.
+        read_bytes: minimum size of a request.
 
     Raises:
-        InputError: when it is not there or may not be read, also from the stream.
-        StoreError: when its store fails, or the file changes while it is being read, also from the stream.
+        InputError: when it does not exist or access is denied; reading the stream raises it too.
+        StoreError: when its store fails, or the file changes while it is read; reading the stream raises it too.
     """
     return io.BufferedReader(_Ranges(url), read_bytes)
 
 
 class RemoteStore(Protocol):
-    def look(self, path: str) -> FileState | None:
-        """Give a file's state; None where there is no file of the name."""
+    """What reading needs of a store; paths are what follows the scheme of a URL, or the whole URL."""
+
+    def stat(self, path: str) -> FileState | None:
+        """Return a file's state; None if there is no such file."""
 
     def walk(self, path: str) -> Iterator[tuple[str, FileState]]:
-        """Give the files below a folder, by their paths below it."""
+        """Yield the files below a folder with their paths relative to it."""
 
     def read(self, path: str, start: int, end: int, *, state: FileState) -> bytes:
-        """Give a range of a file; a store that knows no ranges gives it whole."""
+        """Read a range of a file; a store without range requests returns all of it."""
 
 
 class _S3:
-    def look(self, path: str) -> FileState | None:
+    def stat(self, path: str) -> FileState | None:
         name, key = self._split(path)
         if not key:
             return None
         try:
-            found = Bucket(name).look(key)
+            found = Bucket(name).head(key)
         except FileNotFoundError:
             return None
         return FileState(found.size, found.etag)
@@ -105,7 +107,7 @@ class _S3:
 
     def read(self, path: str, start: int, end: int, *, state: FileState) -> bytes:
         name, key = self._split(path)
-        return Bucket(name).read(key, start=start, end=end, etag=str(state.changed))
+        return Bucket(name).read_range(key, start=start, end=end, etag=str(state.changed))
 
     @staticmethod
     def _split(path: str) -> tuple[str, str]:
@@ -114,7 +116,7 @@ class _S3:
 
 
 class _Driver:
-    """A store behind its driver of fsspec."""
+    """A store behind its fsspec driver."""
 
     def __init__(self, url: str) -> None:
         scheme = url.partition("://")[0]
@@ -128,11 +130,11 @@ class _Driver:
         except ImportError as error:
             raise InputError(f"{scheme}://: {error}; add its driver to this environment, on every node") from None
 
-    def look(self, path: str) -> FileState | None:
+    def stat(self, path: str) -> FileState | None:
         try:
             found = self._files.info(path)
         except FileNotFoundError as error:
-            # The driver of http gives this error whatever the cause.
+            # The http driver raises this error whatever the cause.
             if isinstance(error.__cause__, Exception) and _status(error.__cause__) != 404:
                 raise error.__cause__ from None
             return None
@@ -149,18 +151,18 @@ class _Driver:
 
 
 class _Ranges(io.RawIOBase):
-    """A file that is read by asking for ranges of it."""
+    """A file read by range requests."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
         state = stat_url(url)
         if state is None:
-            raise InputError(f"{url}: expected a file, found none; check that it is there")
+            raise InputError(f"{url}: expected a file, found none; check that it exists")
         self._url = url
-        self._store, self._path = _located(url)
+        self._store, self._path = _locate(url)
         self._state = state
         self._position = 0
-        self._whole: bytes | None = None
+        self._content: bytes | None = None
 
     @override
     def readable(self) -> bool:
@@ -190,38 +192,38 @@ class _Ranges(io.RawIOBase):
         start, end = self._position, min(self._position + length, self._state.size)
         if start >= end:
             return b""
-        if self._whole is None:
-            with _told(self._url):
+        if self._content is None:
+            with _store_errors(self._url):
                 content = self._store.read(self._path, start, end, state=self._state)
             if len(content) == self._state.size:
-                self._whole = content
+                self._content = content
             elif len(content) != end - start:
                 raise StoreError(
                     f"{self._url}: expected bytes {start} to {end}, got {len(content)} bytes; it may have changed "
                     "while it was being read: run the command again"
                 )
         self._position = end
-        return content if self._whole is None else self._whole[start:end]
+        return content if self._content is None else self._content[start:end]
 
 
-def _located(url: str) -> tuple[RemoteStore, str]:
-    """Give the store of a URL and the path that it takes."""
+def _locate(url: str) -> tuple[RemoteStore, str]:
+    """Return the store of a URL and the path to pass to it."""
     if url.startswith(_S3_SCHEME):
         return _S3(), url.removeprefix(_S3_SCHEME)
-    # Made anew each time: fsspec keeps the connections, and knows a forked process from its parent.
+    # Constructed for each call: fsspec caches the connections, and separates a forked process from its parent.
     return _Driver(url), url
 
 
 def _state(found: Mapping[str, Any]) -> FileState:
     if found.get("size") is None:
-        raise InputError(f"{found['name']}: its server gives no size; fetch the file first")
+        raise InputError(f"{found['name']}: its server reports no size; download the file first")
     etag = next((str(found[key]) for key in _ETAG_KEYS if found.get(key)), None)
     times = (_nanoseconds(found[key]) for key in _TIME_KEYS if found.get(key))
     return FileState(found["size"], etag or next(times, None))
 
 
 def _nanoseconds(time: object) -> int | None:
-    """Read a time in whatever form a driver gives it."""
+    """Parse a time in any of the forms that drivers report."""
     if isinstance(time, str):
         with suppress(ValueError):
             time = datetime.fromisoformat(time)
@@ -234,30 +236,30 @@ def _nanoseconds(time: object) -> int | None:
 
 
 @contextmanager
-def _told(url: str) -> Iterator[None]:
-    """Turn whatever a driver raises into our errors."""
+def _store_errors(url: str) -> Iterator[None]:
+    """Turn any error of a driver into an InputError or StoreError."""
     try:
         yield
     except ConcordError:
         raise
     except Exception as error:
-        raise _fault(url, error) from error
+        raise _as_our_error(url, error) from error
 
 
-def _fault(url: str, error: Exception) -> ConcordError:
+def _as_our_error(url: str, error: Exception) -> ConcordError:
     status = _status(error)
-    told = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
+    message = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
     kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-    reason = f"status {status}" if status else f"{kind}{without_secrets(told)}"
-    # A TypeError is what a driver raises that needs more than the URL tells.
+    reason = f"status {status}" if status else f"{kind}{without_secrets(message)}"
+    # A driver that needs more than the URL raises a TypeError.
     if status in _REFUSED or isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | TypeError):
-        return InputError(f"{url}: cannot be read ({reason}); check that it is there and may be read")
+        return InputError(f"{url}: cannot be read ({reason}); check that it exists and may be read")
     return StoreError(
-        f"{url}: reading failed ({reason}); see that its host and the network are up, then run the same command again"
+        f"{url}: reading failed ({reason}); check that its host and the network are up, then run the same command again"
     )
 
 
 def _status(error: Exception) -> int | None:
-    """Give the status with which a server has answered; drivers name the attribute in several ways."""
-    answers = (getattr(error, name, None) for name in ("status", "code", "status_code"))
-    return next((answer for answer in answers if isinstance(answer, int)), None)
+    """Return the status of a server's response; drivers differ in the name of the attribute."""
+    values = (getattr(error, name, None) for name in ("status", "code", "status_code"))
+    return next((value for value in values if isinstance(value, int)), None)

@@ -1,4 +1,4 @@
-"""What may stand where a path may: URLs of files and folders, without secrets in them."""
+"""URLs given in place of a path: recognized, checked, and stripped of secrets; nothing is opened here."""
 
 import re
 from urllib.parse import urlsplit
@@ -7,17 +7,17 @@ from concord.pipeline.errors import InputError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SECRETS = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s'\")]*")
-# Where the part before an @ names a container.
+# In these schemes the part before an @ names a container.
 _CONTAINER_SCHEMES = {"abfs", "abfss", "az", "adl"}
 
 
 def is_url(where: str) -> bool:
-    """Say whether an input or output is a URL and no path."""
+    """Tell whether an input or output is a URL rather than a path."""
     return _URL.match(where) is not None
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that must not be written down: plans and outputs name their input.
+    """Check that a URL contains no secrets, because plans and outputs name their input.
 
     Raises:
         InputError: without the secret.
@@ -29,18 +29,18 @@ def check_url(url: str) -> None:
     user, _, host = parts.netloc.rpartition("@")
     if user and (":" in user or parts.scheme not in _CONTAINER_SCHEMES):
         raise InputError(
-            f"{shown}: expected a URL without user and password, for outputs hold it; "
-            "give credentials by the environment of the store's driver"
+            f"{shown}: expected a URL without user and password, because outputs contain it; "
+            "pass credentials through the environment of the store's driver"
         )
     if not host and parts.scheme not in {"memory", "file"}:
         raise InputError(f"{shown}: expected a host or bucket after {parts.scheme}://")
     if "?" in url and (parts.scheme in {"http", "https"} or "=" in url.partition("?")[2]):
         raise InputError(
-            f"{shown}: expected a URL without a query, for outputs hold it and it may be a credential; "
-            "fetch such a file first, or name it by the scheme of its store"
+            f"{shown}: expected a URL without a query, because outputs contain it and it may be a credential; "
+            "download the file first, or use the URL scheme of its store"
         )
 
 
 def without_secrets(text: str) -> str:
-    """Leave users, passwords and queries out of the URLs in a text."""
+    """Remove users, passwords and queries from the URLs in a text."""
     return _SECRETS.sub("", text)

@@ -234,7 +234,7 @@ def test_a_store_that_does_not_answer_is_no_fault_of_the_input(
     "where", ["s3://nowhere/texts", "{bucket}/texts", "{bucket}/texts/*.jsonl", "memory://nowhere"]
 )
 def test_a_place_without_files_is_refused(tmp_path: Path, s3_url: str, where: str) -> None:
-    with pytest.raises(InputError, match=r"check that it is there|got no file at all"):
+    with pytest.raises(InputError, match=r"check that it exists|got no file at all"):
         planned(where.format(bucket=s3_url), tmp_path)
 
 
