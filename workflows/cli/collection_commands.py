@@ -137,7 +137,7 @@ def submit(
     if printed is not None:
         from concord.workflows.cluster.kubernetes import print_manifests, read_kubernetes
 
-        return print_manifests(config, printed, name=job.stem, place=read_kubernetes(kubernetes))
+        return print_manifests(config, printed, name=job.stem, settings=read_kubernetes(kubernetes))
     resolve_auth_mode(address)
     from concord.workflows.cluster.submit import SubmitOptions, run
 

@@ -1,6 +1,6 @@
-"""What travels to a cluster: the code, the embedded models and the resolved job, in one archive; and how it runs there.
+"""The archive that is sent to a cluster: the code, the bundled models and the resolved job.
 
-The archive's bytes depend on nothing else. Input, output and a model given as a folder stay where they are.
+Its bytes depend on nothing else. Input, output and a model given as a folder are not part of it.
 """
 
 import hashlib
@@ -19,27 +19,27 @@ from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import is_reference
 
 PACKAGE = Path(__file__).absolute().parents[2]
-"""The import package; in a checkout its rooms are links, which must not be resolved."""
+"""The import package; in a checkout its subfolders are links, which must not be resolved."""
 JOB_NAME = "job.yaml"
 LARGEST_PACKAGE = 50_000_000
-"""Bytes; Ray's job server itself refuses 100 MiB, and every node unpacks what it takes."""
+"""Bytes. Ray's job server refuses 100 MiB, and every node unpacks the archive."""
 STOP_SECONDS = 300
-"""How long a stopped job may take to finish its shards; Ray's own default is 3 seconds."""
-_SHOWN_OFFENDERS = 10
+"""How long a stopped job may take to finish its shards; Ray's default is 3 seconds."""
+_SHOWN_FILES = 10
 
 
 def pack(config: AnnotateConfig) -> tuple[bytes, str]:
-    """Give the archive that travels, and the digest of the job in it.
+    """Return the archive and the digest of the job in it.
 
     Raises:
-        ConfigError: when it is too large, with the files to blame.
+        ConfigError: when it is too large, naming the largest files.
     """
     job = job_yaml(config).encode()
     files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in _package_files()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, content in {**files, JOB_NAME: job}.items():
-            # A fixed date: Ray names an archive by its bytes and takes none twice.
+            # A fixed date: Ray identifies an archive by its bytes and uploads it once.
             archive.writestr(zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0)), content)
         packed = {member.filename: member.compress_size for member in archive.infolist()}
     package = buffer.getvalue()
@@ -49,7 +49,7 @@ def pack(config: AnnotateConfig) -> tuple[bytes, str]:
 
 
 def _package_files() -> list[Path]:
-    """Give every file of the import package in a fixed order, following the links of a checkout."""
+    """Return every file of the import package in a fixed order, following the links of a checkout."""
     return sorted(
         Path(folder, name)
         for folder, _, names in os.walk(PACKAGE, followlinks=True)
@@ -59,17 +59,17 @@ def _package_files() -> list[Path]:
 
 
 def job_yaml(config: AnnotateConfig) -> str:
-    """Write a job as YAML."""
-    # Only what was set: a default that is written out would count as chosen.
+    """Return a job as YAML."""
+    # Only what was set: an explicit default would count as the user's choice.
     text: str = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=True, allow_unicode=True)
     return text
 
 
 def tracking_environment(config: AnnotateConfig) -> dict[str, str]:
-    """Give what a job needs to find MLflow's store; it lies by default in the working folder, another one there.
+    """Return the variables with which a job finds MLflow's store, whose default depends on the working folder.
 
     Raises:
-        ConfigError: when the address holds a password, which the cluster would show to everybody.
+        ConfigError: when the address holds a password, which the cluster would display.
     """
     if not is_reference(config.tagger.model) and not os.environ.get("MLFLOW_TRACKING_URI"):
         return {}
@@ -77,28 +77,28 @@ def tracking_environment(config: AnnotateConfig) -> dict[str, str]:
     if urlsplit(uri).password is not None:
         raise ConfigError(
             f"MLFLOW_TRACKING_URI: expected an address without a password, got {without_secrets(uri)} with one, which "
-            "the cluster would show; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD where the job runs"
+            "the cluster would display; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD where the job runs"
         )
     return {"MLFLOW_TRACKING_URI": uri}
 
 
 def _too_large(size: int, packed: dict[str, int]) -> str:
-    """Name the fewest files without which the rest could travel."""
-    offenders, left = [], size
+    """Return a message that names the fewest files whose removal would make the archive small enough."""
+    largest, left = [], size
     for name, bytes_ in sorted(packed.items(), key=lambda item: -item[1]):
         if left <= LARGEST_PACKAGE:
             break
-        offenders.append(f"  {_megabytes(bytes_)}  {PACKAGE.parent / name}")
+        largest.append(f"  {_megabytes(bytes_)}  {PACKAGE.parent / name}")
         left -= bytes_
-    more = len(offenders) - _SHOWN_OFFENDERS
+    more = len(largest) - _SHOWN_FILES
     return "\n".join(
         [
-            f"submit: expected at most {_megabytes(LARGEST_PACKAGE).strip()} to travel, got {_megabytes(size).strip()} "
-            "(compressed). Too large:",
-            *offenders[:_SHOWN_OFFENDERS],
+            f"submit: expected a package of at most {_megabytes(LARGEST_PACKAGE).strip()}, got "
+            f"{_megabytes(size).strip()} (compressed). The largest files:",
+            *largest[:_SHOWN_FILES],
             *([f"  and {more:,} further files"] if more > 0 else []),
-            "Move them out of the folders of the code. A model of yours is named by a folder that every node sees, "
-            "or by models:/NAME.",
+            "Move them out of the folders of the code. Refer to your own model by a folder that every node sees, or by "
+            "models:/NAME.",
         ]
     )
 

@@ -1,6 +1,6 @@
-"""Sending an annotation job to a running Ray cluster, following it, stopping it, and giving its result.
+"""``concord submit``: send an annotation job to a Ray cluster, follow it, stop it, and report its result.
 
-Input, output and a model given as a folder do not travel: every node must see them under the same absolute path.
+Input, output and a model given as a folder are not sent: every node must see them under the same absolute path.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ _ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmitOptions:
-    """Where a job goes.
+    """Where and how to submit a job.
 
     Attributes:
         address: of the cluster's job server.
-        name: what the job is called; the job file's name, as a rule.
-        submission_id: under which the cluster knows it; made from name, day and content if None.
-        python: what the cluster's head calls the Python in which Concord's packages are installed.
+        name: of the job, usually that of its file.
+        submission_id: of the job on the cluster; made from name, date and content if None.
+        python: command of the Python on the cluster's head node in which Concord's dependencies are installed.
         wait: follow the job to its end.
     """
 
@@ -55,8 +55,8 @@ class SubmitOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Parcel:
-    """What is sent: an archive, and how it is started there."""
+class _Package:
+    """The archive that is sent, and how it is started on the cluster."""
 
     archive: Path
     command: str
@@ -64,134 +64,134 @@ class _Parcel:
 
 
 def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
-    """Send a job, or find that it was sent, and follow it.
+    """Submit a job, unless it was submitted before, and follow it.
 
     Raises:
         ConfigError: when the archive is too large, or the address of MLflow's store holds a password.
         StoreError: when the cluster cannot be reached.
         ConcordError: when it refuses the job.
     """
-    package, job_digest = pack(config)
+    content, job_digest = pack(config)
     wanted = options.submission_id or default_id(options.name, job_digest)
-    with _archive(package) as archive, _connected(options.address) as client:
-        parcel = _Parcel(
+    with _archive(content) as archive, _connected(options.address) as client:
+        package = _Package(
             archive=archive,
             command=f"exec {shlex.quote(options.python)} -m concord annotate {JOB_NAME} --executor ray --json",
             environment=_environment(config),
         )
-        submission_id, standing = _submit(client, wanted, parcel)
-        _tell(submission_id, standing, options.address)
+        submission_id, earlier = _submit(client, wanted, package)
+        _report(submission_id, earlier, options.address)
         if not options.wait:
             status = str(client.get_job_status(submission_id))
             values = {"submission_id": submission_id, "status": status}
             return Answer(values=values, text=f"{submission_id}  {status}")
-        if standing is None or not standing.is_terminal():
+        if earlier is None or not earlier.is_terminal():
             _follow(client, submission_id)
         return _result(client, submission_id)
 
 
 def stop(submission_id: str, *, address: str) -> Answer:
-    """Ask a job to finish the shards it is at and end, and wait until it has.
+    """Ask a job to stop after its current shards, and wait until it has.
 
     Returns:
-        the job's result; exit code 1 when it was killed because that took too long.
+        the job's result; exit code 1 if it took too long and was killed.
 
     Raises:
-        ConfigError: when the cluster knows no such submission.
+        ConfigError: when the cluster has no such submission.
         StoreError: when the cluster cannot be reached.
     """
     with _connected(address) as client:
-        standing = _status(client, submission_id)
-        if standing is None:
+        status = _status(client, submission_id)
+        if status is None:
             running = [job.submission_id for job in client.list_jobs() if not job.status.is_terminal()]
             raise ConfigError(
-                f"--stop {submission_id}: expected a submission that {address} knows; "
+                f"--stop {submission_id}: expected a submission at {address}; "
                 f"running: {', '.join(filter(None, running)) or 'none'}"
             )
-        if standing.is_terminal():
-            info(f"{submission_id}: has {standing.lower()} before; nothing to stop")
+        if status.is_terminal():
+            info(f"{submission_id}: already {status.lower()}; nothing to stop")
             return replace(_result(client, submission_id), exit_code=0)
         asked = time.monotonic()
         client.stop_job(submission_id)
-        info(f"{submission_id}: asked to stop; it finishes the shards it is at, which may take {STOP_SECONDS} s")
+        info(f"{submission_id}: stopping; it finishes its current shards first, which may take {STOP_SECONDS} s")
         _await_end(client, submission_id)
         seconds = time.monotonic() - asked
         return _stopped(_result(client, submission_id), seconds=seconds)
 
 
 def default_id(name: str, job_digest: str) -> str:
-    """Name a submission by job, day and content: the same job on the same day is the same submission."""
+    """Return an id of job, date and content: the same job on the same day is the same submission."""
     return f"{name}-{datetime.now(UTC).date().isoformat()}-{job_digest[:8]}"
 
 
 @contextmanager
-def _archive(package: bytes) -> Iterator[Path]:
+def _archive(content: bytes) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(prefix="concord-", suffix=".zip") as archive:
-        archive.write(package)
+        archive.write(content)
         archive.flush()
         yield Path(archive.name)
 
 
 @contextmanager
 def _connected(address: str) -> Iterator[JobSubmissionClient]:
-    # The command line has done so before Ray was imported; the job must be told as well.
+    # Also done by the command line, before Ray was imported; here for the variable that is passed to the job.
     resolve_auth_mode(address)
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
-    # Ray would take these before the address it is given.
-    aside = {name: os.environ.pop(name) for name in _ADDRESS_VARIABLES if name in os.environ}
+    # Ray would prefer these to the address.
+    hidden = {name: os.environ.pop(name) for name in _ADDRESS_VARIABLES if name in os.environ}
     try:
         yield JobSubmissionClient(address)
     except (OSError, aiohttp.ClientError) as error:
         raise StoreError(
             f"{address}: no Ray job server answers ({type(error).__name__}); "
-            "start one with 'ray start --head', or give another --address"
+            "start one with 'ray start --head', or choose another --address"
         ) from error
     except AuthenticationError as error:
         raise ConcordError(
-            f"{address}: refused us; RAY_AUTH_MODE, which is {os.environ['RAY_AUTH_MODE']!r}, and the token in "
-            "RAY_AUTH_TOKEN or ~/.ray/auth_token must be those of the cluster"
+            f"{address}: authentication failed; RAY_AUTH_MODE, which is {os.environ['RAY_AUTH_MODE']!r}, and the token "
+            "in RAY_AUTH_TOKEN or ~/.ray/auth_token must be those of the cluster"
         ) from error
     finally:
-        os.environ.update(aside)
+        os.environ.update(hidden)
 
 
-def _submit(client: JobSubmissionClient, wanted: str, parcel: _Parcel) -> tuple[str, JobStatus | None]:
-    """Send a job unless it was sent before; one that failed or was stopped is sent again under a further id.
+def _submit(client: JobSubmissionClient, wanted: str, package: _Package) -> tuple[str, JobStatus | None]:
+    """Send a job unless it was sent before; a failed or stopped one is sent again with a number behind its id.
 
     Returns:
-        the id, and the status of what was sent before.
+        the id, and the status of the earlier submission if there is one.
     """
     for attempt in count(1):
         submission_id = wanted if attempt == 1 else f"{wanted}-{attempt}"
-        standing = _status(client, submission_id)
-        if standing is None and _send(client, submission_id, parcel):
+        status = _status(client, submission_id)
+        if status is None and _send(client, submission_id, package):
             return submission_id, None
-        standing = standing or _status(client, submission_id)
-        if standing not in {JobStatus.FAILED, JobStatus.STOPPED}:
-            return submission_id, standing
-        info(f"{submission_id}: was sent before and has {standing.lower()}; a further submission goes on from there")
-    raise RuntimeError("unreachable: the count has no end")
+        status = status or _status(client, submission_id)
+        if status not in {JobStatus.FAILED, JobStatus.STOPPED}:
+            return submission_id, status
+        info(f"{submission_id}: an earlier submission has {status.lower()}; a new one continues from there")
+    raise RuntimeError("unreachable: count() does not end")
 
 
-def _send(client: JobSubmissionClient, submission_id: str, parcel: _Parcel) -> bool:
-    """Send a job; false when somebody else has sent it meanwhile.
+def _send(client: JobSubmissionClient, submission_id: str, package: _Package) -> bool:
+    """Send a job; return False if another process has sent it in the meantime.
 
-    A cluster that has just started answers before it can take a job, so it is asked for a while.
+    A cluster that has just started answers before it can accept jobs, so this retries for a while.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             client.submit_job(
                 submission_id=submission_id,
-                entrypoint=parcel.command,
+                entrypoint=package.command,
                 entrypoint_num_cpus=0,
-                runtime_env={"working_dir": str(parcel.archive), "env_vars": dict(parcel.environment)},
+                runtime_env={"working_dir": str(package.archive), "env_vars": dict(package.environment)},
             )
         except OSError:
             if time.monotonic() >= deadline:
                 raise
         except RuntimeError as error:
-            # Ray has no types for these; the text is all there is.
+            # Ray has no exception types for these, only the text.
             if "already exists" in str(error):
                 return False
             if "No available agent" not in str(error) or time.monotonic() >= deadline:
@@ -205,18 +205,18 @@ def _hint(error: RuntimeError) -> str:
     if "No available agent" not in str(error):
         return str(error)
     return (
-        "its head node has no agent that starts jobs; dashboard_agent.log of the head tells why. Where two clusters "
-        "share a machine, start one with another --dashboard-agent-listen-port"
+        "its head node has no agent that starts jobs; dashboard_agent.log of the head says why. If two clusters share "
+        "a machine, start one with another --dashboard-agent-listen-port"
     )
 
 
-def _tell(submission_id: str, standing: JobStatus | None, address: str) -> None:
-    if standing is None:
+def _report(submission_id: str, earlier: JobStatus | None, address: str) -> None:
+    if earlier is None:
         info(f"{submission_id}: sent to {address}")
-    elif standing.is_terminal():
-        info(f"{submission_id}: was sent before and has succeeded; nothing to do. --id NAME sends it once more")
+    elif earlier.is_terminal():
+        info(f"{submission_id}: an earlier submission has succeeded; nothing to do. To send it again, use --id NAME")
     else:
-        info(f"{submission_id}: was sent before and is {standing.lower()}; nothing is sent again")
+        info(f"{submission_id}: an earlier submission is {earlier.lower()}; following it")
 
 
 def _environment(config: AnnotateConfig) -> dict[str, str]:
@@ -239,7 +239,7 @@ def _status(client: JobSubmissionClient, submission_id: str) -> JobStatus | None
 
 
 def _follow(client: JobSubmissionClient, submission_id: str) -> None:
-    """Write the job's output to stderr until it ends."""
+    """Copy the output of a job to stderr until it ends."""
 
     async def tail() -> None:
         async for lines in client.tail_job_logs(submission_id):
@@ -248,9 +248,9 @@ def _follow(client: JobSubmissionClient, submission_id: str) -> None:
     try:
         asyncio.run(tail())
     except (RuntimeError, aiohttp.ClientError) as error:
-        warn(f"the log of {submission_id} broke off ({error}); waiting for its end")
+        warn(f"lost the log of {submission_id} ({error}); waiting for the job to end")
     except KeyboardInterrupt:
-        info(f"{submission_id} goes on without us; the same command follows it again")
+        info(f"{submission_id} keeps running; run the same command to follow it again")
         raise
     _await_end(client, submission_id)
 
@@ -264,7 +264,7 @@ def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
     details = client.get_job_info(submission_id)
     succeeded = details.status == JobStatus.SUCCEEDED
     result = _last_object(client.get_job_logs(submission_id))
-    # Of a job that was stopped Ray keeps no exit code, but the job itself has told it.
+    # Ray records no exit code of a stopped job, but the answer of the job has it.
     code = details.driver_exit_code if details.driver_exit_code is not None else (result or {}).get("exit_code")
     values = {
         "submission_id": submission_id,
@@ -275,7 +275,7 @@ def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
     }
     lines = [
         f"{submission_id}  {details.status}" + (f", exit code {code}" if code is not None else ""),
-        *_told(result),
+        *_result_lines(result),
     ]
     if not succeeded and result is None:
         lines.append(str(details.message))
@@ -283,19 +283,19 @@ def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
 
 
 def _stopped(answer: Answer, *, seconds: float) -> Answer:
-    """Tell how a job ended that was asked to."""
+    """Add to the result of a job how it was stopped."""
     killed = answer.values["exit_code"] is None and seconds >= STOP_SECONDS
     if killed:
-        told = f"killed after {STOP_SECONDS} s; what is committed stays, the same job goes on from there"
+        ending = f"killed after {STOP_SECONDS} s; committed shards are kept, submit the same job to continue"
     elif answer.values["exit_code"] is None:
-        told = "it had not begun with its shards"
+        ending = "stopped before its first shard"
     else:
-        told = f"drained in {seconds:.0f} s"
+        ending = f"finished its shards in {seconds:.0f} s"
     values = {**answer.values, "stop_seconds": round(seconds, 1)}
-    return Answer(values=values, text=f"{answer.text}\n{told}", exit_code=int(killed))
+    return Answer(values=values, text=f"{answer.text}\n{ending}", exit_code=int(killed))
 
 
-def _told(result: Mapping[str, Any] | None) -> list[str]:
+def _result_lines(result: Mapping[str, Any] | None) -> list[str]:
     if result is None:
         return []
     if "error" in result:
@@ -308,7 +308,7 @@ def _told(result: Mapping[str, Any] | None) -> list[str]:
 
 
 def _last_object(log: str) -> dict[str, Any] | None:
-    """Find the answer of ``--json`` among the lines of a log."""
+    """Find the answer of ``--json`` in a log."""
     for line in reversed(log.splitlines()):
         if line.startswith("{"):
             try:

@@ -1,4 +1,4 @@
-"""Manifests for Kubernetes: fields that exist, and settings that a run needs."""
+"""Manifests for Kubernetes: only existing fields, and the settings that a run needs."""
 
 import json
 from importlib.metadata import version
@@ -18,7 +18,7 @@ CONF = CHECKOUT / "conf"
 NIGHTLY = CONF / "annotate/nightly.yaml"
 SHARED = ("--set", "input=/data/news", "--set", "output=/data/out")
 
-# The fields of the Go types (KubeRay 1.6, Kubernetes 1.31), as far as an annotation job may want them.
+# Fields of the Go types (KubeRay 1.6, Kubernetes 1.31) that are relevant to an annotation job.
 POD = {"restartPolicy", "terminationGracePeriodSeconds", "containers", "volumes"}
 CONTAINER = {"name", "image", "command", "env", "resources", "volumeMounts"}
 RAY_JOB = {
@@ -47,13 +47,13 @@ def check_pod(pod: dict[str, Any]) -> None:
         assert {mount["name"] for mount in container["volumeMounts"]} <= {volume["name"] for volume in pod["volumes"]}
 
 
-def test_the_kubernetes_file_writes_every_key_out() -> None:
-    place = read_kubernetes(CONF / "kubernetes.yaml")
+def test_the_kubernetes_file_lists_every_key_with_its_default() -> None:
+    settings = read_kubernetes(CONF / "kubernetes.yaml")
     assert set(read_yaml(CONF / "kubernetes.yaml")) == set(KubernetesConfig.model_fields)
-    assert place == KubernetesConfig(image=place.image, volumes=place.volumes)
+    assert settings == KubernetesConfig(image=settings.image, volumes=settings.volumes)
 
 
-def test_a_ray_job_has_known_fields_and_the_ray_of_here() -> None:
+def test_a_ray_job_has_known_fields_and_the_installed_ray_version() -> None:
     config_map, job = manifests("rayjob")
     assert (config_map["apiVersion"], config_map["kind"]) == ("v1", "ConfigMap")
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
@@ -70,7 +70,7 @@ def test_a_ray_job_has_known_fields_and_the_ray_of_here() -> None:
         check_pod(group["template"]["spec"])
 
 
-def test_pods_wait_longer_than_the_job_that_drains() -> None:
+def test_pods_wait_longer_than_a_job_that_finishes_its_shards() -> None:
     _, job = manifests("rayjob")
     waits = int(yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"])
     assert waits >= 60
@@ -79,8 +79,8 @@ def test_pods_wait_longer_than_the_job_that_drains() -> None:
         assert group["template"]["spec"]["terminationGracePeriodSeconds"] > waits
 
 
-def test_workers_are_as_the_job_has_them() -> None:
-    # Each of the six that tag has two that parse for it, with three threads.
+def test_workers_follow_the_job() -> None:
+    # Six actors tag, and two with three threads each parse for each of them.
     sized = ("executor.actors=6", "executor.threads=3", "executor.gpus=0.5")
     _, job = manifests("rayjob", *(word for setting in sized for word in ("--set", setting)))
     (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
@@ -93,10 +93,10 @@ def test_workers_are_as_the_job_has_them() -> None:
     assert container["resources"]["limits"] == {"cpu": "3", "memory": "8Gi"}
 
 
-def test_the_kubernetes_file_decides_over_the_job(tmp_path: Path) -> None:
-    place = tmp_path / "place.yaml"
-    place.write_text("image: me:1\nworkers: 2\ncpus: 8\ngpus: 4\nmemory: 64Gi\nvolumes: {my-data: /data}\n")
-    result = concord("submit", NIGHTLY, "--print", "rayjob", *SHARED, "--kubernetes", place, "--json")
+def test_the_kubernetes_file_overrides_the_job(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("image: me:1\nworkers: 2\ncpus: 8\ngpus: 4\nmemory: 64Gi\nvolumes: {my-data: /data}\n")
+    result = concord("submit", NIGHTLY, "--print", "rayjob", *SHARED, "--kubernetes", settings, "--json")
     _, job = json.loads(result.stdout)["manifests"]
     (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     (container,) = workers["template"]["spec"]["containers"]
@@ -105,18 +105,18 @@ def test_the_kubernetes_file_decides_over_the_job(tmp_path: Path) -> None:
     assert {"name": "my-data", "mountPath": "/data"} in container["volumeMounts"]
 
 
-def test_pods_that_hold_several_workers_are_as_large(tmp_path: Path) -> None:
-    place = tmp_path / "place.yaml"
-    place.write_text("image: me:1\nworkers: 2\nvolumes: {my-data: /data}\n")
+def test_pods_with_several_workers_are_larger(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("image: me:1\nworkers: 2\nvolumes: {my-data: /data}\n")
     sized = ("--set", "executor.actors=6", "--set", "executor.gpus=0.5", "--set", "executor.parse_actors=4")
-    result = concord("submit", NIGHTLY, "--print", "rayjob", *SHARED, *sized, "--kubernetes", place, "--json")
+    result = concord("submit", NIGHTLY, "--print", "rayjob", *SHARED, *sized, "--kubernetes", settings, "--json")
     _, job = json.loads(result.stdout)["manifests"]
     (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     (container,) = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "2"}
 
 
-def test_the_job_that_arrives_is_the_job(tmp_path: Path) -> None:
+def test_the_mounted_job_equals_the_submitted_one(tmp_path: Path) -> None:
     config_map, job = manifests("rayjob", "--set", "tagger.samples=2")
     arrived = tmp_path / "nightly.yaml"
     arrived.write_text(config_map["data"]["nightly.yaml"])
@@ -133,16 +133,16 @@ def test_a_cron_job_forbids_overlap_and_submits_under_a_dated_id() -> None:
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
     assert set(job["spec"]) <= CRON_JOB
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
-    night = job["spec"]["jobTemplate"]["spec"]
-    pod = night["template"]["spec"]
+    run = job["spec"]["jobTemplate"]["spec"]
+    pod = run["template"]["spec"]
     check_pod(pod)
     (container,) = pod["containers"]
-    # What another try would not mend ends the night; such a rule needs pods that are never restarted.
-    (rule,) = night["podFailurePolicy"]["rules"]
+    # Errors that a retry cannot fix end the job; such a rule needs pods that are never restarted.
+    (rule,) = run["podFailurePolicy"]["rules"]
     assert rule["action"] == "FailJob"
     assert rule["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2, 3]}
     assert pod["restartPolicy"] == "Never"
-    # No --id: the one that is made holds the date.
+    # Without --id, whose default contains the date.
     assert container["command"] == [
         *("concord", "submit", "/etc/concord/nightly.yaml", "--address", "http://concord-head-svc:8265")
     ]
@@ -153,16 +153,16 @@ def test_a_cron_job_forbids_overlap_and_submits_under_a_dated_id() -> None:
     ]
 
 
-def test_without_authentication_no_token_is_asked_for(tmp_path: Path) -> None:
-    place = tmp_path / "place.yaml"
-    place.write_text("image: me:1\nauth: disabled\nvolumes: {my-data: /data}\n")
+def test_without_authentication_no_token_is_used(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("image: me:1\nauth: disabled\nvolumes: {my-data: /data}\n")
     for kind in ("rayjob", "cronjob"):
-        result = concord("submit", NIGHTLY, "--print", kind, *SHARED, "--kubernetes", place)
+        result = concord("submit", NIGHTLY, "--print", kind, *SHARED, "--kubernetes", settings)
         assert "RAY_AUTH_TOKEN" not in result.stdout
         assert "disabled" in result.stdout
 
 
-def test_names_that_kubernetes_does_not_take_are_replaced(tmp_path: Path) -> None:
+def test_names_that_kubernetes_does_not_accept_are_replaced(tmp_path: Path) -> None:
     job = tmp_path / "My_Nightly Job.yaml"
     job.write_text("input: /data/in\noutput: /data/out\n")
     config_map, cron_job = manifests("cronjob", job=job)
@@ -171,7 +171,7 @@ def test_names_that_kubernetes_does_not_take_are_replaced(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("setting", ["output=/home/me/out", "parser.directory=/home/me/stanza"])
-def test_a_place_that_pods_do_not_share_is_refused(setting: str) -> None:
+def test_a_path_that_pods_do_not_share_is_refused(setting: str) -> None:
     result = concord("submit", NIGHTLY, "--print", "rayjob", *SHARED, "--set", setting)
     key, path = setting.split("=")
     assert result.exit_code == 2
@@ -203,11 +203,11 @@ def test_no_manifest_holds_a_password(monkeypatch: pytest.MonkeyPatch, kind: str
     [
         ("image: me:1\nmemry: 8Gi\n", "memry"),
         ("image: me:1\nvolumes: {data: relative}\n", "expected an absolute folder, got 'relative'"),
-        ("image: me:1\nvolumes: {My_Data: /data}\n", "expected a claim of small letters"),
+        ("image: me:1\nvolumes: {My_Data: /data}\n", "expected a claim of lowercase letters"),
     ],
 )
 def test_a_faulty_kubernetes_file_is_refused(tmp_path: Path, text: str, fault: str) -> None:
-    place = tmp_path / "place.yaml"
-    place.write_text(text)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(text)
     with pytest.raises(ConfigError, match=fault):
-        read_kubernetes(place)
+        read_kubernetes(settings)

@@ -1,4 +1,4 @@
-"""Submission: what travels, and a real job on a real cluster with its job server on loopback."""
+"""Submission: the package, and a job on a local Ray cluster with its own job server."""
 
 import io
 import json
@@ -18,13 +18,13 @@ from concord_testing.heads import ray_head
 
 from concord.models.config import ConfigError
 from concord.pipeline.output.verify import verify
-from concord.workflows.cluster import package as parcel
+from concord.workflows.cluster import package as packaging
 from concord.workflows.cluster.package import pack
 from concord.workflows.cluster.submit import default_id
 from concord.workflows.jobs import names_model, read_annotate_job
 
 
-def test_code_models_and_the_job_travel() -> None:
+def test_the_package_holds_code_models_and_job() -> None:
     config = read_annotate_job(None, values={"input": "in", "output": "out"})
     package, _ = pack(config)
     with zipfile.ZipFile(io.BytesIO(package)) as archive:
@@ -35,12 +35,13 @@ def test_code_models_and_the_job_travel() -> None:
         "concord/__main__.py",
         "concord/models/pretrained/parser_en/resources.json",
         "concord/pipeline/report/report.html.j2",
+        "concord/workflows/cluster/rayjob.yaml.j2",
     } <= set(names)
     assert not any(name.endswith(".pyc") for name in names)
     assert job == {"input": str(Path.cwd() / "in"), "output": str(Path.cwd() / "out")}
 
 
-def test_a_default_does_not_become_a_choice_on_the_way() -> None:
+def test_a_default_is_not_sent_as_a_choice() -> None:
     config = read_annotate_job(None, values={"input": "in", "output": "out"}, overrides=["tagger.samples=2"])
     with zipfile.ZipFile(io.BytesIO(pack(config)[0])) as archive:
         job = yaml.safe_load(archive.read("job.yaml"))
@@ -57,36 +58,36 @@ def test_equal_jobs_have_equal_archives_and_ids() -> None:
     assert default_id("nightly", pack(config)[1]) != default_id("nightly", pack(other)[1])
 
 
-def test_an_archive_that_is_too_large_is_refused_with_the_files_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_too_large_is_refused_naming_the_largest_files(monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_annotate_job(None, values={"input": "in", "output": "out"})
     with zipfile.ZipFile(io.BytesIO(pack(config)[0])) as archive:
         largest, second, *_ = sorted(archive.infolist(), key=lambda member: -member.compress_size)
     size = len(pack(config)[0])
-    monkeypatch.setattr(parcel, "LARGEST_PACKAGE", size - largest.compress_size - 1)
-    with pytest.raises(ConfigError, match=r"expected at most \d+\.\d MB to travel, got \d+\.\d MB") as caught:
+    monkeypatch.setattr(packaging, "LARGEST_PACKAGE", size - largest.compress_size - 1)
+    with pytest.raises(ConfigError, match=r"expected a package of at most \d+\.\d MB, got \d+\.\d MB") as caught:
         pack(config)
     named = [line.split() for line in str(caught.value).splitlines() if line.startswith("  ")]
     assert [line[-1] for line in named] == [
-        str(parcel.PACKAGE.parent / member.filename) for member in (largest, second)
+        str(packaging.PACKAGE.parent / member.filename) for member in (largest, second)
     ]
     assert named[0][:2] == [f"{largest.compress_size / 1e6:.1f}", "MB"]
 
 
-def test_what_travels_is_well_below_the_limit() -> None:
+def test_the_package_is_well_below_the_limit() -> None:
     config = read_annotate_job(None, values={"input": "in", "output": "out"})
-    assert len(pack(config)[0]) < 0.8 * parcel.LARGEST_PACKAGE
+    assert len(pack(config)[0]) < 0.8 * packaging.LARGEST_PACKAGE
 
 
-def test_a_job_or_a_submission_to_stop_is_wanted(tmp_path: Path) -> None:
+def test_submit_needs_either_a_job_or_a_submission_to_stop(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("input: in\noutput: out\n")
     for arguments in ((), (job, "--stop", "x")):
         result = concord("submit", *arguments)
         assert result.exit_code == 2
-        assert "Expected one of JOB.yaml and --stop ID" in result.stderr
+        assert "Expected either JOB.yaml or --stop ID" in result.stderr
 
 
-def test_a_cluster_that_is_not_there_ends_with_75(tmp_path: Path) -> None:
+def test_an_unreachable_cluster_ends_with_75(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("input: in\noutput: out\n")
     result = concord("submit", job, "--address", "http://127.0.0.1:1")
@@ -96,7 +97,7 @@ def test_a_cluster_that_is_not_there_ends_with_75(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def job_server() -> Iterator[str]:
-    """Give the address of the job server of a Ray cluster of its own."""
+    """Return the address of the job server of a new Ray cluster."""
     with ray_head(dashboard=True) as head:
         yield head.job_server
 
@@ -122,11 +123,11 @@ def commits(output: Path) -> int:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_job_is_sent_followed_and_not_sent_twice(
+def test_a_job_is_sent_once_and_followed(
     job_server: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    # Whatever this names must not be taken for the job server.
+    # This must not be mistaken for the job server.
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     job = write_job(tmp_path, documents=4, model=tiny_bundle)
     target = ("--address", job_server, "--python", sys.executable)
@@ -143,25 +144,25 @@ def test_a_job_is_sent_followed_and_not_sent_twice(
 
     again = concord("submit", job, *target)
     assert again.exit_code == 0, again.output
-    assert "was sent before and has succeeded; nothing to do" in again.stderr
+    assert "an earlier submission has succeeded; nothing to do" in again.stderr
     assert "4 read = 4 annotated + 0 unchanged + 0 dead letters" in again.stdout
 
-    # A job that fails gives its own exit code, and is sent again under a further id.
+    # A job that fails returns its own exit code, and is sent again under a new id.
     other = shutil.copy(tmp_path / "documents.jsonl", tmp_path / "other.jsonl")
     arguments = ("submit", job, *target, "--set", f"input={other}", "--json")
     refused = concord(*arguments)
     assert refused.exit_code == 2, refused.output
     failed = json.loads(refused.stdout)
     assert "holds the annotation of" in failed["result"]["error"]
-    anew = concord(*arguments)
-    second = json.loads(anew.stdout)
-    assert f"{failed['submission_id']}: was sent before and has failed" in anew.stderr
+    retried = concord(*arguments)
+    second = json.loads(retried.stdout)
+    assert f"{failed['submission_id']}: an earlier submission has failed" in retried.stderr
     assert second["submission_id"] == f"{failed['submission_id']}-2"
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_running_job_is_sent_once_stopped_with_a_drain_and_resumed(
+def test_a_running_job_is_sent_once_stopped_after_its_shards_and_resumed(
     job_server: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -173,7 +174,7 @@ def test_a_running_job_is_sent_once_stopped_with_a_drain_and_resumed(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     twice = concord(*arguments, "--no-wait")
-    assert f"{submission_id}: was sent before and is running; nothing is sent again" in twice.stderr
+    assert f"{submission_id}: an earlier submission is running; following it" in twice.stderr
     assert json.loads(twice.stdout)["submission_id"] == submission_id
 
     stopped = concord("submit", "--stop", submission_id, "--address", job_server, "--json")
@@ -181,31 +182,31 @@ def test_a_running_job_is_sent_once_stopped_with_a_drain_and_resumed(
     values = json.loads(stopped.stdout)
     assert (values["status"], values["exit_code"]) == ("STOPPED", 143)
     assert "stopped by SIGTERM" in values["result"]["error"]
-    standing = commits(output)
-    assert 3 <= standing < 100
+    committed = commits(output)
+    assert 3 <= committed < 100
     again = concord("submit", "--stop", submission_id, "--address", job_server)
     assert again.exit_code == 0
-    assert "has stopped before; nothing to stop" in again.stderr
+    assert "already stopped; nothing to stop" in again.stderr
     unknown = concord("submit", "--stop", "nobody", "--address", job_server)
     assert unknown.exit_code == 2
     assert "running: none" in unknown.stderr
 
     resumed = concord(*arguments)
-    assert f"{submission_id}: was sent before and has stopped; a further submission goes on" in resumed.stderr
+    assert f"{submission_id}: an earlier submission has stopped; a new one continues" in resumed.stderr
     result = json.loads(resumed.stdout)["result"]
-    assert (result["read"], result["annotated"], result["done_before"]) == (200, 200, standing)
+    assert (result["read"], result["annotated"], result["done_before"]) == (200, 200, committed)
     assert verify(output) == []
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_cluster_with_a_token_takes_jobs_of_those_who_have_it(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_cluster_with_a_token_accepts_jobs_with_that_token_only(tiny_bundle: Path, tmp_path: Path) -> None:
     job = write_job(tmp_path, documents=2, model=tiny_bundle)
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
     with ray_head(dashboard=True, environment=token) as head:
 
         def submit(**environment: str) -> subprocess.CompletedProcess[str]:
-            # A process of its own: Ray reads the mode of authentication once.
+            # In a new process: Ray reads the mode of authentication only once.
             command = ["submit", str(job), "--address", head.job_server, "--python", sys.executable, "--json"]
             return subprocess.run(
                 [sys.executable, "-m", "concord", *command],
@@ -217,7 +218,7 @@ def test_a_cluster_with_a_token_takes_jobs_of_those_who_have_it(tiny_bundle: Pat
 
         refused = submit(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="another" * 8)
         assert refused.returncode == 1, refused.stderr
-        assert "refused us; RAY_AUTH_MODE" in json.loads(refused.stdout)["error"]
+        assert "authentication failed; RAY_AUTH_MODE" in json.loads(refused.stdout)["error"]
         taken = submit(**token)
         assert taken.returncode == 0, taken.stderr
         assert json.loads(taken.stdout)["result"]["annotated"] == 2
