@@ -1,4 +1,4 @@
-"""Do the occurrences of a name agree on their label within a document? The one definition, for scores and reports."""
+"""Label consistency: whether the occurrences of a name in a document have the same label."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from concord.models.labels import OUTSIDE, Span, decode_spans
 
 LabelledSentence = tuple[Sequence[str], Sequence[str]]
-"""Words and BIO2 labels, one label a word."""
+"""Words and BIO2 labels, one label per word."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consistency:
-    """How far the occurrences of recurring names agree.
+    """How many occurrences of recurring names agree on their label.
 
     Attributes:
-        names: names that occur at least twice in their document, one count a document and name.
-        occurrences: their occurrences.
-        agreeing: occurrences that carry their name's most frequent label.
+        names: number of names that occur at least twice in their document, counted per document.
+        occurrences: number of their occurrences.
+        agreeing: number of occurrences with the most frequent label of their name.
     """
 
     names: int = 0
@@ -26,11 +26,11 @@ class Consistency:
 
     @property
     def share(self) -> float | None:
-        """Share of the occurrences that agree, 0..1; None where no name recurs."""
+        """Share of the occurrences that agree, 0..1; None if no name recurs."""
         return self.agreeing / self.occurrences if self.occurrences else None
 
     def __add__(self, other: "Consistency") -> "Consistency":
-        """Sum over documents, so that the share of a collection is the micro average."""
+        """Add up documents, so that the share of a collection is the micro average."""
         return Consistency(
             names=self.names + other.names,
             occurrences=self.occurrences + other.occurrences,
@@ -39,7 +39,7 @@ class Consistency:
 
 
 def consistency(labels_of_names: Mapping[str, Counter[str]]) -> Consistency:
-    """Measure one document from what ``name_labels`` gives for it; names that occur once do not count."""
+    """Measure a document from its ``name_labels``; names that occur once are ignored."""
     recurring = [labels for labels in labels_of_names.values() if labels.total() > 1]
     return Consistency(
         names=len(recurring),
@@ -51,7 +51,7 @@ def consistency(labels_of_names: Mapping[str, Counter[str]]) -> Consistency:
 def collection_consistency(
     documents: Iterable[Iterable[LabelledSentence]], *, naming: Iterable[Iterable[Sequence[str]]] | None = None
 ) -> Consistency:
-    """Measure a collection; the arguments are those of ``name_labels``, a document each."""
+    """Measure a collection; the arguments are those of ``name_labels`` for each document."""
     if naming is None:
         return sum((consistency(name_labels(document)) for document in documents), Consistency())
     pairs = zip(documents, naming, strict=True)
@@ -61,24 +61,24 @@ def collection_consistency(
 def name_labels(
     document: Iterable[LabelledSentence], *, naming: Iterable[Sequence[str]] | None = None
 ) -> dict[str, Counter[str]]:
-    """Count, for every name of a document, the labels of its occurrences.
+    """Count the labels of the occurrences of every name in a document.
 
-    A name is the word sequence of an entity, lower-cased. Its occurrences are
+    A name is the lower-cased word sequence of an entity. Its occurrences are
 
-    - the entities of just these words; their label is the entity's type;
-    - the other places within a sentence where these words stand in a row, in whatever case; their label is ``O``.
+    - the entities of exactly these words; their label is the entity's type;
+    - other occurrences of the word sequence within a sentence, in any case; their label is ``O``.
 
-    Two kinds of places are left out. Words that lie within a longer entity belong to that name: the Lincoln of
-    "Lincoln Freight" is no occurrence of "lincoln". And words written all in small letters count only where some
-    entity of the name is written so, since "rose" is seldom the Rose of the sentence before.
+    There are two exceptions. Words inside a longer entity belong to that name: the Lincoln of "Lincoln Freight" is not
+    an occurrence of "lincoln". And words in lower case count only if some entity of the name is written in lower case,
+    since "rose" is seldom the Rose of the sentence before.
 
     Args:
-        document: its sentences. An entity may run on into the next one, whose labels then begin with ``I-``.
-        naming: BIO2 labels of the same sentences, whose entities say what a name is (gold labels, say); those of
+        document: its sentences. An entity may continue in the next one, whose labels then begin with ``I-``.
+        naming: BIO2 labels of the same sentences whose entities define the names, such as gold labels; those of
             ``document`` if None.
 
     Returns:
-        Name, its words parted by blanks, to the number of occurrences by label, in the order of first occurrence.
+        Name, its words joined by spaces -> number of occurrences by label, in the order of first occurrence.
     """
     sentences = [(list(words), list(labels)) for words, labels in document]
     words = [word for sentence, _ in sentences for word in sentence]
@@ -90,7 +90,7 @@ def name_labels(
     owners = _owners(spans, len(words))
     found = [
         (start, " ".join(name), OUTSIDE)
-        for start, name in _stretches([sentence for sentence, _ in sentences], _written_names(words, named))
+        for start, name in _occurrences([sentence for sentence, _ in sentences], _lower_case_names(words, named))
         if not _within_an_entity(owners[start : start + len(name)])
     ]
     known = {name_key(words[span.start : span.end]) for span in named}
@@ -105,11 +105,12 @@ def name_labels(
 
 
 def name_key(words: Sequence[str]) -> tuple[str, ...]:
-    """Give what makes two names the same: their words, lower-cased."""
+    """Return the words in lower case, by which names are identified."""
     return tuple(word.lower() for word in words)
 
 
 def _owners(spans: Iterable[Span], length: int) -> list[Span | None]:
+    """Return the entity that each word belongs to."""
     owners: list[Span | None] = [None] * length
     for span in spans:
         owners[span.start : span.end] = [span] * (span.end - span.start)
@@ -117,28 +118,28 @@ def _owners(spans: Iterable[Span], length: int) -> list[Span | None]:
 
 
 def _within_an_entity(owners: Sequence[Span | None]) -> bool:
-    """Say whether one entity, of these words or more, covers all of a stretch."""
+    """Return whether all of these words belong to the same entity."""
     return owners[0] is not None and all(owner == owners[0] for owner in owners)
 
 
-def _written_names(words: Sequence[str], spans: Iterable[Span]) -> dict[tuple[str, ...], bool]:
-    """Give every name and whether one of its entities is written all in small letters."""
+def _lower_case_names(words: Sequence[str], spans: Iterable[Span]) -> dict[tuple[str, ...], bool]:
+    """Map every name to whether one of its entities is written in lower case."""
     names: dict[tuple[str, ...], bool] = {}
     for span in spans:
         written = words[span.start : span.end]
-        names[name_key(written)] = names.get(name_key(written), False) or _is_small(written)
+        names[name_key(written)] = names.get(name_key(written), False) or _is_lower_case(written)
     return names
 
 
-def _is_small(words: Sequence[str]) -> bool:
-    # Scripts without case are never "small": islower() wants at least one cased letter.
+def _is_lower_case(words: Sequence[str]) -> bool:
+    # False for scripts without case: islower() needs at least one cased letter.
     return " ".join(words).islower()
 
 
-def _stretches(
+def _occurrences(
     sentences: Iterable[Sequence[str]], names: Mapping[tuple[str, ...], bool]
 ) -> Iterable[tuple[int, tuple[str, ...]]]:
-    """Give where the words of a name stand in a row, as the number of the first word in the document."""
+    """Yield every occurrence of the words of a name, with the index of its first word in the document."""
     by_first: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
     for name in names:
         by_first[name[0]].append(name)
@@ -148,6 +149,6 @@ def _stretches(
         for position, first in enumerate(keys):
             for name in by_first.get(first, ()):
                 end = position + len(name)
-                if keys[position:end] == name and (names[name] or not _is_small(sentence[position:end])):
+                if keys[position:end] == name and (names[name] or not _is_lower_case(sentence[position:end])):
                     yield offset + position, name
         offset += len(sentence)

@@ -1,4 +1,4 @@
-"""Do probabilities say how often they are right? Calibration error, and risk against coverage."""
+"""Reliability of probabilities: calibration error, Brier score, and risk against coverage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ Binning = Literal["mass", "width"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bin:
-    """Predictions of like probability.
+    """Predictions of similar probability.
 
     Attributes:
         confidence: mean of their probabilities, 0..1.
-        accuracy: share of them that is right, 0..1.
+        accuracy: share of right predictions, 0..1.
     """
 
     size: int
@@ -27,12 +27,13 @@ class Bin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
-    """The score when only the most certain documents are kept.
+    """The score of the most certain documents.
 
     Attributes:
-        whole: in percent, of all documents.
-        at: share of the documents that are kept, 0..1 -> the score of these, in percent.
-        risk_area: mean over the numbers of documents that may be kept of 1 less their score, 0..1; less is better.
+        whole: score of all documents, in percent.
+        at: share of the documents that are kept, 0..1 -> their score, in percent.
+        risk_area: area under the risk-coverage curve: the mean of 1 - score over all numbers of kept documents, 0..1;
+            lower is better.
     """
 
     whole: float
@@ -41,7 +42,7 @@ class Coverage:
 
 
 def reliability(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> list[Bin]:
-    """Part predictions into 15 bins by probability, of equal mass or of equal width; empty ones are left out.
+    """Split predictions by probability into 15 bins of equal mass or equal width; empty bins are left out.
 
     Args:
         probabilities: shape ``(N,)``, 0..1.
@@ -61,14 +62,14 @@ def reliability(probabilities: np.ndarray, right: np.ndarray, *, binning: Binnin
 
 
 def expected_calibration_error(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> float:
-    """Give the mean gap of confidence and accuracy over bins, weighted by size, 0..1 (Naeini et al., 2015)."""
+    """Return the mean gap between confidence and accuracy of bins, weighted by size, 0..1 (Naeini et al., 2015)."""
     bins = reliability(probabilities, right, binning=binning)
     total = sum(entry.size for entry in bins)
     return sum(entry.size * abs(entry.confidence - entry.accuracy) for entry in bins) / max(1, total)
 
 
 def brier_score(probabilities: np.ndarray, right: np.ndarray) -> float:
-    """Give the mean squared gap of probability and outcome, 0..1; 0 where there is none."""
+    """Return the mean squared gap between probability and outcome, 0..1; 0 without predictions."""
     return float(np.square(probabilities - right).mean()) if len(right) else 0.0
 
 
@@ -76,13 +77,13 @@ def coverage(confidences: np.ndarray, counts: np.ndarray, *, kept: Sequence[floa
     """Score the most certain documents.
 
     Args:
-        confidences: of each document, shape ``(D,)``; only their order counts. Of equal ones the first come first.
-        counts: gold, predicted and correct of each document, shape ``(D, 3)``; the score is the F1 of their sums, for
-            words, of which there are as many in gold as predicted, the accuracy.
+        confidences: of each document, shape ``(D,)``; only their order matters, and ties keep theirs.
+        counts: gold, predicted and correct of each document, shape ``(D, 3)``. The score is the F1 of their sums; for
+            words, with as many in gold as predicted, this is the accuracy.
     """
     sums = counts[np.argsort(-confidences, kind="stable")].cumsum(axis=0)
     mentioned = sums[:, 0] + sums[:, 1]
-    # Where nothing is and nothing is found, nothing is wrong.
+    # Documents without gold and predicted entities have no error.
     scores = np.where(mentioned > 0, 200.0 * sums[:, 2] / np.maximum(mentioned, 1), 100.0)
     return Coverage(
         whole=float(scores[-1]),

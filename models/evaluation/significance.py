@@ -1,6 +1,6 @@
-"""Is one system better than another on the same data? Tests and intervals over documents, and over seeds.
+"""Significance of the difference between two systems on the same data: tests and intervals over documents and seeds.
 
-A unit is what is drawn or swapped as a whole: a document, or a sentence where a corpus has no documents.
+A unit is drawn or swapped as a whole: a document, or a sentence if a corpus has no documents.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ from statistics import NormalDist
 import numpy as np
 
 Counts = np.ndarray
-"""Gold, predicted and correct of each unit (a document) for each seed, shape ``(seeds, units, 3)``, int64."""
+"""Gold, predicted and correct counts of each unit for each seed, shape ``(seeds, units, 3)``, int64."""
 UnitCounts = np.ndarray
-"""The counts of one seed, shape ``(units, 3)``, int64."""
+"""The counts for one seed, shape ``(units, 3)``, int64."""
 ALL_SWAPS = 16
-"""Up to so many units that differ, every way to swap them is gone through."""
+"""With at most this many units that differ, all ways to swap them are enumerated."""
 _RESAMPLES_AT_ONCE = 250
 _ROUNDS_AT_ONCE = 1000
-# Scores that are equal but for rounding count as ties.
+# Scores that differ by rounding errors are ties.
 _ROUNDING = 1e-9
 
 
@@ -27,7 +27,7 @@ class Difference:
 
     Attributes:
         mean: difference of the scores, each the mean over its seeds.
-        low, high: the interval in which the resampled differences lie, but for those left out on both sides.
+        low, high: the confidence interval of the difference.
     """
 
     mean: float
@@ -41,7 +41,7 @@ class Difference:
 
 
 def f1(sums: np.ndarray) -> np.ndarray:
-    """Give the F1 in percent of summed counts; shape ``(..., 3)`` to ``(...)``; 0 where there is nothing.
+    """Return the F1 of summed counts in percent; shape ``(..., 3)`` to ``(...)``; 0 for empty counts.
 
     For token labels gold and predicted are both the number of words, so that this is the accuracy.
     """
@@ -60,23 +60,23 @@ def paired_bootstrap(
 ) -> Difference:
     """Compare two systems on the same units (Efron and Tibshirani, 1993; Berg-Kirkpatrick et al., 2012).
 
-    A resample draws units with replacement, the same for both systems, and seeds with replacement, for each system
-    by itself: the interval holds both what another test set and what another training would change.
+    A resample draws units with replacement, the same for both systems, and seeds with replacement, separately for each
+    system: the interval reflects the variation of both test sets and trainings.
 
     Args:
-        first, second: counts over the same units, whose seeds may differ in number.
-        alpha: share of the resampled differences that the interval leaves out, half of it on each side.
-        score: summed counts ``(..., 3)`` to a score in percent ``(...)``.
+        first, second: counts over the same units; the numbers of seeds may differ.
+        alpha: share of the resampled differences outside the interval, half of it on each side.
+        score: maps summed counts ``(..., 3)`` to a score in percent ``(...)``.
 
     Raises:
-        ValueError: when the two are not over the same number of units, or one has no unit or no seed.
+        ValueError: when the two differ in their number of units, or one has no unit or no seed.
     """
     if first.shape[1] != second.shape[1]:
         raise ValueError(
             f"paired_bootstrap: expected as many units on both sides, got {first.shape} and {second.shape}"
         )
     if not (first.size and second.size):
-        raise ValueError("paired_bootstrap: expected one unit and one seed or more")
+        raise ValueError("paired_bootstrap: expected at least one unit and one seed")
     chance = np.random.default_rng(seed)
     units = first.shape[1]
     drawn: list[np.ndarray] = []
@@ -90,19 +90,19 @@ def paired_bootstrap(
 
 
 def randomisation_test(first: UnitCounts, second: UnitCounts, *, rounds: int = 10_000, seed: int = 1) -> float:
-    """Give the p-value of a difference in F1 as large as this one, in either direction, between two equal systems.
+    """Return the two-sided p-value of the difference in F1 between two systems.
 
-    If the systems are equal, a unit's two outputs may change sides. Approximate randomisation (Noreen, 1989; for F1
-    see Yeh, 2000) swaps each with probability one half; p is the share of rounds whose difference is at least the one
-    observed, which counts as a round itself. Units on which the systems have the same counts play no part; where
-    ``ALL_SWAPS`` or fewer are left, all swaps are gone through and p is exact.
+    If the systems are equal, the two outputs for a unit are interchangeable. Approximate randomisation (Noreen, 1989;
+    for F1 see Yeh, 2000) swaps each with probability one half; p is the share of rounds whose difference is at least
+    the observed one, which itself counts as a round. Units with the same counts for both systems have no influence; if
+    ``ALL_SWAPS`` or fewer are left, all swaps are enumerated and p is exact.
 
     Raises:
-        ValueError: when the two are not over the same number of units.
+        ValueError: when the two differ in their number of units.
     """
     if first.shape != second.shape:
         raise ValueError(f"randomisation_test: expected the same units, got {first.shape} and {second.shape}")
-    # A unit that is swapped takes its gain from one side to the other.
+    # Swapping a unit moves its gain from one side to the other.
     gains = (second - first)[(first != second).any(axis=1)].astype(float)
     base, total = first.sum(axis=0).astype(float), (first + second).sum(axis=0)
     observed = abs(float(f1(second.sum(axis=0)) - f1(first.sum(axis=0)))) - _ROUNDING
@@ -124,7 +124,7 @@ def randomisation_test(first: UnitCounts, second: UnitCounts, *, rounds: int = 1
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for being several (Holm, 1979): those below alpha hold together at the level alpha."""
+    """Correct p-values for multiple tests (Holm, 1979): those below alpha are jointly significant at level alpha."""
     corrected = [0.0] * len(p_values)
     least = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -136,25 +136,26 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def detectable_difference(
     first: UnitCounts, second: UnitCounts, *, alpha: float = 0.05, power: float = 0.8
 ) -> float | None:
-    """Give the least true difference in F1 that a two-sided test finds with this power, in percentage points.
+    """Return the smallest true difference in F1 that a two-sided test detects with this power, in percentage points.
 
-    It is ``(z(1 - alpha/2) + z(power)) * e``, where z gives quantiles of the normal distribution and e is the standard
+    It is ``(z(1 - alpha/2) + z(power)) * e``, where z are quantiles of the normal distribution and e is the standard
     error of the difference (the sample-size formula of paired tests, solved for the difference). F1 is a ratio of sums
-    over units, ``200 C / T`` with ``T = gold + predicted``; by its linear approximation a unit moves it by
-    ``(200 c - F1 t) / T``, and the n paired differences d of these moves give ``e^2 = n / (n - 1) * sum(d^2)``.
+    over units, ``200 C / T`` with ``T = gold + predicted``; in its linear approximation a unit contributes
+    ``(200 c - F1 t) / T``, and the n paired differences d of these contributions yield ``e^2 = n / (n - 1) *
+    sum(d^2)``.
 
     Returns:
-        None where there are fewer than two units, or the systems differ on none: nothing says how they vary then.
+        None with fewer than two units or if the systems differ on none, since the variance is then unknown.
     """
-    moves = _moves(second) - _moves(first)
-    if len(moves) < 2 or not moves.any():
+    gains = _contributions(second) - _contributions(first)
+    if len(gains) < 2 or not gains.any():
         return None
-    error = float(np.sqrt(len(moves) / (len(moves) - 1) * (moves**2).sum()))
+    error = float(np.sqrt(len(gains) / (len(gains) - 1) * (gains**2).sum()))
     return (NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)) * error
 
 
-def _moves(counts: UnitCounts) -> np.ndarray:
-    """Give how far each unit moves the F1 of all, to first order; shape ``(units,)``."""
+def _contributions(counts: UnitCounts) -> np.ndarray:
+    """Return the first-order contribution of each unit to the F1 of all; shape ``(units,)``."""
     sizes = counts[:, 0] + counts[:, 1]
     return np.asarray((200.0 * counts[:, 2] - f1(counts.sum(axis=0)) * sizes) / max(1, sizes.sum()))
 
@@ -162,7 +163,7 @@ def _moves(counts: UnitCounts) -> np.ndarray:
 def _resampled(
     counts: Counts, weights: np.ndarray, chance: np.random.Generator, score: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Give the mean score over resampled seeds for each row of unit weights, shape ``(resamples,)``."""
+    """Return the mean score over resampled seeds for each row of unit weights, shape ``(resamples,)``."""
     scores = score(np.einsum("ru,suc->rsc", weights, counts))
     chosen = chance.integers(counts.shape[0], size=scores.shape)
     return np.asarray(np.take_along_axis(scores, chosen, axis=1).mean(axis=1))

@@ -1,13 +1,13 @@
-"""Training: epochs, dev scores, the best checkpoint, and resuming after a kill to the same weights."""
+"""The training loop: epochs, dev scores and the best checkpoint; a resumed training ends with the same weights."""
 
 import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -28,17 +28,15 @@ from concord.models.evaluation.threshold_sweep import (
     labels_at,
     sweep_threshold,
 )
-from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
+from concord.models.training.batches import Unit, document_batches, sentence_batches, split_long
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 from concord.models.two_stage.tagger import TwoStageTagger
 
 STATE_NAME = "state.safetensors"
 BUNDLE_NAME = "bundle"
-_POOL_BATCHES = 20
 
 Documents = Sequence[Sequence[Sentence]]
-_Item = TypeVar("_Item")
 
 
 class FitConfig(Config):
@@ -47,28 +45,28 @@ class FitConfig(Config):
     epochs: int = Field(default=10, ge=1)
     seed: int = 1
     batch_sentences: int = Field(default=32, ge=1)
-    """Sentences of a batch; a tagger that learns from documents takes whole documents until it has as many."""
+    """Sentences per batch; a tagger that learns from documents gets whole documents until there are as many."""
     document_sentences: int = Field(default=64, ge=1)
-    """A longer training document is cut into stretches of so many sentences."""
+    """Longer training documents are split into parts of this many sentences, if the tagger learns from documents."""
     optimizers: Mapping[str, OptimizerConfig] = {"tagger": OptimizerConfig()}
-    """One for each parameter group of the tagger."""
+    """One per parameter group of the tagger."""
     clip_norm: float | None = Field(default=5.0, gt=0)
-    """Largest norm of the gradient over all parameters together."""
+    """Maximum norm of the gradient over all parameters; None for no clipping."""
     patience: int | None = Field(default=None, ge=1)
-    """Epochs without a better dev score after which training ends; None trains all epochs."""
+    """Epochs without a better dev score after which training stops; None trains all epochs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochResult:
-    """What an epoch gave; scores in percent, times in seconds.
+    """The result of an epoch; scores in percent, times in seconds.
 
     Attributes:
         epoch: 1-based.
         loss: mean over batches.
-        dev_f1, dev_precision, dev_recall: strict spans; None for a tagger of token labels.
-        draft_f1: stage one alone; equal to dev_f1 for a tagger of one stage.
+        dev_f1, dev_precision, dev_recall: of strict spans; None for a tagger of token labels.
+        draft_f1: of stage one alone; equal to dev_f1 for a tagger of one stage.
         dev_accuracy, draft_accuracy: of token labels; None for a tagger of entities.
-        threshold: best on the dev set, in nats; None for a tagger of one stage.
+        threshold: the best on the dev set, in nats; None for a tagger of one stage.
     """
 
     epoch: int
@@ -86,7 +84,7 @@ class EpochResult:
 
     @property
     def measure(self) -> str:
-        """What the scores are: ``F1``, or the ``accuracy`` of token labels."""
+        """The name of the score: ``F1``, or ``accuracy`` for token labels."""
         return "accuracy" if self.dev_f1 is None else "F1"
 
     @property
@@ -96,13 +94,13 @@ class EpochResult:
 
     @property
     def draft_score(self) -> float:
-        """The same score of stage one alone."""
+        """The score of stage one alone."""
         return self.draft_f1 if self.draft_f1 is not None else self.draft_accuracy or 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FitResult:
-    """What training gave; ``bundle`` holds the tagger of the best epoch."""
+    """The result of a training; ``bundle`` is the folder of the best epoch's tagger."""
 
     best: EpochResult
     epochs: tuple[EpochResult, ...]
@@ -125,13 +123,13 @@ def fit(
     Args:
         tagger: on the device to train on.
         train, dev: documents of sentences with gold labels.
-        folder: takes the state of the last epoch and the bundle of the best one.
+        folder: where the state of the last epoch and the bundle of the best one are written.
         on_epoch: called after each epoch of this call.
-        resume: go on from the state in ``folder``, if there is one; the result is that of an undisturbed training.
-        progress: show a bar on stderr.
+        resume: continue from the state in ``folder``, if there is one; the result is that of an uninterrupted training.
+        progress: show a progress bar on stderr.
 
     Raises:
-        ConfigError: when optimizers do not fit the tagger, or the state is of another training.
+        ConfigError: when the optimizers do not match the tagger, or the state is that of another training.
     """
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
@@ -166,9 +164,9 @@ def fit(
 
 
 def _score(tagger: Tagger, dev: Documents) -> tuple[dict[str, float], float | None]:
-    """Score final labels and drafts, by their names in EpochResult, and give the threshold.
+    """Return the scores of final labels and drafts, by their names in EpochResult, and the threshold.
 
-    A tagger of two stages takes the best threshold for its own.
+    For a tagger of two stages this also sets the tagger's threshold to the best one.
     """
     gold = gold_sequences(dev)
     tagger.eval()
@@ -211,7 +209,7 @@ class _Trainer:
         self._config = config
         longest, scheme = tagger.config.window_words, tagger.vocabulary.scheme
         self.documents = [
-            [part for sentence in document for part in _split_long(sentence, longest, scheme)] for document in train
+            [part for sentence in document for part in split_long(sentence, longest, scheme)] for document in train
         ]
         encoder = tagger.tuned_encoder
         self._optimizers = build_optimizers(
@@ -223,7 +221,7 @@ class _Trainer:
         self._steps = config.epochs * len(self._plan(0))
 
     def run_epoch(self, epoch: int, *, progress: bool) -> float:
-        """Train on every sentence once and give the mean loss of the batches."""
+        """Train on every sentence once and return the mean loss of the batches."""
         self._tagger.train()
         plan = self._plan(epoch)
         losses = []
@@ -234,14 +232,14 @@ class _Trainer:
         return sum(losses) / max(1, len(losses))
 
     def learning_rates(self) -> dict[str, float]:
-        """Give the last step's learning rate of each optimizer; of a tuned encoder that of its top layer."""
+        """Return the learning rate of each optimizer in the last step; for a tuned encoder, that of its top layer."""
         return {
             name: max(float(group["lr"]) for group in optimizer.param_groups)
             for name, optimizer in self._optimizers.items()
         }
 
     def save(self, path: Path, history: Sequence[EpochResult]) -> None:
-        """Write weights, optimizers, random state and history at once: the old state or the new, never half of it."""
+        """Atomically write weights, optimizers, random state and history."""
         tensors = {f"tagger/{name}": value.cpu().contiguous() for name, value in self._tagger.state_dict().items()}
         tensors["random"] = torch.get_rng_state()
         if self._tagger.device.type == "cuda":
@@ -262,14 +260,14 @@ class _Trainer:
         staged.replace(path)
 
     def restore(self, path: Path) -> list[EpochResult]:
-        """Read what ``save`` wrote, if it is there, and give the history."""
+        """Restore what ``save`` wrote, if it exists, and return the history."""
         if not path.exists():
             return []
         with safe_open(path, framework="pt") as stored:
             metadata = stored.metadata()
             if metadata["fit"] != self._config.model_dump_json():
                 raise ConfigError(
-                    f"{path}: expected the state of a training with this configuration, got one of another; "
+                    f"{path}: expected the state of a training with this configuration, got that of another; "
                     "train into another folder, or without resuming"
                 )
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
@@ -303,27 +301,15 @@ class _Trainer:
         documents = [number for number, unit in enumerate(units) for _ in unit]
         return self._tagger.encode([sentence for unit in units for sentence in unit], documents=documents)
 
-    def _plan(self, epoch: int) -> list[list[Sequence[Sentence]]]:
-        """Give the batches of an epoch, each a list of documents; single sentences where documents do not matter."""
+    def _plan(self, epoch: int) -> list[list[Unit]]:
+        """Return the batches of an epoch, each a list of document parts or of single sentences."""
         shuffler = random.Random(f"{self._config.seed}/{epoch}")
         documents = [[sentence for sentence in document if sentence.words] for document in self.documents]
+        size = self._config.batch_sentences
         if self._tagger.learns_from_documents:
-            units = [part for document in documents for part in _chunks(document, self._config.document_sentences)]
-            shuffler.shuffle(units)
-            return list(_fill_batches(units, self._config.batch_sentences))
-        units = [[sentence] for document in documents for sentence in document]
-        shuffler.shuffle(units)
-        pool = self._config.batch_sentences * _POOL_BATCHES
-        batches = [
-            batch
-            for start in range(0, len(units), pool)
-            for batch in _chunks(
-                sorted(units[start : start + pool], key=lambda unit: len(unit[0].words)),
-                self._config.batch_sentences,
-            )
-        ]
-        shuffler.shuffle(batches)
-        return [list(batch) for batch in batches]
+            longest = self._config.document_sentences
+            return document_batches(documents, shuffler, batch_sentences=size, document_sentences=longest)
+        return sentence_batches(documents, shuffler, batch_sentences=size)
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], *, prefix: str) -> None:
@@ -333,31 +319,3 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
             number, key = name.removeprefix(prefix).split("/")
             state.setdefault(int(number), {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _fill_batches(units: Sequence[Sequence[Sentence]], sentences: int) -> Iterator[list[Sequence[Sentence]]]:
-    batch: list[Sequence[Sentence]] = []
-    for unit in units:
-        batch.append(unit)
-        if sum(map(len, batch)) >= sentences:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _chunks(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def _split_long(sentence: Sentence, longest: int, scheme: LabelScheme) -> list[Sentence]:
-    """Cut an over-long training sentence into pieces; an entity across a cut becomes two."""
-    if len(sentence.words) <= longest:
-        return [sentence]
-    pieces = []
-    for start in range(0, len(sentence.words), longest):
-        piece = sentence.part(start, start + longest)
-        if scheme.has_entities and piece.labels and piece.labels[0].startswith("I-"):
-            piece = replace(piece, labels=(f"B-{piece.labels[0][2:]}", *piece.labels[1:]))
-        pieces.append(piece)
-    return pieces

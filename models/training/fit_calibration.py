@@ -1,7 +1,6 @@
-"""Fitting a calibration to gold documents that the tagger has not learned from.
+"""Fitting a calibration to gold documents that the tagger was not trained on.
 
-What a fit is worth is measured by cross-validation over documents: every figure for the fitted data comes from fits
-that have not seen the document.
+The benefit is measured by cross-validation over documents: every figure for a document comes from a fit without it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,21 +27,21 @@ from concord.models.tagger import Tagger
 FOLDS = 10
 TokenMethod = Literal["temperature", "isotonic"]
 EntityMethod = Literal["isotonic", "platt"]
-# Where a temperature is sought, in nats about 1.
+# Bounds for the logarithm of the temperature.
 _LOG_TEMPERATURES = (-3.0, 3.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Words:
-    """What a tagger says of words, uncalibrated.
+    """A tagger's uncalibrated predictions for words.
 
     Attributes:
         distributions: label probabilities of the deciding stage, shape ``(N, L)``.
-        chosen: number of the label it took, shape ``(N,)``.
-        gold: number of the gold label, shape ``(N,)``; 0 where the tagger does not know it.
-        known: whether it does, shape ``(N,)``, bool.
-        right: whether the label as it is written is the gold one, shape ``(N,)``, bool.
-        documents: number of the document, shape ``(N,)``.
+        chosen: number of the predicted label, shape ``(N,)``.
+        gold: number of the gold label, shape ``(N,)``; 0 where the tagger does not know the label.
+        known: whether the tagger knows the gold label, shape ``(N,)``, bool.
+        right: whether the predicted label, as text, is the gold one, shape ``(N,)``, bool.
+        documents: index of the document, shape ``(N,)``.
     """
 
     distributions: np.ndarray
@@ -53,23 +52,23 @@ class Words:
     documents: np.ndarray
 
     def part(self, where: np.ndarray) -> "Words":
-        """Give some of them."""
+        """Return the words where the mask, shape ``(N,)``, is true."""
         return Words(**{name: getattr(self, name)[where] for name in self.__slots__})
 
     def probabilities(self, temperature: float = 1.0) -> np.ndarray:
-        """Give the probability of each word's label, shape ``(N,)``."""
+        """Return the probability of each predicted label, shape ``(N,)``."""
         distributions, chosen = torch.from_numpy(self.distributions), torch.from_numpy(self.chosen)
         return chosen_probability(distributions, chosen, temperature).double().numpy()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entities:
-    """What a tagger says of the entities that it finds, uncalibrated.
+    """The entities that a tagger predicts, uncalibrated.
 
     Attributes:
         confidences: shape ``(K,)``, 0..1.
-        right: whether just this entity is in the gold, shape ``(K,)``, bool.
-        documents: number of the document, shape ``(K,)``.
+        right: whether exactly this entity is in the gold data, shape ``(K,)``, bool.
+        documents: index of the document, shape ``(K,)``.
     """
 
     confidences: np.ndarray
@@ -77,13 +76,13 @@ class Entities:
     documents: np.ndarray
 
     def part(self, where: np.ndarray) -> "Entities":
-        """Give some of them."""
+        """Return the entities where the mask, shape ``(K,)``, is true."""
         return Entities(**{name: getattr(self, name)[where] for name in self.__slots__})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
-    """What a tagger says of gold documents.
+    """A tagger's predictions for gold documents.
 
     Attributes:
         counts: gold, predicted and correct entities of each document, or words under ``TOKENS``; shape ``(D, 3)``.
@@ -96,7 +95,7 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """Probabilities under a calibration.
+    """The probabilities of predictions, as they are or calibrated.
 
     Attributes:
         words: shape ``(N,)``.
@@ -107,7 +106,7 @@ class Calibrated:
     entities: np.ndarray
 
     def document_confidences(self, observed: Observed) -> np.ndarray:
-        """Give how sure a tagger is of each document: the mean logarithm of its words' probabilities, ``(D,)``."""
+        """Return the confidence in each document: the mean logarithm of its words' probabilities, ``(D,)``."""
         documents = observed.words.documents
         logs = np.log(np.maximum(self.words, 1e-12))
         sums = np.bincount(documents, weights=logs, minlength=len(observed.counts))
@@ -115,7 +114,7 @@ class Calibrated:
 
 
 def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]], *, batch_words: int = 4096) -> Observed:
-    """Ask a tagger, without its calibration, about gold documents; each has a word or more."""
+    """Label gold documents, none of them empty, without the tagger's own calibration."""
     fitted, tagger.calibration = tagger.calibration, None
     try:
         table = tagger.tabulate(documents, batch_words=batch_words, keep="distributions")
@@ -166,12 +165,12 @@ def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]], *, batch_wo
 
 
 def raw(observed: Observed) -> Calibrated:
-    """Give the probabilities as the tagger gives them."""
+    """Return the uncalibrated probabilities."""
     return Calibrated(words=observed.words.probabilities(), entities=observed.entities.confidences)
 
 
 def apply(calibration: Calibration, observed: Observed) -> Calibrated:
-    """Give the probabilities under a calibration."""
+    """Return the calibrated probabilities."""
     entities = observed.entities.confidences
     return Calibrated(
         words=_map_words(calibration.tokens, observed.words),
@@ -180,7 +179,7 @@ def apply(calibration: Calibration, observed: Observed) -> Calibrated:
 
 
 def fit(observed: Observed, *, tokens: TokenMethod, entities: EntityMethod | None) -> Calibration:
-    """Fit a calibration to all documents; to the entities only if there is one."""
+    """Fit a calibration to all documents; that of entities is None if the tagger found none."""
     found = entities is not None and len(observed.entities.right) > 0
     return Calibration(
         tokens=TOKEN_FITS[tokens](observed.words),
@@ -189,7 +188,7 @@ def fit(observed: Observed, *, tokens: TokenMethod, entities: EntityMethod | Non
 
 
 def cross_validate(observed: Observed, *, tokens: TokenMethod, entities: EntityMethod | None) -> Calibrated:
-    """Give probabilities of each document by a fit to the documents of the other folds."""
+    """Return the probabilities of each document, calibrated by a fit to the documents of the other folds."""
     folds = _folds(len(observed.counts))
     words, spans = np.zeros(len(observed.words.right)), np.zeros(len(observed.entities.right))
     for fold in range(folds.max() + 1):
@@ -206,7 +205,7 @@ def cross_validate(observed: Observed, *, tokens: TokenMethod, entities: EntityM
 
 
 def choose_tokens(observed: Observed) -> TokenMethod:
-    """Choose the method with the least cross-validated Brier score."""
+    """Return the method with the lowest cross-validated Brier score."""
     scores = {
         method: brier_score(cross_validate(observed, tokens=method, entities=None).words, observed.words.right)
         for method in TOKEN_FITS
@@ -215,7 +214,7 @@ def choose_tokens(observed: Observed) -> TokenMethod:
 
 
 def choose_entities(observed: Observed) -> EntityMethod:
-    """Choose the method with the least cross-validated Brier score."""
+    """Return the method with the lowest cross-validated Brier score."""
     only = replace(observed, words=observed.words.part(np.zeros(len(observed.words.right), dtype=bool)))
     scores = {
         method: brier_score(
@@ -227,7 +226,7 @@ def choose_entities(observed: Observed) -> EntityMethod:
 
 
 def fit_temperature(words: Words) -> Temperature:
-    """Minimise the negative log-likelihood of the gold labels that the tagger knows."""
+    """Minimize the negative log-likelihood of the gold labels that the tagger knows."""
     from scipy.optimize import minimize_scalar
 
     known = words.part(words.known)
@@ -241,7 +240,7 @@ def fit_temperature(words: Words) -> Temperature:
 
 
 def fit_platt(entities: Entities) -> Platt:
-    """Fit a logistic regression on the logit, whose slope stays positive, with the smoothed targets of Platt (1999)."""
+    """Fit a logistic regression on the logit, with a positive slope and the smoothed targets of Platt (1999)."""
     from scipy.optimize import minimize
 
     logits, right = logit(entities.confidences), entities.right
@@ -257,11 +256,11 @@ def fit_platt(entities: Entities) -> Platt:
 
 
 def fit_isotonic(probabilities: np.ndarray, right: np.ndarray) -> Isotonic:
-    """Fit a rising line through one point for each level of an isotonic regression.
+    """Fit an increasing line with one point per level of an isotonic regression.
 
-    Each level stands at the mean of its probabilities (centred isotonic regression; Oron and Flournoy, 2017): between
-    the levels the line rises, so that what was surer stays surer, and has no jump where a difference in the last bit
-    would show.
+    Each point is at the mean of the level's probabilities (centred isotonic regression; Oron and Flournoy, 2017). The
+    line increases between levels, so that the order of predictions by confidence is unchanged, and has no jumps, at
+    which a difference in the last bit would be visible.
     """
     from sklearn.isotonic import IsotonicRegression
 
@@ -288,5 +287,5 @@ def _map_words(tokens: TokenCalibration, words: Words) -> np.ndarray:
 
 
 def _folds(documents: int) -> np.ndarray:
-    """Give each document the number of its fold, at random but the same each time."""
+    """Return the number of each document's fold, drawn with a fixed seed."""
     return np.random.default_rng(1).permutation(documents) % min(FOLDS, documents)

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules of the papers, one optimizer for each parameter group of a tagger."""
+"""Optimizers and learning-rate schedules, one of each per parameter group of a tagger."""
 
 import math
 from collections.abc import Mapping
@@ -12,28 +12,28 @@ from concord.models.config import Config, ConfigError
 
 
 class OptimizerConfig(Config):
-    """One optimizer and its schedule."""
+    """An optimizer and its learning-rate schedule."""
 
     kind: Literal["sgd", "adam", "adamw", "nadam"] = "adam"
     learning_rate: float = Field(default=1e-3, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """SGD only."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW spares vectors, which are biases and the weights of normalisations."""
+    """AdamW does not apply it to vectors, which are biases and weights of normalizations."""
     epsilon: float = Field(default=1e-8, gt=0)
-    """Adam's; not read by SGD."""
+    """Not used by SGD."""
     schedule: Literal["constant", "inverse", "linear", "cosine_restarts"] = "constant"
     """inverse: learning_rate / (1 + decay * epoch); linear: up over the share `warmup` of all steps, then down to 0;
-    cosine_restarts: down half a cosine, epoch by epoch, and up again at once (Loshchilov and Hutter, 2017)."""
+    cosine_restarts: down half a cosine in each cycle of epochs, then restarted (Loshchilov and Hutter, 2017)."""
     decay: float = Field(default=0.05, ge=0)
     warmup: float = Field(default=0.1, ge=0, lt=1)
     first_cycle: int = Field(default=10, ge=1)
     """Epochs of the first cycle of cosine_restarts."""
     cycle_growth: int = Field(default=2, ge=1)
-    """How many times as long as the one before each further cycle is."""
+    """Length of each cycle relative to the previous one."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor from the learning rate of each layer of a tuned encoder to that of the layer below; the top layer has
-    `learning_rate`, the embeddings the least (Howard and Ruder, ACL 2018, section 3.2)."""
+    `learning_rate`, the embeddings have the lowest (Howard and Ruder, ACL 2018, section 3.2)."""
 
 
 def build_optimizers(
@@ -42,13 +42,13 @@ def build_optimizers(
     *,
     layers_above: Mapping[nn.Parameter, int] | None = None,
 ) -> dict[str, torch.optim.Optimizer]:
-    """Build an optimizer for each group.
+    """Build an optimizer for each parameter group.
 
     Args:
-        layers_above: how many layers stand above a parameter's; none above one that is not named.
+        layers_above: the number of layers above that of each parameter; 0 for parameters that are missing.
 
     Raises:
-        ConfigError: when the configured names are not those of the tagger's groups.
+        ConfigError: when the configured names differ from those of the tagger's groups.
     """
     if set(groups) != set(configs):
         raise ConfigError(f"fit.optimizers: expected the groups {sorted(groups)}, got {sorted(configs)}")
@@ -56,18 +56,18 @@ def build_optimizers(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every parameter the rate, times the factor of its layer."""
+    """Set the learning rate of every parameter to this rate times the factor of its layer."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["layer_factor"]
 
 
 def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int) -> float:
-    """Give the learning rate of a step.
+    """Return the learning rate of a step.
 
     Args:
         epoch: 0-based.
         step: 0-based, counted from the start of training.
-        steps: of the whole training.
+        steps: number of steps in the whole training.
     """
     if config.schedule == "inverse":
         return config.learning_rate / (1.0 + config.decay * epoch)
@@ -100,12 +100,12 @@ def _build(
 def _torch_groups(
     parameters: list[nn.Parameter], config: OptimizerConfig, layers_above: Mapping[nn.Parameter, int]
 ) -> list[dict[str, Any]]:
-    """Put parameters of equal rate and decay together, in the order in which they come."""
+    """Group parameters of equal rate and decay, in their order."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in parameters:
         factor = config.layer_decay ** layers_above.get(parameter, 0)
-        spared = config.kind == "adamw" and parameter.dim() <= 1
-        groups.setdefault((factor, 0.0 if spared else config.weight_decay), []).append(parameter)
+        decays = config.kind != "adamw" or parameter.dim() > 1
+        groups.setdefault((factor, config.weight_decay if decays else 0.0), []).append(parameter)
     return [
         {"params": members, "layer_factor": factor, "weight_decay": decay}
         for (factor, decay), members in groups.items()

@@ -93,7 +93,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 def test_counts_over_other_units_are_refused() -> None:
     with pytest.raises(ValueError, match="expected as many units on both sides"):
         paired_bootstrap(counts([[1, 2]]), counts([[1, 2, 3]]))
-    with pytest.raises(ValueError, match="expected one unit and one seed or more"):
+    with pytest.raises(ValueError, match="expected at least one unit and one seed"):
         paired_bootstrap(counts([[]]), counts([[]]))
 
 

@@ -1,0 +1,70 @@
+"""The training batches of an epoch: which sentences are read together, and in which order."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from concord.models.data.sentence import Sentence
+from concord.models.schemes import LabelScheme
+
+# Sentences are sorted by length within pools of this many batches, so that a batch has little padding.
+_POOL_BATCHES = 20
+
+Unit = Sequence[Sentence]
+"""Sentences that stay together: a part of a document, or a single sentence."""
+_Item = TypeVar("_Item")
+
+
+def sentence_batches(documents: Sequence[Unit], shuffler: random.Random, *, batch_sentences: int) -> list[list[Unit]]:
+    """Put single sentences of similar length together, in random order."""
+    units = [[sentence] for document in documents for sentence in document]
+    shuffler.shuffle(units)
+    pool = batch_sentences * _POOL_BATCHES
+    batches = [
+        batch
+        for start in range(0, len(units), pool)
+        for batch in _chunks(sorted(units[start : start + pool], key=lambda unit: len(unit[0].words)), batch_sentences)
+    ]
+    shuffler.shuffle(batches)
+    return [list(batch) for batch in batches]
+
+
+def document_batches(
+    documents: Sequence[Unit], shuffler: random.Random, *, batch_sentences: int, document_sentences: int
+) -> list[list[Unit]]:
+    """Put whole documents together, in random order, until a batch has as many sentences.
+
+    Documents of more than ``document_sentences`` sentences are split.
+    """
+    units = [part for document in documents for part in _chunks(document, document_sentences)]
+    shuffler.shuffle(units)
+    return list(_fill_batches(units, batch_sentences))
+
+
+def split_long(sentence: Sentence, longest: int, scheme: LabelScheme) -> list[Sentence]:
+    """Split a sentence of more than ``longest`` words; an entity across a boundary becomes two."""
+    if len(sentence.words) <= longest:
+        return [sentence]
+    pieces = []
+    for start in range(0, len(sentence.words), longest):
+        piece = sentence.part(start, start + longest)
+        if scheme.has_entities and piece.labels and piece.labels[0].startswith("I-"):
+            piece = replace(piece, labels=(f"B-{piece.labels[0][2:]}", *piece.labels[1:]))
+        pieces.append(piece)
+    return pieces
+
+
+def _fill_batches(units: Sequence[Unit], sentences: int) -> Iterator[list[Unit]]:
+    batch: list[Unit] = []
+    for unit in units:
+        batch.append(unit)
+        if sum(map(len, batch)) >= sentences:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _chunks(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
