@@ -1,10 +1,10 @@
-"""Annotates a whole collection with the default models and checks what came out against the raw text and plain Stanza.
+"""Annotate a whole collection with the default models and check the tables against the raw text and plain Stanza.
 
 Command: python tests/benchmarks/bench_annotate.py --input ../shared/data/text/us_presidents.jsonl.zst -o out/bench
 
-The output folder is made by this run, or holds a run of the same command, whose rates are then read from its
-stats.json. Nothing of our own is used for the checks: the tables are read with pyarrow, the input with json, and the
-tokens are compared with those of a plain stanza.Pipeline of the tokenizer and the multi-word expander.
+The output folder is new or holds a run of the same command, whose rates are then read from its stats.json. The checks
+use no code of Concord: the tables are read with pyarrow, the input with json, and the tokens are compared with those of
+a plain stanza.Pipeline of the tokenizer and the multi-word expander.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Token:
 
 
 def read_tokens(output: Path) -> Iterator[tuple[str, list[Token]]]:
-    """Give each document's tokens."""
+    """Yield each document's tokens."""
     table = read_table(output, "tokens", ("doc_id", "start_char", "end_char", "text", "word"))
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     for doc_id, group in groupby(rows, key=lambda row: row[0]):
@@ -47,12 +47,12 @@ def read_tokens(output: Path) -> Iterator[tuple[str, list[Token]]]:
 
 
 def check_offsets(text: str, tokens: Sequence[Token]) -> Counter[str]:
-    """Count what is wrong with a document's offsets, beside its tokens and code points that are not blank."""
+    """Count a document's tokens, its code points that are not white space, and the faults of its offsets."""
     faults: Counter[str] = Counter(dict.fromkeys(("out_of_order", "overlapping", "wrong_slice", "uncovered"), 0))
     covered = bytearray(len(text))
     before = Token(0, 0, "", "")
     for token in tokens:
-        # Words of a multi-word token that is no concatenation of them stand for the same stretch.
+        # Words of a multi-word token that is not their concatenation share its offsets.
         if (token.start, token.end) != (before.start, before.end):
             faults["out_of_order"] += token.start < before.start or token.end <= token.start
             faults["overlapping"] += any(covered[token.start : token.end])
@@ -66,7 +66,7 @@ def check_offsets(text: str, tokens: Sequence[Token]) -> Counter[str]:
 
 
 def compare_with_stanza(nlp: Any, text: str, tokens: Sequence[Token]) -> Counter[str]:
-    """Count Stanza's tokens and words, and those that we have alike."""
+    """Count Stanza's tokens and words, and those that equal ours."""
     theirs = [token for sentence in nlp(text).sentences for token in sentence.tokens]
     words = [
         (word.start_char, word.end_char, word.text)
@@ -94,7 +94,7 @@ def compare_with_stanza(nlp: Any, text: str, tokens: Sequence[Token]) -> Counter
 
 
 def count_stage_two(output: Path) -> dict[str, float]:
-    """Count sentences and tokens that stage two has looked at."""
+    """Count the sentences and tokens that stage two refined."""
     table = read_table(output, "tokens", ("doc_id", "sent_id", "ner", "draft_ner", "refined"))
     rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
     sentences = {row[:2] for row in rows}
@@ -111,23 +111,23 @@ def count_stage_two(output: Path) -> dict[str, float]:
 
 
 def account(values: Mapping[str, Any], output: Path, records: int) -> dict[str, object]:
-    """Hold the run's own equation against the input's lines and the tables' rows."""
+    """Compare the run's own counts with the lines of the input and the rows of the tables."""
     documents = read_table(output, "documents", ("doc_id",)).column("doc_id").to_pylist()
-    letters = read_table(output, "errors", ("stage",)).num_rows
+    dead_letters = read_table(output, "errors", ("stage",)).num_rows
     counts = {name: values[name] for name in OUTCOMES}
     return {
         **counts,
         "records_in_the_input": records,
         "rows_of_documents": len(documents),
         "distinct_documents": len(set(documents)),
-        "rows_of_errors": letters,
-        "holds": counts["read"] == records == len(set(documents)) + letters
+        "rows_of_errors": dead_letters,
+        "holds": counts["read"] == records == len(set(documents)) + dead_letters
         and counts["read"] == counts["annotated"] + counts["unchanged"] + counts["dead_letters"],
     }
 
 
 def check(arguments: argparse.Namespace, texts: Mapping[str, str]) -> dict[str, object]:
-    """Check every document's offsets, and compare those asked for with plain Stanza."""
+    """Check every document's offsets, and compare a sample with plain Stanza."""
     torch.set_num_threads(arguments.threads)
     nlp = stanza.Pipeline(
         "en",
@@ -158,10 +158,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--output", "-o", type=Path, required=True)
-    parser.add_argument("--model", help="the default one if not given")
-    parser.add_argument("--limit", type=int, help="only the first so many records, for a try")
+    parser.add_argument("--model", help="the default one by default")
+    parser.add_argument("--limit", type=int, help="only this many records, for a trial")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--plain-documents", type=int, help="compare about so many with plain Stanza; all if not given")
+    parser.add_argument("--plain-documents", type=int, help="compare about this many with plain Stanza; all by default")
     arguments = parser.parse_args()
     limit = ["--limit", str(arguments.limit)] if arguments.limit else []
     run = concord(

@@ -1,12 +1,12 @@
-"""Measures how far the probabilities of calibrated taggers are to be trusted, on data that neither they nor their
-calibration have seen: calibration error before and after, and the score of the documents that they are surest of.
+"""Measure how reliable the probabilities of calibrated taggers are on data that neither they nor their calibration
+have seen: calibration error before and after, and the score of the documents they are most certain of.
 
 Command: python tests/benchmarks/bench_calibration.py --corpora ../shared/data/labelled \
     --summary tests/benchmarks/results/calibration_cpu_202611.json
 
-Types that are no PER, LOC or ORG are left out, geopolitical entities and facilities count as LOC, as in training. An
-expected calibration error is never 0: beside each stands what a tagger would have whose probabilities are exactly
-right, in the mean of 200 draws. Errors and areas are 0..1, scores F1 in percent.
+Types other than PER, LOC and ORG are left out, geopolitical entities and facilities count as LOC, as in training. An
+expected calibration error is never 0: each is reported with that of exactly right probabilities, the mean of 200 draws.
+Errors and areas are 0..1, scores F1 in percent.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def measure(tagger: Tagger, folder: Path, path: Path) -> dict[str, object]:
 
 
 def figures(state: Calibrated, observed: Observed) -> dict[str, object]:
-    """Give the figures of one state."""
+    """Return the figures before or after calibration."""
     found = coverage(state.document_confidences(observed), observed.counts)
     return {
         "tokens": errors(state.words, observed.words.right),
@@ -63,7 +63,7 @@ def figures(state: Calibrated, observed: Observed) -> dict[str, object]:
 
 
 def errors(probabilities: np.ndarray, right: np.ndarray) -> dict[str, float]:
-    """Give calibration errors with what chance alone makes of them."""
+    """Return calibration errors, and the one that chance alone causes."""
     chance = np.random.default_rng(1)
     perfect = [
         expected_calibration_error(probabilities, chance.random(len(right)) < probabilities) for _ in range(DRAWS)

@@ -1,12 +1,12 @@
-"""Says what the test of concord compare is worth: how often it cries wolf, and which gains it finds.
+"""Measure the test of `concord compare`: how often it reports a difference by chance, and which gains it finds.
 
 Command: python tests/benchmarks/bench_comparison.py --data ../shared/data/labelled/ewt_uner/dev.conllu.zst \
     --summary tests/benchmarks/results/comparison_cpu_202611.json
 
-Null: the outputs of two different taggers change sides at random, document by document, so neither side is better;
-p must be uniform. Power: A's output against a copy of it that takes over decisions of B, sentence by sentence: half of
-those that break something and as many of those that fix something as the wanted gain needs. Each trial draws anew
-which ones, and for `resampled` also the documents, with replacement.
+Null: the outputs of two different taggers are swapped at random, document by document, so neither side is better; p
+must be uniform. Power: A's output against a copy of it with decisions of B, sentence by sentence: half of those that
+break something and as many of those that fix something as the wanted gain needs. Each trial draws these again, and for
+`resampled` also the documents, with replacement.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SIZES = {"dev": None, "dev resampled": 1, "three times dev resampled": 3}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sentences:
-    """Counts of every sentence by A's labels, and what B's labels would change; each of shape ``(sentences, 3)``."""
+    """Counts of every sentence by A's labels, and the changes by B's labels; each of shape ``(sentences, 3)``."""
 
     document: np.ndarray
     base: np.ndarray
@@ -53,7 +53,13 @@ def main() -> None:
     parser.add_argument("--summary", type=Path, required=True)
     parser.add_argument("--first", default="entities_en_small")
     parser.add_argument("--second", default="entities_en")
-    parser.add_argument("--null-trials", type=int, nargs="+", default=[500, 5000], help="The first so many of each.")
+    parser.add_argument(
+        "--null-trials",
+        type=int,
+        nargs="+",
+        default=[500, 5000],
+        help="report on the first trials",
+    )
     parser.add_argument("--power-trials", type=int, default=500)
     parser.add_argument("--power-rounds", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
@@ -85,7 +91,7 @@ def main() -> None:
 def null(
     gold: DocumentLabels, first: DocumentLabels, second: DocumentLabels, *, trials: Sequence[int], seed: int
 ) -> dict[str, object]:
-    """Say how the p-values of sides that are equal by construction spread, for all names and for each type."""
+    """Return the spread of p-values where neither side is better, for all names and for each type."""
     counts = [
         group_counts_by_document(gold, labels, lambda *place: ("all", place[2].label)) for labels in (first, second)
     ]
@@ -127,7 +133,7 @@ def sentence_counts(gold: DocumentLabels, first: DocumentLabels, second: Documen
 
 
 def power(sentences: Sentences, *, trials: int, rounds: int, seed: int) -> list[dict[str, object]]:
-    """Give how often each gain is found."""
+    """Return how often each gain is found."""
     return [
         gain_found(sentences, gain, size, times, trials=trials, rounds=rounds, seed=seed)
         for gain in GAINS
@@ -138,7 +144,7 @@ def power(sentences: Sentences, *, trials: int, rounds: int, seed: int) -> list[
 def gain_found(
     sentences: Sentences, gain: float, size: str, times: int | None, *, trials: int, rounds: int, seed: int
 ) -> dict[str, object]:
-    """Draw trials of one gain on documents as they are, or on so many times as many drawn with replacement."""
+    """Draw trials of one gain on the documents as they are, or on `times` as many drawn with replacement."""
     fixed_share = share_of_fixes(sentences, gain)
     taken = np.select([sentences.net > 0, sentences.net < 0], [fixed_share, BROKEN_SHARE], BROKEN_SHARE)
     chance = np.random.default_rng(seed)

@@ -1,13 +1,13 @@
-"""Times our CRF against pytorch-crf, in turns: the likelihood with its gradient, and the best label sequence.
+"""Time our CRF against pytorch-crf, in turns: the likelihood with its gradient, and the best label sequence.
 
-Our scan is timed against our tree, too, which a CPU never takes.
+The scan is timed against the tree reduction too, which is never used on a CPU.
 
 Command: PYTHONPATH=.:/tmp/pytorch_crf python tests/benchmarks/bench_crf.py, after
 pip install --no-deps --target /tmp/pytorch_crf pytorch-crf==0.7.2
 
-One thread, random scores. Times are of the processor, not of the clock, since others may use the machine. A ratio is
-the time of pytorch-crf over ours in the same turn: above 1 ours is faster. The order changes from turn to turn, and the
-median over turns is what counts. Beside it stands the ratio of the least times, which others disturb least.
+One thread, random scores. Times are processor times, since the machine may be shared. A ratio is the time of
+pytorch-crf over ours in the same turn: above 1 ours is faster. The order alternates, and the median over turns is what
+counts; the ratio of the minimum times, which other processes disturb least, is reported too.
 """
 
 import argparse
@@ -55,7 +55,7 @@ class Pair:
         return self._take_gradient(self.ours.transitions)
 
     def their_gradient(self) -> object:
-        """Do as ``our_gradient``."""
+        """Compute the same with pytorch-crf."""
         self.theirs(self.emissions, self.gold, mask=self.mask, reduction="mean").backward()
         return self._take_gradient(self.theirs.transitions)
 
@@ -66,12 +66,12 @@ class Pair:
         return mode
 
     def their_mode(self) -> object:
-        """Do as ``our_mode``."""
+        """Find the same with pytorch-crf."""
         with torch.inference_mode():
             return self.theirs.decode(self.emissions, mask=self.mask)
 
     def factors(self) -> Factors:
-        """Give what our scan and our tree multiply."""
+        """Return the factors that scan and tree multiply."""
         ours = self.ours
         with torch.no_grad():
             found = Factors.of(self.emissions, ours.transitions, ours.start, ours.end, Packing.of(self.mask))
@@ -95,7 +95,7 @@ class Pair:
 
 
 def measure(works: dict[str, Callable[[], object]], *, seconds: float) -> dict[str, object]:
-    """Time two works by turns for so many seconds, and for three turns or more; ratios are second over first."""
+    """Time two functions in turns for `seconds`, at least three turns; ratios are second over first."""
     times: dict[str, list[float]] = {name: [] for name in works}
     first, second = works
     ends = time.process_time() + seconds
@@ -104,13 +104,13 @@ def measure(works: dict[str, Callable[[], object]], *, seconds: float) -> dict[s
             started = time.process_time()
             works[name]()
             times[name].append(time.process_time() - started)
-    kept = {name: taken[WARM_UPS:] for name, taken in times.items()}
-    ratios = [slow / fast for fast, slow in zip(kept[first], kept[second], strict=True)]
+    counted = {name: taken[WARM_UPS:] for name, taken in times.items()}
+    ratios = [slow / fast for fast, slow in zip(counted[first], counted[second], strict=True)]
     quartiles = statistics.quantiles(ratios, n=4)
     return {
-        **{f"{name}_median_ms": round(1e3 * statistics.median(taken), 3) for name, taken in kept.items()},
+        **{f"{name}_median_ms": round(1e3 * statistics.median(taken), 3) for name, taken in counted.items()},
         "turns": len(ratios),
-        "ratio_of_least": round(min(kept[second]) / min(kept[first]), 2),
+        "ratio_of_least": round(min(counted[second]) / min(counted[first]), 2),
         "ratio_median": round(statistics.median(ratios), 2),
         "ratio_quartiles": [round(quartiles[0], 2), round(quartiles[2], 2)],
         "ratio": spread(ratios, digits=2),

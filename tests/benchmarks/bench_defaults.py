@@ -1,9 +1,9 @@
-"""Scores embedded taggers on gold corpora, as `concord evaluate` does: by type, drafts, recurring names, speed.
+"""Score embedded taggers on gold corpora, as `concord evaluate` does: by type, drafts, recurring names, speed.
 
 Command: python tests/benchmarks/bench_defaults.py --corpora ../shared/data/labelled \
     --summary tests/benchmarks/results/defaults_cpu_202611.json
 
-Types that are no PER, LOC or ORG are left out, geopolitical entities and facilities count as LOC, as in training.
+Types other than PER, LOC and ORG are left out, geopolitical entities and facilities count as LOC, as in training.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Compares two annotations of a collection, and of several copies of it side by side: time and memory.
+"""Compare two annotations of a collection, and of several copies of it: time and memory of `concord diff`.
 
 Command: python tests/benchmarks/bench_diff.py out/small out/large > tests/benchmarks/results/diff_cpu_202611.json
 
-The folders are two finished runs over one input, such as those of entities_en_small and entities_en. Copies stand under
-other ids in parts of their own. Each comparison is a process of its own; start-up is part of the seconds.
+The folders are two finished runs over one input, such as those of entities_en_small and entities_en. Copies have
+other ids and their own parts. Each comparison is a separate process; start-up is part of the seconds.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from environment import environment, spread
 
 
 def write_copies(collection: Path, output: Path, *, copies: int) -> Path:
-    """Write a collection that holds another one so many times, as far as readers go by it."""
+    """Write a collection that contains another one `copies` times, as far as readers can see."""
     manifest = json.loads((collection / "_run" / "manifest.json").read_bytes())
     shards = []
     for copy in range(copies):
@@ -47,7 +47,7 @@ def _renamed(table: pa.Table, copy: int) -> pa.Table:
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
-    """Compare two collections in a process of its own; give what it found, took and held."""
+    """Compare two collections in a separate process and return verdict, time and memory."""
     started = time.monotonic()
     command = command_line("diff", str(first), str(second))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=command_environment(), text=True)

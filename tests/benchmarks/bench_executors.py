@@ -1,8 +1,8 @@
-"""Annotates the same short documents locally and on Ray, then with other shard and batch sizes, and compares.
+"""Annotate the same short documents locally and on Ray, then with other shard and batch sizes, and compare.
 
 Command: python tests/benchmarks/bench_executors.py --input ../shared/data/text/us_presidents.jsonl.zst
 
-An equal plan must give equal bytes. With other shard and batch sizes a word's label may differ only where the
+Equal plans must produce equal bytes. With other shard and batch sizes a word's label may differ only where the
 uncertainty is within 1e-5 of the threshold or the best two labels are within 1e-5 of each other.
 """
 
@@ -27,7 +27,7 @@ PLACES = ("doc_id", "sent_id", "token_id", "ner", "uncertainty")
 
 
 class Runs:
-    """Runs of the same documents into folders of their own."""
+    """Runs of the same documents into separate folders."""
 
     def __init__(self, source: Path, folder: Path, *, model: str | None, threads: int) -> None:
         self._source = source
@@ -38,7 +38,7 @@ class Runs:
         """Annotate.
 
         Returns:
-            the output folder, and wall times: of the command, and of its work on shards with loading and start.
+            the output folder, and what the command reports with its wall times.
         """
         output = self._folder / name
         options = [word for setting in settings for word in ("--set", setting)]
@@ -58,7 +58,7 @@ class Runs:
 
 
 def compare_labels(base: Path, other: Path, *, model: str, threads: int, batch_words: int) -> dict[str, object]:
-    """Count words with other labels, those among them that are near ties, and words that were parsed otherwise."""
+    """Count words with other labels, how many of these are near ties, and words with another parse."""
     one, two = (read_table(output, "tokens", (*PLACES, *PARSED)).to_pydict() for output in (base, other))
     words = len(one["ner"])
     if [*zip(one["doc_id"], one["start_char"], strict=True)] != [*zip(two["doc_id"], two["start_char"], strict=True)]:

@@ -1,10 +1,10 @@
-"""Annotates one document of 350,000 words among 100,000 empty ones, and watches pace and memory.
+"""Annotate one document of 350,000 words among 100,000 empty ones, and watch progress and memory.
 
 Command: python tests/benchmarks/bench_extremes.py --input ../shared/data/text/gutenberg_chapters.jsonl.zst
 
-The long document is chapters put together; it stands in the middle of the empty ones. With two workers on Ray, the
-empty documents must not wait for the long one: told are the seconds at which each share of the records was done, and
-the most memory that a worker held.
+The long document is made of chapters and lies in the middle of the empty ones. With two workers on Ray, the empty
+documents must not wait for the long one: reported are the seconds after which each share of the records was done, and
+the peak memory of a worker.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from concord.workflows.registry.resolve_tagger import find_tagger
 
 
 class MemoryWatch:
-    """The most that the driver and a worker hold, in units of 1e6 bytes, sampled twice a second."""
+    """Peak memory of the driver and of a worker, in units of 1e6 bytes, sampled twice a second."""
 
     def __init__(self, *, with_workers: bool) -> None:
         self.most: dict[str, float] = {}
@@ -48,21 +48,21 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.5):
-            self._note("driver", "self")
+            self._record("driver", "self")
             for process in Path("/proc").glob("[0-9]*") if self._with_workers else ():
                 try:
                     if process.joinpath("cmdline").read_bytes().startswith(b"ray::_ShardActor"):
-                        self._note("worker", process.name)
+                        self._record("worker", process.name)
                 except OSError:
                     # It has ended in between.
                     continue
 
-    def _note(self, kind: str, process: str) -> None:
+    def _record(self, kind: str, process: str) -> None:
         self.most[kind] = max(self.most.get(kind, 0.0), (resident_bytes(process) or 0) / 1e6)
 
 
 def write_collection(sources: list[Path], target: Path, *, words: int, empty: int) -> int:
-    """Write one document of so many words in the middle of empty ones; give its words as white space parts them."""
+    """Write one document of about `words` words amid empty ones; return its words, as split by white space."""
     texts: list[str] = []
     count = 0
     for source in sources:
@@ -80,7 +80,7 @@ def write_collection(sources: list[Path], target: Path, *, words: int, empty: in
 
 
 def run(source: Path, output: Path, *, model: str, executor: dict[str, Any]) -> dict[str, Any]:
-    """Annotate, and give times and memory."""
+    """Annotate, and return times and memory."""
     config = AnnotateConfig.from_mapping(
         {
             "input": str(source),

@@ -1,10 +1,10 @@
-"""Changes a collection of a thousand documents and annotates it again: what is done, how long it takes, what stays.
+"""Change a collection of a thousand documents and annotate it again: what is done, how long it takes, what is reused.
 
 Command: python tests/benchmarks/bench_generations.py --input ../shared/data/text/factbook.jsonl.zst -o out/generations
 
-Of the documents 30 are changed, 20 are new, 10 are gone and 5 bear another name. The second run is timed beside a first
-run over the same input into another folder, and its rows are compared with that run's. Then another tagger
-follows, from the stored parses; its entities are compared with those of a first run with that tagger.
+Of the documents 30 are changed, 20 new, 10 removed and 5 renamed. The second run is compared in time and rows with a
+first run over the same input into another folder. Then another tagger is run on the stored parses; its entities are
+compared with those of a first run with that tagger.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TABLES = ("documents", "sentences", "tokens", "entities")
 
 
 def write_archive(folder: Path, texts: Sequence[str], documents: int, words: int) -> list[str]:
-    """Cut texts into documents of so many words, one file each, and give those that are left for later."""
+    """Cut texts into documents of `words` words, one file each; return the texts of the documents to add later."""
     pieces = []
     for text in texts:
         parts = text.split()
@@ -58,7 +58,7 @@ def change(folder: Path, new: Sequence[str]) -> None:
 
 
 def parts(output: Path) -> dict[str, tuple[int, str]]:
-    """Give time of change and hash of every part."""
+    """Return modification time and hash of every part."""
     found = (path for name in TABLES for path in (output / name).glob("*.parquet"))
     return {
         path.relative_to(output).as_posix(): (path.stat().st_mtime_ns, sha256(path.read_bytes()).hexdigest())
@@ -67,20 +67,30 @@ def parts(output: Path) -> dict[str, tuple[int, str]]:
 
 
 def annotate(archive: Path, output: Path, model: str, shard_bytes: int) -> dict[str, Any]:
-    """Annotate, and give what the command says with the seconds it took in all."""
+    """Annotate, and return the command's answer with the seconds it took in all."""
     options = ["--set", "executor.threads=1", "--set", f"planning.shard_bytes={shard_bytes}", "--set", "report=false"]
     outcome = concord("annotate", str(archive), "--output", str(output), *model_options(model), *options)
-    kept = ("read", "annotated", "unchanged", "dead_letters", "shards", "words", "changes", "seconds", "wall_seconds")
-    return {name: outcome.values[name] for name in kept} | {
+    keys = (
+        "read",
+        "annotated",
+        "unchanged",
+        "dead_letters",
+        "shards",
+        "words",
+        "changes",
+        "seconds",
+        "wall_seconds",
+    )
+    return {name: outcome.values[name] for name in keys} | {
         "command_seconds": round(outcome.seconds, 2),
         "cpu_seconds": round(outcome.cpu_seconds, 2),
     }
 
 
 def compare_rows(first: Path, second: Path) -> dict[str, dict[str, Any]]:
-    """Compare two outputs table by table, rows in the order of ids, place within a file aside.
+    """Compare two outputs table by table, rows in the order of ids, apart from the position within a file.
 
-    Floats may differ in the last bits, since other sentences stand beside them in a batch.
+    Floats may differ in the last bits, since batches contain other sentences.
     """
     found = {}
     for name in TABLES:
@@ -95,7 +105,7 @@ def compare_rows(first: Path, second: Path) -> dict[str, dict[str, Any]]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run everything and give the figures."""
+    """Run everything and return the figures."""
     work: Path = arguments.output
     shutil.rmtree(work, ignore_errors=True)
     archive, output = work / "archive", work / "out"

@@ -1,10 +1,10 @@
-"""Kills runs at seeded moments, runs the same command again, and compares the bytes with those of a quiet run.
+"""Kill runs at seeded moments, run the same command again, and compare the bytes with those of an undisturbed run.
 
 Command: python tests/benchmarks/bench_kills.py --input ../shared/data/text/us_presidents.jsonl.zst
 
-A run goes in steps that can be seen from outside: its plan stands, each shard is committed, its manifest stands. A
-moment is a step and a share of the time that the undisturbed run took from there to the next, both drawn from the
-seed. SIGKILL goes to the driver, of a local run or one on Ray, or to one of two actors that are at work.
+A run goes through steps that are visible from outside: its plan is written, each shard is committed, its manifest is
+written. A moment is a step and a share of the time that the undisturbed run took from there to the next, both drawn
+from the seed. SIGKILL goes to the driver of a local run or of one on Ray, or to one of two busy actors.
 """
 
 import argparse
@@ -36,8 +36,8 @@ ACTOR = b"ray::_ShardActor"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShardAttempts:
-    """A moment and a victim; ``delay`` is a share of the time to the next step."""
+class Kill:
+    """When to kill what; ``delay`` is a share of the time to the next step."""
 
     executor: Literal["local", "ray"]
     victim: Literal["driver", "actor"]
@@ -47,14 +47,14 @@ class ShardAttempts:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process; numbers are used again, the time of its start in clock ticks is not."""
+    """A process, identified by its number, which may be used again, and its start in clock ticks."""
 
     pid: int
     started: str
 
 
 class Bench:
-    """The collection, the command, and what an undisturbed run of it gave."""
+    """The collection, the command, and the bytes and times of an undisturbed run."""
 
     def __init__(self, source: Path, folder: Path, *, model: str, shard_bytes: int) -> None:
         self._source = source
@@ -68,7 +68,7 @@ class Bench:
         self.expected: dict[str, str] = {}
 
     def run_undisturbed(self) -> None:
-        """Learn the bytes to expect, and how long each step takes."""
+        """Record the expected bytes and how long each step takes."""
         output = self._folder / "undisturbed"
         started = [time.monotonic()]
         process = self._start(output, "local")
@@ -84,11 +84,11 @@ class Bench:
 
     @property
     def steps(self) -> int:
-        """How many steps a run has: plan, shards, manifest."""
+        """The number of steps of a run: plan, shards, manifest."""
         return len(self.gaps) - 1
 
-    def kill(self, trial: ShardAttempts, *, number: int, choice: random.Random) -> dict[str, object]:
-        """Disturb a run, run the command again and compare."""
+    def kill(self, trial: Kill, *, number: int, choice: random.Random) -> dict[str, object]:
+        """Kill a run, run the command again and compare."""
         output = self._folder / f"killed{number}"
         process = self._start(output, trial.executor)
         wait_for(lambda: steps_done(output) >= trial.step or process.poll() is not None)
@@ -129,14 +129,14 @@ class Bench:
 
 
 def steps_done(output: Path) -> int:
-    """Count the steps of a run that can be seen in its folder."""
+    """Count the finished steps that are visible in the output folder."""
     run = output / "_run"
     commits = len(list((run / "commits").glob("*/*.json")))
     return (run / "plans" / "0.json").exists() + commits + (run / "manifest.json").exists()
 
 
 def all_hashes(output: Path) -> dict[str, str]:
-    """Give the sha256 of every part, commit record and the manifest; the plan names the output folder itself."""
+    """Return the sha256 of every part, commit record and the manifest; the plan differs, since it names the folder."""
     run = output / "_run"
     records = [run / "manifest.json", *sorted((run / "commits").glob("*/*.json"))]
     return part_hashes(output) | {
@@ -146,36 +146,36 @@ def all_hashes(output: Path) -> dict[str, str]:
     }
 
 
-def draw_trials(seed: int, *, steps: int, local: int, ray: int, actors: int) -> list[ShardAttempts]:
-    """Draw the moments: a driver's from its plan to its end, an actor's while shards are left to do."""
+def draw_trials(seed: int, *, steps: int, local: int, ray: int, actors: int) -> list[Kill]:
+    """Draw the kills: of drivers between plan and end, of actors while shards are left."""
     draw = random.Random(seed)
     locally: list[Literal["local", "ray"]] = ["local"] * local
     on_ray: list[Literal["local", "ray"]] = ["ray"] * ray
     drivers = [
-        ShardAttempts(executor=executor, victim="driver", step=draw.randint(1, steps), delay=draw.random())
+        Kill(executor=executor, victim="driver", step=draw.randint(1, steps), delay=draw.random())
         for executor in (*locally, *on_ray)
     ]
     return drivers + [
-        ShardAttempts(executor="ray", victim="actor", step=draw.randint(2, steps - 2), delay=draw.random())
+        Kill(executor="ray", victim="actor", step=draw.randint(2, steps - 2), delay=draw.random())
         for _ in range(actors)
     ]
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
-    """Wait until something happened.
+    """Wait until a condition holds.
 
     Raises:
-        TimeoutError: when it does not.
+        TimeoutError: when it does not in time.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not happened():
         if time.monotonic() > deadline:
-            raise TimeoutError("a run stands still")
+            raise TimeoutError("a run makes no progress")
         time.sleep(POLL_SECONDS)
 
 
 def descendants(pid: int) -> Iterator[Process]:
-    """Give a process's children, their children and so on."""
+    """Yield all descendants of a process."""
     for number in _children(pid):
         with suppress(OSError):
             yield Process(number, start_of(number))
@@ -183,7 +183,7 @@ def descendants(pid: int) -> Iterator[Process]:
 
 
 def command_of(pid: int) -> bytes:
-    """Give a process's command line; empty when it is gone."""
+    """Return a process's command line; empty when it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -191,12 +191,12 @@ def command_of(pid: int) -> bytes:
 
 
 def start_of(pid: int) -> str:
-    """Give the time of a process's start, in clock ticks since the machine's."""
+    """Return when a process started, in clock ticks since boot."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def end_all(family: list[Process]) -> None:
-    """Kill what a killed driver left behind, by number, and only if it is still the same process."""
+    """Kill the processes that a killed driver left behind, unless their numbers belong to others by now."""
     for member in family:
         with suppress(OSError):
             if start_of(member.pid) == member.started:

@@ -1,9 +1,9 @@
-"""Parses and tags thousands of documents in one process and watches its memory.
+"""Parse and tag thousands of documents in one process and watch its memory.
 
 Command: python tests/benchmarks/bench_memory.py --input ../shared/data/text/gutenberg_chapters.jsonl.zst
 
-The shards of a real plan go through the real stages, parts written and all. The resident set is sampled after every
-shard, of some fifty documents; a line is fitted through the samples after the warm-up by least squares.
+The shards of a real plan go through all stages, writing included. The resident set is sampled after every shard of
+about fifty documents; a line is fitted to the samples after the warm-up by least squares.
 """
 
 import argparse
@@ -32,7 +32,7 @@ GOAL = 5.0
 
 
 def plan_run(source: Path, output: Path, *, model: str, threads: int, shard_bytes: int) -> Plan:
-    """Plan as concord annotate does."""
+    """Plan as `concord annotate` does."""
     tagger = find_tagger(model)
     config = AnnotateConfig.from_mapping(
         {
@@ -52,12 +52,12 @@ def plan_run(source: Path, output: Path, *, model: str, threads: int, shard_byte
 
 
 def resident_megabytes() -> float:
-    """Give the resident set of this process in units of 1e6 bytes."""
+    """Return the resident set of this process in units of 1e6 bytes."""
     return (resident_bytes() or 0) / 1e6
 
 
 def fit_line(samples: list[tuple[int, float]]) -> dict[str, float]:
-    """Fit MB against documents by least squares; give the slope with its standard error, in MB per 1,000 documents."""
+    """Fit MB against documents by least squares; return slope and standard error, in MB per 1,000 documents."""
     documents, megabytes = np.array(samples, dtype=np.float64).T
     (slope, base), covariance = np.polyfit(documents, megabytes, 1, cov=True)
     return {

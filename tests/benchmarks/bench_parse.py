@@ -1,14 +1,13 @@
-"""Parses documents with our parser and with plain Stanza, by turns, and compares speed and words.
+"""Parse documents with our parser and with plain Stanza, in turns, and compare speed and words.
 
 Command: python tests/benchmarks/bench_parse.py --data ../shared/data/text/us_presidents.jsonl.zst
 
-Both have the same weights and the same documents, at even distances from the file; both are warm. Our parser takes one
-thread, plain Stanza as many as told.
-Plain Stanza is one call of ``stanza.Pipeline.bulk_process`` with the options that make its answer independent of the
-batch. A turn parses the documents once with each, the order changing from turn to turn. Words are compared by place,
-form, lemma, tags, features, head and relation. A sentence longer than the cap is cut by ours and not by Stanza; its
-words are counted apart. Ratios are given of seconds on the clock and of seconds of the processor, which other work
-on the machine disturbs less; with one thread they measure the same.
+Both have the same weights and the same documents, taken at even distances from the file; both are warm. Our parser uses
+one thread, plain Stanza --threads. Plain Stanza is one call of ``stanza.Pipeline.bulk_process`` with the options that
+make its answer independent of the batch. A turn parses the documents once with each, in alternating order. Words are
+compared by offsets, form, lemma, tags, features, head and relation. Our parser splits a sentence longer than the cap
+and Stanza does not; its words are counted separately. Ratios are of wall seconds and of processor seconds, which other
+work on the machine disturbs less; with one thread they measure the same.
 """
 
 import argparse
@@ -34,7 +33,7 @@ Word = tuple[int, int, str, str | None, str | None, str | None, str | None, int,
 
 
 def choose_documents(path: Path, *, words: int) -> list[Document]:
-    """Take documents at even distances until they hold about so many words, parted by white space."""
+    """Take documents at even distances, about `words` words as split by white space."""
     records = list(read_texts(path))
     sizes = [len(text.split()) for _, text in records]
     step = max(1, round(sum(sizes) / words))
@@ -60,7 +59,7 @@ def plain_pipeline(threads: int) -> Any:
 
 
 def our_sentences(documents: Sequence[ParsedDocument]) -> Iterator[list[Word]]:
-    """Give the words of each sentence, pieces of a long one joined."""
+    """Yield the words of each sentence, the pieces of a long one joined."""
     for document in documents:
         joined: list[Word] = []
         for sentence in document.sentences:
@@ -76,7 +75,7 @@ def our_sentences(documents: Sequence[ParsedDocument]) -> Iterator[list[Word]]:
 
 
 def plain_sentences(documents: Sequence[Any]) -> Iterator[list[Word]]:
-    """Give the words of each of Stanza's sentences."""
+    """Yield the words of each of Stanza's sentences."""
     for document in documents:
         for sentence in document.sentences:
             yield [
@@ -86,7 +85,7 @@ def plain_sentences(documents: Sequence[Any]) -> Iterator[list[Word]]:
 
 
 def compare(ours: Sequence[list[Word]], plain: Sequence[list[Word]], *, cap: int) -> dict[str, int]:
-    """Count words that are not the same in both, those of sentences above the cap apart."""
+    """Count words that differ, separately for sentences above the cap."""
     same = [set(sentence) for sentence in ours]
     if len(ours) != len(plain):
         raise ValueError(f"expected equal numbers of sentences, got {len(ours)} and {len(plain)}")
@@ -103,12 +102,12 @@ def compare(ours: Sequence[list[Word]], plain: Sequence[list[Word]], *, cap: int
 
 
 def ratio(seconds: dict[str, list[float]]) -> dict[str, float]:
-    """Give how many times as long plain Stanza takes, pair by pair."""
+    """Return how many times as long plain Stanza takes, by pairs."""
     return spread([slow / fast for slow, fast in zip(seconds["plain"], seconds["ours"], strict=True)], digits=3)
 
 
 def rates(seconds: dict[str, list[float]], *, words: int) -> dict[str, dict[str, float]]:
-    """Give words per second of both."""
+    """Return words per second of both."""
     return {name: spread([words / value for value in values], digits=1) for name, values in seconds.items()}
 
 

@@ -1,11 +1,11 @@
-"""Plans and commits tiny documents, from a thousand to a million, with a parser and a tagger that do nothing.
+"""Plan and commit tiny documents, from a thousand to a million, with a parser and a tagger that do nothing.
 
 Command: python tests/benchmarks/bench_planning.py > tests/benchmarks/results/planning_cpu_202611.json
 
-What is left is the cost of the pipeline itself. Each size runs in a process of its own, first into an empty folder,
-then again with nothing changed, then with one document in a hundred changed. The exponent is the slope of log seconds
-over log documents by least squares; that of the last tenfold alone is given beside it, since start-up costs flatten
-the small sizes. Seconds are processor time.
+This measures the cost of the pipeline itself. Each size runs in a separate process, first into an empty folder, then
+again with nothing changed, then with one document in a hundred changed. The exponent is the slope of log seconds over
+log documents by least squares; that of the last tenfold alone is reported too, since start-up costs flatten the small
+sizes. Seconds are processor time.
 """
 
 import argparse
@@ -51,21 +51,21 @@ PREDICTION = Prediction(
 
 
 class NoParser:
-    """One word a document: its text."""
+    """A parser that makes each document one word."""
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument]:
-        """Give each document as a sentence of one word."""
+        """Return each document as a sentence of one word."""
         return [ParsedDocument(document=document, sentences=(_sentence(document.text),)) for document in documents]
 
 
 class NoTagger:
-    """No entities, quite sure."""
+    """A tagger that finds no entities."""
 
     threshold = None
     calibration = None
 
     def predict_documents(self, documents: Sequence[Sequence[Sentence]], **_settings: Any) -> list[list[Prediction]]:
-        """Give the same prediction for every sentence."""
+        """Return the same prediction for every sentence."""
         return [[PREDICTION] * len(document) for document in documents]
 
 
@@ -86,23 +86,23 @@ def _sentence(text: str) -> ParsedSentence:
 
 
 def build(plan: Plan) -> ShardWorker:
-    """Build the worker that does nothing but read and write."""
+    """Build a worker that only reads and writes."""
     return ShardWorker(plan, parser=NoParser(), tagger=NoTagger())
 
 
 @dataclass(slots=True)
 class Clock:
-    """Processor time at each word of progress."""
+    """Processor time at each report of progress."""
 
     ticks: list[float] = field(default_factory=lambda: [time.process_time()])
 
     def take(self, _progress: Progress | None = None) -> None:
-        """Note the time."""
+        """Record the time."""
         self.ticks.append(time.process_time())
 
 
 def write_documents(path: Path, documents: int, *, revision: int) -> None:
-    """Write documents of one word; every hundredth one tells the revision."""
+    """Write documents of one word; every hundredth depends on the revision."""
     with path.open("w", encoding="utf-8") as lines:
         for number in range(documents):
             text = f"word{number % 1000 + (revision if number % CHANGED_EVERY == 0 else 0) * 1000}"
@@ -110,7 +110,7 @@ def write_documents(path: Path, documents: int, *, revision: int) -> None:
 
 
 def run(source: Path, output: Path) -> dict[str, Any]:
-    """Annotate, and give the seconds of each part of the way."""
+    """Annotate, and return the seconds of planning, shards and finish."""
     config = AnnotateConfig.from_mapping(
         {"input": str(source), "output": str(output), "executor": {"threads": 1}, "report": False}
     )
@@ -119,7 +119,7 @@ def run(source: Path, output: Path) -> dict[str, Any]:
     report = annotate(config, tagger=tagger, parser=PARSER, build=build, progress=clock.take)
     clock.take()
     started, planned, *_, worked, ended = [*clock.ticks[:2], *clock.ticks[-2:]]
-    # A run that finds nothing to do tells of no progress.
+    # A run with nothing to do reports no progress.
     if len(clock.ticks) == 2:
         planned = worked = ended
     return {
@@ -135,9 +135,9 @@ def run(source: Path, output: Path) -> dict[str, Any]:
 
 
 def measure(documents: int, folder: Path) -> dict[str, Any]:
-    """Run three times over a collection of so many documents."""
+    """Run three times over a collection."""
     source, output = folder / "tiny.jsonl", folder / "out"
-    # What a process loads with its first run is no cost of a document.
+    # Do not count what the first run of a process loads.
     write_documents(source, 10, revision=0)
     run(source, folder / "warm-up")
     write_documents(source, documents, revision=0)
@@ -160,7 +160,7 @@ def in_process(documents: int) -> dict[str, Any]:
 
 
 def exponent(rows: Sequence[dict[str, Any]], way: str, key: str) -> dict[str, float]:
-    """Fit seconds = a * documents ^ b; give b over all sizes and over the last two."""
+    """Fit seconds = a * documents ^ b; return b over all sizes and over the last two."""
     sizes = np.log([row["documents"] for row in rows])
     seconds = np.log([max(row[way][key], 1e-6) for row in rows])
     slope = float(np.polyfit(sizes, seconds, 1)[0])

@@ -1,10 +1,10 @@
-"""Annotates the same shards locally, on Ray with one worker, and with two, by turns, and compares their pace.
+"""Annotate the same shards locally, on Ray with one worker, and with two, in turns, and compare their speed.
 
 Command: python tests/benchmarks/bench_scaling.py --input ../shared/data/text/factbook.jsonl.zst
 
-Every worker computes with one thread. The pace is taken between reports, from the moment when each worker has ended its
-first shard to the last report, so that starting Ray and loading models are left out; how long these take is told
-beside it. What else runs on the machine tells on wall times: the load before each round is in the result.
+Every worker uses one thread. Speed is measured from the report at which each worker has finished its first shard to the
+last report, which excludes starting Ray and loading models; how long these take is reported too. Other processes affect
+wall times: the load before each round is in the result.
 """
 
 import argparse
@@ -38,8 +38,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def pace(source: Path, output: Path, *, model: str, shard_bytes: int, executor: dict[str, Any]) -> dict[str, float]:
-    """Annotate once; give words a second of steady work, and the seconds before the first report."""
+def measure(source: Path, output: Path, *, model: str, shard_bytes: int, executor: dict[str, Any]) -> dict[str, float]:
+    """Annotate once; return words a second of steady work, and the seconds before the first report."""
     config = AnnotateConfig.from_mapping(
         {
             "input": str(source),
@@ -52,24 +52,24 @@ def pace(source: Path, output: Path, *, model: str, shard_bytes: int, executor: 
     )
     ticks: list[tuple[float, int]] = []
 
-    def note(progress: Progress) -> None:
+    def record(progress: Progress) -> None:
         ticks.append((time.perf_counter(), progress.read_done))
 
-    report = annotate(config, tagger=find_tagger(model), progress=note)
+    report = annotate(config, tagger=find_tagger(model), progress=record)
     workers = executor.get("actors", 1)
-    (begun, _), (warm, read_warm), (ended, read) = ticks[0], ticks[workers], ticks[-1]
+    (start, _), (warm, read_warm), (ended, read) = ticks[0], ticks[workers], ticks[-1]
     shutil.rmtree(output)
     return {
         "words_per_second": (read - read_warm) / report.read * report.words / (ended - warm),
-        "seconds_to_first_shards": warm - begun,
-        "seconds": ended - begun,
+        "seconds_to_first_shards": warm - start,
+        "seconds": ended - start,
         "shards": report.shards,
         "words": report.words,
     }
 
 
 def main() -> None:
-    """Run all ways by turns, compare, print."""
+    """Run all ways in turns, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, nargs="+", required=True)
     parser.add_argument("--model", default="entities_en_small")
@@ -84,10 +84,10 @@ def main() -> None:
         written = write_chunks(arguments.input, source, words=arguments.words, count=arguments.documents)
         for number in range(arguments.rounds):
             load = os.getloadavg()[0]
-            # Another way first in each round, so that none always has the quieter machine.
+            # Rotate the order, so that no way always has the quieter machine.
             order = [*WAYS][number % 3 :] + [*WAYS][: number % 3]
             runs = {
-                way: pace(
+                way: measure(
                     source,
                     Path(folder, way),
                     model=arguments.model,

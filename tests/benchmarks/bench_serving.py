@@ -1,9 +1,9 @@
-"""Asks a served model the entities of many short texts over HTTP and compares them with those of annotate.
+"""Request the entities of many short texts from a served model over HTTP and compare them with those of annotate.
 
 Command: python tests/benchmarks/bench_serving.py -o out/bench_serving
 
-The model is registered in a store of its own, annotated with as models:/served@live, and served by MLflow's own
-command from there. The texts are windows of examples/news and sentences made from lists; each is asked alone.
+The model is registered in a new store, used by annotate as models:/served@live, and served by MLflow's own command from
+there. The texts are windows of examples/news and sentences made from lists; each is a separate request.
 """
 
 import argparse
@@ -62,7 +62,7 @@ BAD_REQUESTS: tuple[tuple[str, bytes, str], ...] = (
 
 
 def make_texts(count: int) -> list[str]:
-    """Give different short texts: windows of one to three sentences of the sample collection, and made ones."""
+    """Return distinct short texts: windows of one to three sentences of the sample collection, and made ones."""
     made = (
         frame.format(person=person, place=place, group=group)
         for frame, person, place, group in product(FRAMES, PEOPLE, PLACES, GROUPS)
@@ -85,7 +85,7 @@ def _windows() -> Iterator[str]:
 
 
 def annotate(texts: list[str], folder: Path) -> tuple[list[list[dict[str, Any]]], dict[str, Any]]:
-    """Give the entities that annotate finds in each text, and what the command answered."""
+    """Return the entities that annotate finds in each text, and what the command reported."""
     source = folder / "texts.jsonl"
     lines = (json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(texts))
     source.write_text("".join(lines))
@@ -102,7 +102,7 @@ def annotate(texts: list[str], folder: Path) -> tuple[list[list[dict[str, Any]]]
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve the live version with MLflow's own command; gives the address."""
+    """Serve the live version with MLflow's own command and yield the address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -133,11 +133,11 @@ def _await(address: str, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.5)
         else:
             return
-    raise RuntimeError("the server does not start; see server.log")
+    raise RuntimeError("the server did not start; see server.log")
 
 
 def ask(address: str, body: bytes, content_type: str = "application/json") -> tuple[int, Any]:
-    """Give status and answer of a request."""
+    """Send a request and return status and answer."""
     try:
         with urlopen(Request(address, data=body, headers={"Content-Type": content_type}), timeout=120) as response:
             return response.status, json.load(response)
@@ -146,7 +146,7 @@ def ask(address: str, body: bytes, content_type: str = "application/json") -> tu
 
 
 def ask_all(address: str, texts: list[str]) -> tuple[list[list[dict[str, Any]]], list[float]]:
-    """Give the entities of each text, asked one after the other, and the seconds that each took."""
+    """Request each text after the other and return its entities and the seconds it took."""
     found, seconds = [], []
     for text in texts:
         started = time.perf_counter()
@@ -161,7 +161,7 @@ def ask_all(address: str, texts: list[str]) -> tuple[list[list[dict[str, Any]]],
 def compare(
     texts: list[str], expected: list[list[dict[str, Any]]], got: list[list[dict[str, Any]]], *, model: Path
 ) -> dict[str, Any]:
-    """Count texts whose entities differ, and tell near ties from other differences."""
+    """Count texts whose entities differ, and mark near ties among them."""
     different = [number for number in range(len(texts)) if _plain(expected[number]) != _plain(got[number])]
     pairs = [
         (one, other)
@@ -187,7 +187,7 @@ def _plain(entities: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def _near_ties(texts: list[str], model: Path) -> list[bool]:
-    """Say of each text whether a word of it is so near to another label or to the threshold that rounding decides."""
+    """Return whether each text has a word so near to another label or to the threshold that rounding decides."""
     if not texts:
         return []
     tagger = load_tagger(model)
@@ -209,6 +209,7 @@ def _near_ties(texts: list[str], model: Path) -> list[bool]:
 
 
 def main() -> None:
+    """Register, annotate, serve, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="entities_en", help="an embedded tagger")
     parser.add_argument("--requests", type=int, default=1_000)

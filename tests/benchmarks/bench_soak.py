@@ -1,10 +1,10 @@
-"""Disturbs runs by seeded random faults for as long as it is told, and compares with undisturbed ones; see soak.py.
+"""Disturb runs by seeded random faults and compare them with undisturbed ones; see concord_testing/soak.py.
 
 Command: make soak SECONDS=1800 SEED=1 INPUT='../shared/data/text/*.jsonl.zst'
 
-Without --input the archive is of invented words. With --workers fake, a parser and a tagger without weights do the
-work. A round that finds something ends the soak with exit code 1; its schedule is printed as JSON and its outputs stay.
---replay FILE, or --seed and --round, carries it out again.
+Without --input the archive is made of invented words. With --workers fake, parser and tagger have no weights. A round
+with findings ends the soak with exit code 1; its schedule is printed as JSON and its outputs are kept. --replay FILE,
+or --seed and --round, repeats it.
 """
 
 import argparse
@@ -60,11 +60,11 @@ def main() -> None:
             head=head,
             **real,
         )
-        rounds = soak(shop, _schedules(arguments, ray=head is not None), seconds=arguments.seconds, told=_tell)
+        rounds = soak(shop, _schedules(arguments, ray=head is not None), seconds=arguments.seconds, told=_report_round)
     failed = [done for done in rounds if done.findings]
     for done in failed:
         print(json.dumps(asdict(done.schedule)), file=sys.stderr)
-        print(f"archive, outputs and log are kept in {folder}", file=sys.stderr)
+        print(f"archive, outputs and log are in {folder}", file=sys.stderr)
     if not failed:
         shutil.rmtree(folder)
     report = _report(arguments, rounds, documents=len(documents), seconds=time.monotonic() - started)
@@ -74,7 +74,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1800, help="the round begun last is finished")
+    parser.add_argument("--seconds", type=float, default=1800, help="the last round is finished")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--round", type=int, help="only this round of the seed")
     parser.add_argument("--replay", type=Path, help="only the round whose schedule is in this file")
@@ -91,7 +91,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _real_workers(model: str) -> dict[str, Any]:
-    """Give what the workshop needs; what a local worker needs is loaded once, and every driver inherits it."""
+    """Return the workers; parser and tagger of local ones are loaded once, and every driver inherits them."""
     resolved = find_entity_tagger(model)
     torch.set_num_threads(1)
     parser, tagger = build_parser(ParserConfig()), load_tagger(resolved.folder)
@@ -124,7 +124,7 @@ def _schedules(arguments: argparse.Namespace, *, ray: bool) -> Iterator[Schedule
         yield from (draw(arguments.seed, number, ray=ray) for number in count())
 
 
-def _tell(done: Round, seconds: float) -> None:
+def _report_round(done: Round, seconds: float) -> None:
     faults = ", ".join(f"{event.kind}{'' if event.hit else ' (missed)'}" for event in done.events)
     print(f"round {done.schedule.number}, {done.schedule.executor}, {seconds:.0f} s: {faults}", file=sys.stderr)
     for finding in done.findings:

@@ -1,8 +1,8 @@
-"""Sends a job to a Ray cluster of its own, with token authentication off and on: once, twice, stopped, and resumed.
+"""Submit jobs to a new Ray cluster, with token authentication off and on: once, twice, stopped, and resumed.
 
 Command: PYTHONPATH=tests/support python tests/benchmarks/bench_submission.py
 
-Every command is a process of its own; its seconds count from its start to its end.
+Every command is a separate process; its seconds run from its start to its end.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Submitter:
     variables: Mapping[str, str]
 
     def __call__(self, *arguments: str) -> tuple[dict[str, Any], float]:
-        """Run ``concord submit``; give its answer, and its seconds."""
+        """Run ``concord submit`` and return its answer and its seconds."""
         started = time.monotonic()
         ended = subprocess.run(
             command_line("submit", *arguments, "--address", self.job_server),
@@ -52,7 +52,7 @@ class Submitter:
 
 
 def write_job(folder: Path, name: str, *, documents: int, model: str) -> Path:
-    """Write a collection of one-sentence documents and a job over it, some documents to a shard."""
+    """Write a collection of one-sentence documents and a job over it, with a few documents in each shard."""
     source = folder / f"{name}.jsonl"
     texts = (SENTENCE.format(number=number) for number in range(documents))
     source.write_text("".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(texts)))
@@ -65,13 +65,13 @@ def write_job(folder: Path, name: str, *, documents: int, model: str) -> Path:
 
 
 def measure(auth: str, *, documents: int, model: str) -> dict[str, Any]:
-    """Start a cluster, send jobs, and give what came out with seconds."""
+    """Start a cluster, submit jobs, and return answers and seconds."""
     variables = {"RAY_AUTH_MODE": auth}
     if auth == "token":
         variables["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    begun = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as name, ray_head(dashboard=True, environment=variables) as head:
-        started = round(time.monotonic() - begun, 2)
+        started = round(time.monotonic() - start, 2)
         submit = Submitter(job_server=head.job_server, variables=variables)
         return {"head_start_seconds": started, **_jobs(submit, Path(name), documents=documents, model=model)}
 
@@ -86,7 +86,7 @@ def _jobs(submit: Submitter, folder: Path, *, documents: int, model: str) -> dic
     _await_commits(folder / "many", 3)
     twice, twice_seconds = submit(many, *python, "--no-wait")
     stopped, stopped_seconds = submit("--stop", sent["answer"]["submission_id"])
-    standing = _commits(folder / "many")
+    committed = _commits(folder / "many")
     resumed, resumed_seconds = submit(many, *python)
     return {
         "small_job": {
@@ -107,7 +107,7 @@ def _jobs(submit: Submitter, folder: Path, *, documents: int, model: str) -> dic
             "seconds": stopped_seconds,
             "drain_seconds": stopped["answer"]["stop_seconds"],
             "exit_code_of_the_job": stopped["answer"]["exit_code"],
-            "shards_committed": standing,
+            "shards_committed": committed,
         },
         "resumed": {
             "seconds": resumed_seconds,

@@ -1,10 +1,10 @@
-"""Tags sentences that are parsed already, with M weight samples, and tells stage one from stage two.
+"""Tag parsed sentences with M weight samples, and measure stage one and stage two separately.
 
 Command: python tests/benchmarks/bench_tagging.py --annotated out/bench --samples 1 8 32
 
-Whole documents are taken from an annotated collection at even distances until there are --words of them. Every
-repeat runs all numbers of samples, each with both stages and with stage one alone (a threshold no entropy reaches),
-so that what disturbs the machine disturbs all of them; stage two is the difference. Labels in bfloat16 are compared
+Whole documents are taken from an annotated collection at even distances until they have --words words. Every repeat
+runs all numbers of samples, each with both stages and with stage one alone (a threshold no entropy reaches), so that
+disturbances affect all of them; stage two is the difference. Labels in bfloat16 are compared
 with those in fp32, and where there is a CUDA device its fp32 labels with the CPU's.
 """
 
@@ -36,12 +36,12 @@ Predictions = list[list[Prediction]]
 
 
 def choose_documents(annotated: Path, *, words: int) -> list[list[Sentence]]:
-    """Take documents at even distances until they hold so many words, one at least."""
+    """Take documents at even distances until they have `words` words, at least one."""
     documents = list(read_sentences(annotated).values())
     total = count_words(documents)
     step = max(1, total // words)
     chosen: list[list[Sentence]] = []
-    # A second round, shifted, fills up what long and short documents left open.
+    # Further rounds, each shifted by one, fill up what is missing.
     for document in chain.from_iterable(documents[start::step] for start in range(step)):
         if chosen and count_words(chosen) >= words:
             break
@@ -50,7 +50,7 @@ def choose_documents(annotated: Path, *, words: int) -> list[list[Sentence]]:
 
 
 def count_words(documents: Documents) -> int:
-    """Count words."""
+    """Return the number of words."""
     return sum(len(sentence.words) for document in documents for sentence in document)
 
 
@@ -62,7 +62,7 @@ def timed(
     stages: int = 2,
     precision: Precision = "fp32",
 ) -> tuple[float, Predictions]:
-    """Tag once; give seconds and predictions."""
+    """Tag once; return seconds and predictions."""
     started = time.perf_counter()
     predictions = tagger.predict_documents(
         documents, samples=samples, threshold=None if stages == 2 else math.inf, precision=precision
@@ -73,7 +73,7 @@ def timed(
 def measure_speed(
     tagger: Tagger, documents: Documents, *, samples: Sequence[int], repeats: int
 ) -> list[dict[str, object]]:
-    """Give a row for each number of samples."""
+    """Return a row for each number of samples."""
     words = count_words(documents)
     timed(tagger, documents[:1], samples=1)
     both: dict[int, list[float]] = {number: [] for number in samples}
@@ -98,7 +98,7 @@ def measure_speed(
 
 
 def measure_encoder(tagger: Tagger, documents: Documents, *, repeats: int) -> dict[str, object] | None:
-    """Time the encoder alone, which both stages read once; None for a tagger without."""
+    """Time the encoder alone, which runs once for both stages; None for a tagger without one."""
     if tagger.config.encoder is None:
         return None
     encoder = load_encoder(tagger.config.encoder, tagger.device.type)
@@ -113,7 +113,7 @@ def measure_encoder(tagger: Tagger, documents: Documents, *, repeats: int) -> di
 
 
 def count_stage_two(predictions: Predictions) -> dict[str, object]:
-    """Count sentences and tokens that stage two has looked at."""
+    """Count the sentences and tokens that stage two refined."""
     sentences = [prediction for document in predictions for prediction in document]
     refined = [sum(prediction.refined) for prediction in sentences]
     words = sum(len(prediction.labels) for prediction in sentences)
@@ -127,20 +127,20 @@ def count_stage_two(predictions: Predictions) -> dict[str, object]:
 
 
 def compare_labels(expected: Predictions, found: Predictions, *, threshold: float | None) -> dict[str, object]:
-    """Count words with other labels, and those of them that are near ties."""
-    words = changed = excused = 0
+    """Count words with other labels, and how many of these are near ties."""
+    words = changed = near_ties = 0
     limit = math.inf if threshold is None else threshold
     pairs = zip(chain.from_iterable(expected), chain.from_iterable(found), strict=True)
     for one, other in pairs:
         words += len(one.labels)
         for place in (place for place in range(len(one.labels)) if one.labels[place] != other.labels[place]):
             changed += 1
-            excused += one.margins[place] < NEAR or abs(one.uncertainty[place] - limit) < NEAR
+            near_ties += one.margins[place] < NEAR or abs(one.uncertainty[place] - limit) < NEAR
     return {
         "words": words,
         "changed": changed,
         "changed_share": round(changed / words, 6),
-        "near_ties_among_them": excused,
+        "near_ties_among_them": near_ties,
     }
 
 
@@ -184,7 +184,7 @@ def measure_tagger(model: str, documents: Documents, arguments: argparse.Namespa
 
 
 def rates(words: int, seconds: Sequence[float]) -> dict[str, float]:
-    """Turn seconds of the repeats into words a second."""
+    """Return words a second from the seconds of the repeats."""
     return spread([words / taken for taken in seconds], digits=0)
 
 

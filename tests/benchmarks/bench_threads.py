@@ -1,9 +1,9 @@
-"""Parses and tags with one thread and with two by turns, on a machine at rest and on one whose cores are wanted.
+"""Parse and tag with one thread and with two in turns, on an idle machine and on one whose cores are busy.
 
 Command: python tests/benchmarks/bench_threads.py --input ../shared/data/text/us_presidents.jsonl.zst
 
-On the busy machine one process a core computes without end. A ratio is the seconds of one thread over those of two,
-pair by pair: above 1 the second thread is a gain. Our parser takes one thread by itself; here that is switched off.
+On the busy machine one process a core computes endlessly. A ratio is the seconds of one thread over those of two,
+pair by pair: above 1 the second thread is a gain. Our parser limits itself to one thread; here that is switched off.
 """
 
 import argparse
@@ -15,15 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from corpora import read_texts, write_chunks
 from environment import environment, spread
 
 from concord.models.checkpoint import load_tagger
-from concord.pipeline import parsing
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import Document
+from concord.pipeline.parsing import stanza_parser
 from concord.pipeline.worker.tag_stage import TagStage
 from concord.workflows.registry.resolve_tagger import find_tagger
 
@@ -36,7 +37,7 @@ def compute_without_end() -> None:
 
 @contextmanager
 def busy_cores(count: int) -> Iterator[None]:
-    """Keep so many processes computing."""
+    """Keep `count` processes computing."""
     processes = [multiprocessing.Process(target=compute_without_end, daemon=True) for _ in range(count)]
     for process in processes:
         process.start()
@@ -49,7 +50,7 @@ def busy_cores(count: int) -> Iterator[None]:
 
 
 def measure(work: Callable[[], object], *, pairs: int) -> dict[str, object]:
-    """Time a piece of work with one thread and with two, the order changing from pair to pair."""
+    """Time a function with one thread and with two, in alternating order."""
     seconds: dict[int, list[float]] = {1: [], 2: []}
     for pair in range(pairs):
         for threads in (1, 2) if pair % 2 == 0 else (2, 1):
@@ -81,19 +82,19 @@ def main() -> None:
             Document(doc_id=doc_id, text=text, source_uri=source.name, source_position=position)
             for position, (doc_id, text) in enumerate(read_texts(source))
         ]
-    parsing._one_thread = nullcontext  # type: ignore[assignment]
-    parser = parsing.build_parser(ParserConfig())
+    parser = stanza_parser.build_parser(ParserConfig())
     stage = TagStage(load_tagger(find_tagger(arguments.model).folder), TaggerRunConfig())
-    parsed = parser.parse(documents)
-    stage.run(parsed)
-    cores = len(os.sched_getaffinity(0))
-    found: dict[str, object] = {}
-    for state, processes in (("at_rest", 0), ("busy", cores)):
-        with busy_cores(processes):
-            found[state] = {
-                "parse": measure(lambda: parser.parse(documents), pairs=arguments.pairs),
-                "tag": measure(lambda: stage.run(parsed), pairs=arguments.pairs),
-            }
+    with patch.object(stanza_parser, "_one_thread", nullcontext):
+        parsed = parser.parse(documents)
+        stage.run(parsed)
+        cores = len(os.sched_getaffinity(0))
+        found: dict[str, object] = {}
+        for state, processes in (("at_rest", 0), ("busy", cores)):
+            with busy_cores(processes):
+                found[state] = {
+                    "parse": measure(lambda: parser.parse(documents), pairs=arguments.pairs),
+                    "tag": measure(lambda: stage.run(parsed), pairs=arguments.pairs),
+                }
     report = {
         **environment("bench_threads.py"),
         "config": {

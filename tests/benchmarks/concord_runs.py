@@ -1,4 +1,4 @@
-"""Runs of the command line in processes of their own, and what they leave behind."""
+"""Run the command line in separate processes and read its output folders."""
 
 import json
 import os
@@ -22,12 +22,12 @@ TABLES = ("documents", "sentences", "tokens", "entities", "errors")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a command answered.
+    """The outcome of a command.
 
     Attributes:
-        values: of ``--json``; empty when there was no answer.
-        seconds: of wall time, from the start of the process to its end.
-        cpu_seconds: of processor time, of the process and of those that it has waited for.
+        values: of ``--json``.
+        seconds: wall time from the start of the process to its end.
+        cpu_seconds: processor time of the process and of the children it waited for.
     """
 
     exit_code: int
@@ -37,22 +37,22 @@ class Outcome:
 
 
 def command_line(*arguments: str) -> list[str]:
-    """Give a command as a list of words; it runs in this Python."""
+    """Return the arguments of a command that runs in this Python."""
     return [sys.executable, "-m", "concord", *arguments, "--json"]
 
 
 def command_environment() -> dict[str, str]:
-    """Give the environment of a command: a Ray of its own, whatever cluster this shell knows."""
+    """Return the environment of a command, which starts its own Ray even where the shell names a cluster."""
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     environment.pop("RAY_ADDRESS", None)
     return environment
 
 
 def concord(*arguments: str) -> Outcome:
-    """Run a command to its end; its messages go to our stderr.
+    """Run a command to its end; its messages go to stderr.
 
     Raises:
-        RuntimeError: when it gives no JSON.
+        RuntimeError: when it prints no JSON.
     """
     started, used = time.monotonic(), _cpu_seconds()
     ended = subprocess.run(
@@ -72,12 +72,12 @@ def _cpu_seconds() -> float:
 
 
 def model_options(model: str | None) -> list[str]:
-    """Give the option that names a model; none where the default is wanted."""
+    """Return the option that names a model; nothing for the default one."""
     return ["--model", model] if model else []
 
 
 def part_hashes(output: Path) -> dict[str, str]:
-    """Give the sha256 of every file in the folders of the five tables, by path below the output folder."""
+    """Return the sha256 of every file of the five tables, by path relative to the output folder."""
     return {
         path.relative_to(output).as_posix(): sha256(path.read_bytes()).hexdigest()
         for name in TABLES
@@ -87,7 +87,7 @@ def part_hashes(output: Path) -> dict[str, str]:
 
 
 def read_table(output: Path, name: str, columns: Sequence[str]) -> pa.Table:
-    """Read columns of a table, rows in the order of the collection; no rows where there is no part."""
+    """Read columns of a table, rows in the order of the collection; a table without parts has no rows."""
     parts = sorted((output / name).glob("*.parquet"))
     if not parts:
         return pa.table({column: [] for column in columns})
@@ -95,7 +95,7 @@ def read_table(output: Path, name: str, columns: Sequence[str]) -> pa.Table:
 
 
 def read_sentences(output: Path) -> dict[str, list[Sentence]]:
-    """Give the words of each document by sentences, pieces of over-long ones put together as the tagger sees them."""
+    """Read the sentences of each document; pieces of an over-long one are joined, as the tagger sees them."""
     sentences = read_table(output, "sentences", ("doc_id", "n_tokens", "continues")).to_pydict()
     words = read_table(output, "tokens", ("word",)).column("word").to_pylist()
     documents: dict[str, list[list[str]]] = {}

@@ -1,4 +1,4 @@
-"""Texts of JSON Lines files, whole or cut into documents of equal length."""
+"""Read the texts of JSON Lines files, whole or cut into documents of equal length."""
 
 import json
 import re
@@ -11,18 +11,18 @@ _WORD = re.compile(r"\S+")
 
 
 def read_texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Give id and text of each record of a JSON Lines file, which may be compressed."""
+    """Yield id and text of each record of a JSON Lines file, which may be compressed."""
     with pa.input_stream(str(path)) as stream:
         yield from ((record["id"], record["text"]) for record in map(json.loads, stream.read().splitlines()))
 
 
 def write_chunks(paths: Sequence[Path], target: Path, *, words: int, count: int) -> int:
-    """Write documents of so many words each, taken from the files at even distances.
+    """Write `count` documents of `words` words each, taken from the files at even distances.
 
-    Texts are cut between words and otherwise left as they are; ends that are shorter are left out.
+    Texts are only cut between words; a shorter rest is left out.
 
     Returns:
-        how many documents were written; fewer than asked where the files hold no more.
+        how many documents were written; fewer than `count` when the files hold no more.
     """
     chunks = [chunk for path in paths for doc_id, text in read_texts(path) for chunk in _cut(doc_id, text, words)]
     step = max(1.0, len(chunks) / count)

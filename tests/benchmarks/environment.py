@@ -1,4 +1,4 @@
-"""What the JSON of benchmarks has in common: where it ran, and how measured values spread."""
+"""What all benchmarks report: where they ran, and how measured values spread."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def environment(script: str) -> dict[str, object]:
-    """Give command, commit, hardware and versions."""
+    """Return command, commit, hardware and versions."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "command": shlex.join(["python", f"tests/benchmarks/{script}", *sys.argv[1:]]),
@@ -26,7 +26,7 @@ def environment(script: str) -> dict[str, object]:
 
 
 def spread(values: Sequence[float], *, digits: int) -> dict[str, float]:
-    """Give mean, standard deviation, least and most."""
+    """Return mean, standard deviation, minimum and maximum."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     measures = {"mean": statistics.mean(values), "std": deviation, "min": min(values), "max": max(values)}
     return {name: round(value, digits) for name, value in measures.items()}
