@@ -1,4 +1,4 @@
-"""The records that pass from stage to stage. Offsets are code points of the raw text, half-open."""
+"""The records that pass from stage to stage. Offsets count code points of the raw text, half-open."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -6,12 +6,12 @@ from typing import Self
 from concord.models.outputs import Prediction
 
 STAGES = ("read", "parse", "tag", "write")
-"""What a record passes, in order; dead letters, timings, statistics and metrics name the stages so."""
+"""The stages of a record, in order, as named in dead letters, timings, statistics and metrics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """One document as it was read.
+    """A document as it was read.
 
     Attributes:
         source_position: where the record starts: byte of the decompressed stream (jsonl), row (parquet), 0 (text).
@@ -33,8 +33,8 @@ class DeadLetter:
         position: as Document.source_position.
         stage: one of STAGES.
         error: a short stable reason such as ``invalid_utf8``, for counting.
-        message: where, what was expected, what came, what to do.
-        attempts: how often a retry has been tried.
+        message: where, what was expected, what was found, what to do.
+        attempts: how often it has been retried.
     """
 
     doc_id: str | None
@@ -65,7 +65,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ParsedWord:
-    """One syntactic word; fields as in CoNLL-U, head 0 is the root, heads are 1-based in the sentence."""
+    """A syntactic word, with the fields of CoNLL-U. Heads are 1-based in the sentence; the root has head 0."""
 
     start_char: int
     end_char: int
@@ -81,7 +81,7 @@ class ParsedWord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedSentence:
-    """One sentence; ``continues`` marks a further piece of an over-long sentence."""
+    """A sentence; ``continues`` marks a later piece of a sentence that was too long to parse at once."""
 
     words: tuple[ParsedWord, ...]
     continues: bool = False
@@ -97,10 +97,10 @@ class ParsedDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedDocument:
-    """A parsed document with one prediction a sentence, in the same order and of the same length.
+    """A parsed document with one prediction per sentence, in the same order and of the same length.
 
     Attributes:
-        in_fp32: where the run computes in bf16 and compares this document: what fp32 says of it.
+        in_fp32: the predictions of fp32, where the run computes in bf16 and compares this document.
     """
 
     parsed: ParsedDocument

@@ -1,32 +1,33 @@
-"""The tree of errors.
+"""The errors of concord, and the exit codes of the command line.
 
 ConcordError
-    ConfigError (concord.models.config)  a configuration that cannot be used           exit 2
-    PlanError                    the output holds another run's plan           exit 2
-    InputError                   an input that cannot be opened at all         exit 2
-    ModelError                   a parser or tagger that cannot load           exit 2
-    ReconciliationError          documents went missing or came twice          exit 1
-    DeadLetterLimitError         finished, with more dead letters than allowed  exit 3
-    ShardError                   a shard failed on every try                   exit 1
-    ShortageError                no memory, even for smaller batches           exit 1
-    IntegrityError               files are not what the manifest says          exit 1
-    StoreError                   no space or no store, try again               exit 75
-    StoppedError                 a signal, after shards in flight were done    exit 130, 143
+    ConfigError           a configuration that cannot be used             exit 2
+    PlanError             the output folder holds another run             exit 2
+    InputError            an input that cannot be opened at all           exit 2
+    ModelError            a parser or tagger that cannot be loaded        exit 2
+    ReconciliationError   documents are missing or were counted twice     exit 1
+    DeadLetterLimitError  finished, with more dead letters than allowed   exit 3
+    ShardError            a shard failed on every attempt                 exit 1
+    ShortageError         out of memory, even with smaller batches        exit 1
+    IntegrityError        files are not what the manifest says            exit 1
+    StoreError            no space, or the store is down; try again       exit 75
+    StoppedError          a signal, after shards in flight finished       exit 130, 143
 
-A fault of one document is not an exception that ends a run: it becomes a dead letter.
+ConfigError is defined in concord.models.config and is no ConcordError. A fault in one document does not end a run: the
+document becomes a dead letter.
 """
 
 import signal
 
 
 class ConcordError(Exception):
-    """The base of every error that the command line explains instead of tracing."""
+    """Base class of the errors for which the command line prints a message instead of a traceback."""
 
     exit_code = 1
 
 
 class PlanError(ConcordError):
-    """The output folder holds another run's plan."""
+    """The output folder holds another run, or its plan does not allow this one."""
 
     exit_code = 2
 
@@ -38,13 +39,13 @@ class InputError(ConcordError):
 
 
 class ModelError(ConcordError):
-    """A parser or tagger that cannot load."""
+    """A parser or tagger that cannot be loaded."""
 
     exit_code = 2
 
 
 class ReconciliationError(ConcordError):
-    """read = annotated + unchanged + dead letters does not hold."""
+    """The equation read = annotated + unchanged + dead letters does not hold."""
 
 
 class DeadLetterLimitError(ConcordError):
@@ -54,27 +55,29 @@ class DeadLetterLimitError(ConcordError):
 
 
 class ShardError(ConcordError):
-    """A shard failed on every try."""
+    """A shard failed on every attempt."""
 
 
 class ShortageError(ConcordError):
-    """Memory has run out: the worker tries smaller batches, and gives up where single documents find none."""
+    """Out of memory: the worker tries smaller batches, and gives up when single documents do not fit either."""
 
 
 class IntegrityError(ConcordError):
-    """A file is missing, strayed, or is not what its commit record says."""
+    """A file is missing, orphaned, or not what its commit record says."""
 
 
 class StoreError(ConcordError):
-    """The store has no space or cannot be reached; the same command may be tried again."""
+    """The store has no space or cannot be reached; run the same command again later."""
 
     exit_code = 75
 
 
 class StoppedError(ConcordError):
-    """The run was asked to stop by a signal, and did so after the shards in flight were committed."""
+    """A signal asked the run to stop, which it did after committing the shards in flight."""
 
     def __init__(self, received: signal.Signals) -> None:
-        """Take the signal; the exit code is 128 and its number."""
-        super().__init__(f"stopped by {received.name}; what is committed stays, the same command goes on from there")
+        """Set the exit code to 128 plus the number of the signal."""
+        super().__init__(
+            f"stopped by {received.name}; committed shards are kept; the same command continues from there"
+        )
         self.exit_code = 128 + received

@@ -30,9 +30,10 @@ class Piece:
         start, end: half-open. jsonl: bytes of the decompressed stream, cut at line ends; text: 0 and the
             file's size in bytes; parquet: row numbers.
         records: how many records the planner counted in the stretch.
-        duplicates: positions (see Document.source_position) whose id stood earlier in the collection.
-        retries: position of each record that was a dead letter, and how often it has been tried again, now included.
-        name: the file's path below the input folder, with slashes: what names a record that has no id.
+        duplicates: positions (see Document.source_position) of records whose id another record has.
+        retries: position of each record that was a dead letter, and how often it has been tried again, this time
+            included.
+        name: the file's path below the input folder, with slashes. It names a record that has no id.
     """
 
     uri: str
@@ -47,10 +48,10 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RenamedDocument:
-    """A document whose text stands already, under another name, at another place, or with another meta.
+    """A document whose text exists already, under another name, at another place, or with another meta.
 
     Attributes:
-        was: the id under which it stands.
+        was: the id of the existing document.
         doc_id, source_uri, source_position, meta: what its row says from now on; see Document.
     """
 
@@ -63,15 +64,15 @@ class RenamedDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowsToCopy:
-    """A committed shard whose rows are taken over as they are.
+    """A committed shard whose rows are reused.
 
     Attributes:
-        shard, generation: which commit record.
-        records: how many of its documents and dead letters are taken over.
-        without: ids of the documents that are left behind.
-        without_letters: files whose dead letters are left behind.
-        retried: file and position of further dead letters that are left behind, because they are tried again.
-        moves: documents that change their name or place on the way.
+        shard, generation: of its commit record.
+        records: how many of its documents and dead letters are reused.
+        without: ids of the documents that are dropped.
+        without_letters: files whose dead letters are dropped.
+        retried: file and position of further dead letters that are dropped, because they are tried again.
+        moves: documents that are renamed on the way.
     """
 
     shard: int
@@ -84,13 +85,13 @@ class RowsToCopy:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left behind or changed."""
+        """Whether all rows are reused as they are."""
         return not (self.without or self.without_letters or self.retried or self.moves)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardRef:
-    """A committed shard that holds the parses of documents which are to be tagged again."""
+    """A committed shard: its number and the generation that wrote it."""
 
     shard: int
     generation: int
@@ -98,10 +99,11 @@ class ShardRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """The unit of work and of commitment: rows to take over and pieces to annotate, in the order of the input.
+    """The unit of work and of commitment: pieces to annotate and rows to copy, in the order of the input.
 
     Attributes:
-        parses: where parses of its documents stand already.
+        carries: committed shards whose rows it copies.
+        parses: committed shards that hold parses of its documents.
     """
 
     index: int
@@ -117,30 +119,30 @@ class Shard:
     @property
     def records(self) -> int:
         """How many records the planner counted."""
-        return sum(piece.records for piece in self.pieces) + sum(carry.records for carry in self.carries)
+        return sum(piece.records for piece in self.pieces) + sum(rows.records for rows in self.carries)
 
 
 class Changes(Config):
-    """How an input differs from what stands, in documents."""
+    """How an input differs from the existing output, in documents."""
 
     new: int = 0
-    """Records whose id does not stand; the unreadable ones of new and changed files are among them."""
+    """Records without an existing document, unreadable ones of new and changed files included."""
     retried: int = 0
-    """Dead letters that stand and are tried again."""
+    """Dead letters that are tried again."""
     changed: int = 0
-    """Documents that stand with another text."""
+    """Existing documents whose text has changed."""
     moved: int = 0
-    """Documents that stand with the same text under another name, in another file or with another meta."""
+    """Existing documents with the same text under another name, in another file or with another meta."""
     removed: int = 0
-    """Documents that stand and are no longer in the input."""
+    """Existing documents that are no longer in the input."""
     again: int = 0
-    """Documents that stand as they are in the input, but were made by another tagger, parser or configuration."""
+    """Unchanged documents that another tagger, parser or configuration made, and that are annotated again."""
     parsed: int = 0
-    """Those of them whose parses are taken over."""
+    """Those of them whose stored parses are reused."""
     unchanged: int = 0
-    """Documents whose rows are taken over, moved ones among them."""
+    """Documents whose rows are reused, moved ones included."""
     compacted: int = 0
-    """Small shards that are put together."""
+    """Small shards that are merged."""
 
 
 PLAN_VERSION = 2
@@ -156,7 +158,7 @@ class Source(Config):
     size: int
     """Bytes on disk."""
     sha256: str
-    """Of the bytes on disk, in hex."""
+    """SHA-256 of the bytes on disk, in hex."""
     records: int
     """How many records the plan takes from it."""
 
@@ -172,33 +174,33 @@ class Plan(Config):
     parser: ComponentIdentity
     tagger: ComponentIdentity
     tagger_folder: str
-    """Where the tagger's bundle lies. The bundle counts, not its place: left out of the digest."""
+    """The folder of the tagger's bundle. Not part of the digest, which covers the bundle itself."""
     threads: int
-    """Threads a worker computes with, equal for every executor."""
+    """Threads of a worker; the same for every executor."""
     sources: tuple[Source, ...]
     shards: tuple[Shard, ...]
     """What this generation works on."""
     kept: tuple[RowsToCopy, ...] = ()
     """Committed shards of earlier generations that stay untouched."""
     changes: Changes = Changes()
-    """How the input differs from what stood."""
+    """How the input differs from the existing output."""
     reasons: tuple[str, ...] = ()
-    """Why documents that stand are done again, if they are."""
+    """Why unchanged documents are annotated again, if they are."""
     read: int
-    """Records of the input in total, as the planner counted them."""
+    """Records of the whole input, as the planner counted them."""
     ignored: int = 0
-    """Files in the input's folders whose names say nothing of a format; they change nothing."""
+    """Files in the input's folders whose names have no known suffix. Not part of the digest."""
     marks: dict[str, str] = Field(default_factory=dict)
-    """How each input behind a URL was marked (etag or time) when it was planned. The content counts: left out of the
-    digest."""
+    """Etag or time of each input file behind a URL when it was planned. Not part of the digest, which covers the
+    content."""
 
     def to_json(self) -> bytes:
-        """Give the canonical JSON text: sorted keys, no white space, equal for equal plans."""
+        """Return the canonical JSON text: sorted keys, no white space, equal for equal plans."""
         return canonical_json(self.model_dump(mode="json"))
 
     @classmethod
     def from_json(cls, content: bytes | str) -> Self:
-        """Read a plan that to_json wrote.
+        """Read a plan that ``to_json`` wrote.
 
         Raises:
             PlanError: when the text is not a plan of this version.
@@ -210,17 +212,17 @@ class Plan(Config):
             place = ".".join(str(part) for part in fault["loc"])
             raise PlanError(
                 f"expected a plan of version {PLAN_VERSION}, got one that does not fit ({place}: {fault['msg']});"
-                " it was cut, or written by another release: give a new output folder"
+                " it was cut short, or written by another release: choose a new output folder"
             ) from None
 
     @cached_property
     def digest(self) -> str:
-        """Sha256 in hex over everything that decides the output; see deciding_config for what does not."""
+        """SHA-256 in hex of everything that decides the output; see deciding_config for what does not."""
         return digest_of(self._deciding() | self.model_dump(mode="json", include={"sources", "shards", "kept"}))
 
     @property
     def recipe(self) -> Recipe:
-        """What decides the rows of its documents."""
+        """Everything that decides the rows of its documents."""
         return Recipe(
             schema_version=self.schema_version,
             parser=component_signature(self.parser),
@@ -234,7 +236,7 @@ class Plan(Config):
         return not self.kept and not any(shard.carries or shard.parses for shard in self.shards)
 
     def _deciding(self) -> dict[str, Any]:
-        """Give what decides the output but the input: plain values by section."""
+        """Return what decides the output besides the input, as plain values."""
         identities = {"plan_version", "schema_version", "generation", "parser", "tagger", "threads"}
         config = deciding_config(self.config)
         return self.model_dump(mode="json", include=identities) | {"config": config}

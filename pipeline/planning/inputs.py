@@ -1,4 +1,4 @@
-"""Which files an input names: a file, a folder with all below it, or a pattern; on a disk or behind a URL."""
+"""Finds the files of an input: one file, all below a folder, or those that match a pattern; on disk or behind a URL."""
 
 import logging
 import os
@@ -29,12 +29,12 @@ _KNOWN_NAMES = ".txt, .jsonl or .ndjson (also with .gz or .zst), or .parquet"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """A file to read.
+    """A file of the input.
 
     Attributes:
         path: absolute, or a URL.
         name: its path below the input folder, with slashes.
-        state: of a file behind a URL, as the store listed it.
+        state: of a file behind a URL, as listed by its store.
     """
 
     path: str
@@ -45,11 +45,11 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """What an input names.
+    """The files of an input.
 
     Attributes:
         files: sorted by name.
-        ignored: paths in the input's folders whose names say nothing of a format.
+        ignored: paths in the input's folders whose names have no known suffix.
     """
 
     files: tuple[InputFile, ...]
@@ -57,7 +57,7 @@ class Inputs:
 
 
 def absolute(where: str) -> str:
-    """Give the absolute path of a file or folder.
+    """Return the absolute path of a file or folder.
 
     Raises:
         InputError: for a URL.
@@ -66,15 +66,15 @@ def absolute(where: str) -> str:
         raise InputError(
             f"{without_secrets(where)}: expected a local path, got a URL; copy the files to a local folder"
         )
-    # Not resolve(): a link such as `latest` is to keep its own name.
+    # Not resolve(): a link such as `latest` keeps its own name.
     return os.path.abspath(Path(where).expanduser())  # noqa: PTH100
 
 
 def absolute_input(where: str) -> str:
-    """Give an input's absolute path, or its URL in one form; a file URL is the path that it means.
+    """Return an input's absolute path, or its normalized URL; a file URL becomes a path.
 
     Raises:
-        InputError: for a URL that must not be written down or that nothing reads.
+        InputError: for a URL that holds a secret or that no driver reads.
     """
     if not is_url(where):
         return absolute(where)
@@ -85,24 +85,24 @@ def absolute_input(where: str) -> str:
 
 
 def absolute_output(where: str) -> str:
-    """Give an output's absolute path, or its URL in one form.
+    """Return an output's absolute path, or its normalized URL.
 
     Raises:
-        InputError: for a URL that is none of S3, or must not be written down.
+        InputError: for a URL that is not of S3, or holds a secret.
     """
     if not is_url(where) or where.startswith(_FILE):
         return absolute_input(where)
     check_url(where)
     if not where.startswith(SCHEME):
-        raise InputError(f"{where}: expected a folder or a URL of S3 for the output; other stores are only read")
+        raise InputError(f"{where}: expected a folder or an S3 URL for the output; other stores are read-only")
     return where.rstrip("/")
 
 
 def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     """Find the files of an input.
 
-    A format other than auto holds for every file that is named, by its path or by a pattern; of a folder
-    only files whose names say that format are taken. Hidden files and the output folder are passed over.
+    A format other than auto applies to every file named by its path or by a pattern; of a folder only the files with a
+    suffix of that format are taken. Hidden files and the output folder are skipped.
 
     Args:
         where, output: absolute.
@@ -117,24 +117,24 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
             _outside_url(output, found),
             root=found.root,
             where=where,
-            stated=format,
+            forced=format,
             named=found.named,
             states=found.states,
         )
     path = Path(where)
     if path.is_file():
-        return _take([where], root=str(path.parent), where=where, stated=format, named=True)
+        return _take([where], root=str(path.parent), where=where, forced=format, named=True)
     if path.is_dir():
         root, named, paths = where, False, _walk(where)
     elif has_magic(where):
         root, named, paths = _fixed_part(where), True, _match(where)
     else:
         raise InputError(f"{where}: expected a file, a folder or a pattern such as texts/*.jsonl, found nothing")
-    return _take(_outside(output, paths, root=root), root=root, where=where, stated=format, named=named)
+    return _take(_outside(output, paths, root=root), root=root, where=where, forced=format, named=named)
 
 
 def states_behind_url(where: str) -> Mapping[str, FileState]:
-    """Give the states of the files that a URL names, by their URLs.
+    """Return the states of the files of an input behind a URL, by URL.
 
     Raises:
         InputError, StoreError: as ``find_inputs`` does.
@@ -144,7 +144,7 @@ def states_behind_url(where: str) -> Mapping[str, FileState]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Found:
-    """What a URL names; ``named`` if each file is, by its own URL or by a pattern."""
+    """Files behind a URL; ``named`` if each was named, by its own URL or by a pattern."""
 
     root: str
     named: bool
@@ -158,28 +158,28 @@ def _find_behind_url(where: str) -> _Found:
     if urlsplit(where).scheme in _UNLISTED:
         raise InputError(f"{where}: expected a file, found none; a web server cannot be listed, so name one file")
     if not has_magic(where):
-        return _Found(root=where, named=False, states=dict(_shown(where)))
+        return _Found(root=where, named=False, states=dict(_visible(where)))
     root = _fixed_url(where)
     matches = re.compile(glob_translate(where)).match
-    # As for paths: a folder that the pattern matches stands for the files below it.
+    # As for paths, a folder that matches means the files below it.
     states = {
         url: state
-        for url, state in _shown(root)
+        for url, state in _visible(root)
         if matches(url) or any(matches(folder) for folder in _folders(url, root=root) if "**" not in where)
     }
     return _Found(root=root, named=True, states=states)
 
 
 def _outside_url(output: str, found: _Found) -> list[str]:
-    """Leave out what a run has written, as ``_outside`` does."""
+    """Leave out what a run has written; see ``_outside``."""
     prefix = f"{output}/"
     if f"{found.root}/".startswith(prefix):
-        raise InputError(f"{found.root}: expected an input outside of the output {output}; give another --output")
+        raise InputError(f"{found.root}: expected an input outside of the output {output}; choose another --output")
     return [url for url in found.states if not url.startswith(prefix)]
 
 
-def _shown(root: str) -> Iterator[tuple[str, FileState]]:
-    """Give the files below a URL that are not hidden; a key that ends with a slash only marks a folder."""
+def _visible(root: str) -> Iterator[tuple[str, FileState]]:
+    """Yield the files below a URL that are not hidden; a key with a slash at its end only marks a folder."""
     for url, state in walk_url(root):
         below = url.removeprefix(f"{root}/")
         if not below.endswith("/") and not any(part.startswith(".") for part in below.split("/")):
@@ -198,7 +198,7 @@ def _fixed_url(pattern: str) -> str:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Give every file below a folder that is not hidden; a folder that links lead to twice counts once."""
+    """Yield the files below a folder that are not hidden, each once, even in a folder that several links lead to."""
     seen: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
         real = os.path.realpath(place)
@@ -215,7 +215,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def _match(pattern: str) -> Iterator[str]:
-    """Give the files that a pattern matches; a folder that it matches stands for the files below it."""
+    """Yield the files that a pattern matches; a folder that it matches means the files below it."""
     # Not Path.glob: it also matches hidden files.
     for path in dict.fromkeys(glob(pattern, recursive=True)):  # noqa: PTH207
         if Path(path).is_dir():
@@ -232,7 +232,7 @@ def _fixed_part(pattern: str) -> str:
 
 
 def _outside(output: str, found: Iterable[str], *, root: str) -> Iterator[str]:
-    """Leave out what a run has written, so that a run never reads its own output."""
+    """Leave out what a run has written, so that no run reads its own output."""
     folder = Path(os.path.realpath(output))
 
     @cache
@@ -240,7 +240,7 @@ def _outside(output: str, found: Iterable[str], *, root: str) -> Iterator[str]:
         return Path(os.path.realpath(place)).is_relative_to(folder)
 
     if is_output(Path(root)):
-        raise InputError(f"{root}: expected an input outside of the output folder {output}; give another --output")
+        raise InputError(f"{root}: expected an input outside of the output folder {output}; choose another --output")
     return (path for path in found if not is_output(Path(path).parent))
 
 
@@ -249,7 +249,7 @@ def _take(
     *,
     root: str,
     where: str,
-    stated: str,
+    forced: str,
     named: bool,
     states: Mapping[str, FileState] = MappingProxyType({}),
 ) -> Inputs:
@@ -258,19 +258,19 @@ def _take(
     prefix = f"{root.rstrip('/')}/"
     for path in found:
         format = format_of(path)
-        if stated != "auto":
-            format = stated if named or format == stated else None
+        if forced != "auto":
+            format = forced if named or format == forced else None
         if format is None:
             ignored.append(path)
         else:
             name = path.removeprefix(prefix)
             files.append(InputFile(path=path, name=name, format=format, state=states.get(path)))
-    expected = _KNOWN_NAMES if stated == "auto" else f"files of the format {stated}"
+    expected = _KNOWN_NAMES if forced == "auto" else f"files of the format {forced}"
     if not files:
         came = _some(ignored) if ignored else "no file at all"
-        raise InputError(f"{where}: expected {expected}, got {came}; for other names give a pattern and reader.format")
+        raise InputError(f"{where}: expected {expected}, got {came}; for other names set a pattern and reader.format")
     if ignored:
-        logger.warning("%s: passed over %s; expected %s", where, _some(ignored), expected)
+        logger.warning("%s: skipped %s; expected %s", where, _some(ignored), expected)
     _check_names(files)
     files.sort(key=lambda file: file.name)
     return Inputs(files=tuple(files), ignored=tuple(sorted(ignored)))
@@ -286,6 +286,4 @@ def _check_names(files: Iterable[InputFile]) -> None:
         try:
             file.path.encode()
         except UnicodeEncodeError:
-            raise InputError(
-                f"{file.path!a}: expected a file name in utf-8, which the output can hold; rename the file"
-            ) from None
+            raise InputError(f"{file.path!a}: expected a file name in UTF-8; rename the file") from None

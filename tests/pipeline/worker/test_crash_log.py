@@ -272,5 +272,5 @@ def test_other_faults_are_no_lack_of_memory() -> None:
 
 
 def test_a_time_limit_needs_somebody_who_keeps_it(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"executor\.shard_seconds.*nobody to end a process that is stuck"):
+    with pytest.raises(ConfigError, match=r"executor\.shard_seconds.*which cannot kill a process that is stuck"):
         runs.job(source, tmp_path / "out", executor={"kind": "local", "shard_seconds": 5})
