@@ -1,8 +1,8 @@
-"""Annotated documents as brat standoff (https://brat.nlplab.org/standoff.html): a folder for brat's data.
+"""Export to brat standoff (https://brat.nlplab.org/standoff.html): a folder for brat's data directory.
 
-Each document is a ``.txt`` with its text and an ``.ann`` with its entities, their confidence as notes. The files bear
-the document's id; where it holds what file systems and brat's addresses mind, they bear what is left of it and a hash.
-``documents.jsonl`` says which file holds which document, ``annotation.conf`` names the types.
+Each document is a ``.txt`` file with its text and an ``.ann`` file with its entities, their confidence as notes. The
+files are named after the document's id; unsafe characters are replaced and a hash is appended. ``documents.jsonl`` maps
+files to documents, ``annotation.conf`` lists the entity types.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from concord.pipeline.exports.export_item import ExportItem, plain_line_ends
+from concord.pipeline.exports.export_item import ExportItem, normalize_line_ends
 from concord.pipeline.output.document_rows import EntityRow
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
@@ -23,19 +23,19 @@ _UNSAFE = re.compile(r"^\.|[^\w.-]")
 _LONGEST_NAME = 50
 _HASH_DIGITS = 16
 _LINE_BREAK = re.compile(r"[^\S\n]*\n\s*")
-_NO_TYPE_NAME = re.compile(r"[^\w-]")
+_NOT_IN_TYPE = re.compile(r"[^\w-]")
 _WHITE_SPACE = re.compile(r"\s")
 
 
 def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[str]) -> None:
-    """Write a new folder, which takes its name when all files are in it.
+    """Write a new folder, which appears under its name once it is complete.
 
-    Offsets count code points. Line ends are plain line feeds, with the offsets kept; see ``plain_line_ends``. An entity
-    that runs over a line's end has a fragment on each line.
+    Offsets count code points. Line ends become line feeds, without changing offsets; see ``normalize_line_ends``. An
+    entity that spans several lines has a fragment on each.
 
     Args:
-        folder: absent or empty.
-        labels: the types that an annotator may choose from.
+        folder: must not exist, or be empty.
+        labels: entity types that annotators can choose.
 
     Raises:
         StoreError: when there is no space.
@@ -43,11 +43,11 @@ def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[st
     with store_errors(folder), stage_folder(folder) as staged, (staged / INDEX_NAME).open("xb") as index:
         for item in items:
             name = _file_name(item.name)
-            text = plain_line_ends(item.text)
+            text = normalize_line_ends(item.text)
             _write_new(staged / f"{name}.txt", text)
             _write_new(staged / f"{name}.ann", "".join(f"{line}\n" for line in _annotations(item, text)))
-            index.write(orjson.dumps({"file": name, **item.described}, option=orjson.OPT_APPEND_NEWLINE))
-        # brat asks for all four sections.
+            index.write(orjson.dumps({"file": name, **item.metadata}, option=orjson.OPT_APPEND_NEWLINE))
+        # brat requires all four sections.
         sections = [
             "[entities]",
             *sorted({_type(label) for label in labels}),
@@ -71,15 +71,15 @@ def _file_name(name: str) -> str:
 def _annotations(item: ExportItem, text: str) -> Iterator[str]:
     for number, entity in enumerate(item.document.entities, start=1):
         fragments = list(_fragments(entity, text))
-        places = ";".join(f"{start} {end}" for start, end in fragments)
-        # Of the length that the fragments have together; white space such as a tab would end the line or the column.
+        offsets = ";".join(f"{start} {end}" for start, end in fragments)
+        # As long as the fragments together; white space such as a tab would end the column or the line.
         shown = _WHITE_SPACE.sub(" ", " ".join(text[start:end] for start, end in fragments))
-        yield f"T{number}\t{_type(entity.label)} {places}\t{shown}"
+        yield f"T{number}\t{_type(entity.label)} {offsets}\t{shown}"
         yield f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence:.3f}"
 
 
 def _fragments(entity: EntityRow, text: str) -> Iterator[tuple[int, int]]:
-    """Cut an entity at the ends of lines."""
+    """Yield the offsets of an entity's part on each line."""
     start = entity.start_char
     for gap in _LINE_BREAK.finditer(text, entity.start_char, entity.end_char):
         yield start, gap.start()
@@ -88,4 +88,4 @@ def _fragments(entity: EntityRow, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _type(label: str) -> str:
-    return _NO_TYPE_NAME.sub("_", label)
+    return _NOT_IN_TYPE.sub("_", label)

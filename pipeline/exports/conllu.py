@@ -1,11 +1,11 @@
-"""Annotated documents as CoNLL-U (https://universaldependencies.org/format.html).
+"""Export to CoNLL-U (https://universaldependencies.org/format.html).
 
-MISC holds the offsets of each token in code points of the raw text, ``SpaceAfter=No``, and the entity label in BIO2
-under ``NER``. ``# text`` is what the rows spell, with one blank for any white space. Words that share one stretch of
-the raw text stand under a range.
+MISC has the offsets of each token in code points of the raw text, ``SpaceAfter=No``, and the entity label in BIO2 as
+``NER``. ``# text`` is the text of the rows, with one space for any white space. The words of a multi-word token follow
+a range.
 
-A piece of an over-long sentence is a sentence with a root of its own, marked ``# continues = yes``. An entity that runs
-across the seam begins again behind it, so that every sentence is BIO2 by itself; the word there bears
+A piece of an over-long sentence is a sentence with its own root, marked ``# continues = yes``. An entity that crosses
+the boundary between two pieces begins again in the second, so that every sentence is valid BIO2; its word there has
 ``NERContinues=Yes``.
 """
 
@@ -16,34 +16,34 @@ from pathlib import Path
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
-from concord.pipeline.exports.export_item import percent_encoded
+from concord.pipeline.exports.export_item import ExportItem, percent_encode
 from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, TokenRow
 from concord.pipeline.storage.compressed import write_compressed
 
 _WHITE_SPACE = re.compile(r"\s+")
 
 
-def write_conllu(path: Path, documents: Iterable[CollectedDocument]) -> None:
-    """Write documents in one step, over whatever bears the name; ``.gz`` and ``.zst`` are packed.
+def write_conllu(path: Path, items: Iterable[ExportItem]) -> None:
+    """Atomically write documents, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
-    Ids stand percent-encoded.
+    Ids are percent-encoded.
 
     Args:
-        documents: each with a sentence; the format has no place for others.
+        items: need no text, but at least one sentence each: the format cannot represent a document without words.
 
     Raises:
         StoreError: when there is no space.
     """
-    write_compressed(path, (f"{line}\n" for document in documents for line in _lines(document)))
+    write_compressed(path, (f"{line}\n" for item in items for line in _lines(item.document)))
 
 
 def _lines(document: CollectedDocument) -> Iterator[str]:
     doc_id = document.row.doc_id
-    yield f"# newdoc id = {percent_encoded(doc_id)}"
+    yield f"# newdoc id = {percent_encode(doc_id)}"
     following = chain((sentence.row.start_char for sentence in document.sentences[1:]), (None,))
     for sentence, next_start in zip(document.sentences, following, strict=True):
-        # A slash has a meaning of its own in ids of sentences.
-        yield f"# sent_id = {percent_encoded(doc_id, also='/')}-{sentence.row.sent_id}"
+        # A slash has a special meaning in sentence ids.
+        yield f"# sent_id = {percent_encode(doc_id, also='/')}-{sentence.row.sent_id}"
         if sentence.row.continues:
             yield "# continues = yes"
         yield from _sentence_lines(sentence, next_start)
@@ -62,24 +62,24 @@ def _sentence_lines(sentence: CollectedSentence, next_start: int | None) -> Iter
 
 
 def _form(words: Sequence[TokenRow]) -> str:
-    return _squeezed(words[0].word if len(words) == 1 else words[0].text)
+    return _single_spaced(words[0].word if len(words) == 1 else words[0].text)
 
 
-def _squeezed(text: str) -> str:
+def _single_spaced(text: str) -> str:
     return _WHITE_SPACE.sub(" ", text)
 
 
 def _token_lines(words: Sequence[TokenRow], form: str, *, is_spaced: bool) -> Iterator[str]:
-    place = [f"start_char={words[0].start_char}", f"end_char={words[0].end_char}"]
-    place += [] if is_spaced else ["SpaceAfter=No"]
+    offsets = [f"start_char={words[0].start_char}", f"end_char={words[0].end_char}"]
+    offsets += [] if is_spaced else ["SpaceAfter=No"]
     if len(words) > 1:
-        yield conllu_row(f"{words[0].token_id}-{words[-1].token_id}", form, misc="|".join(place))
+        yield conllu_row(f"{words[0].token_id}-{words[-1].token_id}", form, misc="|".join(offsets))
     for word in words:
-        misc = (place if len(words) == 1 else []) + _entity_marks(word)
+        misc = (offsets if len(words) == 1 else []) + _entity_fields(word)
         yield conllu_row(
             word.token_id,
-            _squeezed(word.word),
-            lemma=None if word.lemma is None else _squeezed(word.lemma),
+            _single_spaced(word.word),
+            lemma=None if word.lemma is None else _single_spaced(word.lemma),
             upos=word.upos,
             xpos=word.xpos,
             feats=word.feats,
@@ -89,7 +89,7 @@ def _token_lines(words: Sequence[TokenRow], form: str, *, is_spaced: bool) -> It
         )
 
 
-def _entity_marks(word: TokenRow) -> list[str]:
+def _entity_fields(word: TokenRow) -> list[str]:
     if word.ner == OUTSIDE:
         return []
     prefix, _, label = word.ner.partition("-")

@@ -1,8 +1,7 @@
-"""Annotated documents as spaCy's DocBin (https://spacy.io/api/docbin); spaCy is an optional extra.
+"""Export to spaCy's DocBin (https://spacy.io/api/docbin); spaCy is an optional extra.
 
-A Doc's text is the raw text: white space beyond one blank between two tokens is a token of its own, as spaCy's
-tokenizer has it. Words that share one stretch of the raw text are one token, annotated like the word that the others
-hang on.
+A Doc's text is the raw text: white space beyond one space between two tokens is a token of its own, as in spaCy's
+tokenizer. The words of a multi-word token become one token, annotated like the word that governs the others.
 """
 
 import importlib
@@ -14,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from concord.models.config import ConfigError
-from concord.pipeline.exports.export_item import ExportItem, rounded
+from concord.pipeline.exports.export_item import ExportItem, round_float
 from concord.pipeline.output.document_rows import CollectedSentence, TokenRow
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 SPANS_KEY = "entities"
 CONFIDENCE = "confidence"
 
-# A DocBin is read and written as a whole: so much is in memory.
+# A DocBin is read and written as a whole, in memory.
 _PART_WORDS = 200_000
 _ATTRIBUTES = ("ORTH", "TAG", "POS", "MORPH", "LEMMA", "HEAD", "DEP", "ENT_IOB", "ENT_TYPE")
 
 
 def require_spacy() -> None:
-    """See that spaCy is installed.
+    """Check that spaCy is installed.
 
     Raises:
         ConfigError: when it is not.
@@ -37,13 +36,13 @@ def require_spacy() -> None:
 
 
 def write_docbin(folder: Path, items: Iterable[ExportItem]) -> None:
-    """Write a new folder of ``part-00000.spacy`` and so on, which takes its name when all files are in it.
+    """Write a new folder of ``part-00000.spacy`` and so on, which appears under its name once it is complete.
 
-    Entities stand in ``doc.ents``, and in ``doc.spans["entities"]`` with those that overlap; their confidence is the
+    Entities are in ``doc.ents`` and, including overlapping ones, in ``doc.spans["entities"]``; their confidence is the
     span extension ``confidence``. ``doc.user_data`` says where the document comes from.
 
     Args:
-        folder: absent or empty.
+        folder: must not exist, or be empty.
 
     Raises:
         StoreError: when there is no space.
@@ -54,14 +53,14 @@ def write_docbin(folder: Path, items: Iterable[ExportItem]) -> None:
         tokens.Span.set_extension(CONFIDENCE, default=None)
     with store_errors(folder), stage_folder(folder) as staged:
         for number, group in enumerate(_parts(items)):
-            # A vocabulary for each part: it only ever grows.
+            # One vocabulary a part, because a vocabulary never shrinks.
             words = vocab.Vocab()
             bin_ = tokens.DocBin(attrs=_ATTRIBUTES, store_user_data=True, docs=(_doc(item, words) for item in group))
             (staged / f"part-{number:05d}.spacy").write_bytes(bin_.to_bytes())
 
 
 def _parts(items: Iterable[ExportItem]) -> Iterator[Iterator[ExportItem]]:
-    """Cut items into parts of some 200,000 words; each is to be used up before the next is asked for."""
+    """Split items into parts of about 200,000 words; each must be consumed before the next."""
     words = 0
 
     def part_of(item: ExportItem) -> int:
@@ -75,7 +74,7 @@ def _parts(items: Iterable[ExportItem]) -> Iterator[Iterator[ExportItem]]:
 
 @dataclass
 class _Columns:
-    """The tokens of a Doc, one column an attribute; heads are places in the Doc."""
+    """The tokens of a Doc, one column an attribute; heads are positions in the Doc."""
 
     words: list[str] = field(default_factory=list)
     spaces: list[bool] = field(default_factory=list)
@@ -87,7 +86,7 @@ class _Columns:
     deps: list[str] = field(default_factory=list)
 
     def add_gap(self, gap: str) -> None:
-        """Add white space: a blank behind a token belongs to it, anything else is a token that hangs on a neighbour."""
+        """Add white space: a space after a token belongs to it, any other is a token that depends on a neighbour."""
         if gap.startswith(" ") and self.words:
             self.spaces[-1] = True
             gap = gap[1:]
@@ -96,27 +95,29 @@ class _Columns:
             self._add(gap, tag="_SP", pos="SPACE", morph="", lemma=gap, head=head, dep="dep")
 
     def add_sentence(self, sentence: CollectedSentence, text: str, *, start: int) -> int:
-        """Add the tokens of a sentence, and of the gap that begins at ``start``; give where the sentence ends."""
-        tokens = [tuple(words) for _, words in groupby(sentence.tokens, key=_place)]
-        leading = [_leading(words) for words in tokens]
-        places: dict[int, int] = {}
-        for words, word in zip(tokens, leading, strict=True):
+        """Add the tokens of a sentence and of the gap that begins at ``start``; return the sentence's end."""
+        tokens = [
+            tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))
+        ]
+        governors = [_governor(words) for words in tokens]
+        positions: dict[int, int] = {}
+        for words, word in zip(tokens, governors, strict=True):
             self.add_gap(text[start : word.start_char])
-            places |= {part.token_id: len(self.words) for part in words}
+            positions |= {part.token_id: len(self.words) for part in words}
             self._add(
                 text[word.start_char : word.end_char],
                 tag=word.xpos or "",
                 pos=word.upos or "",
                 morph=word.feats or "",
                 lemma=word.lemma or word.word,
-                # Of the root; where the others' heads stand is known when the sentence is there.
+                # Correct for the root; the other heads are set when all tokens of the sentence have positions.
                 head=len(self.words),
                 dep=word.deprel,
             )
             start = word.end_char
-        for word in leading:
+        for word in governors:
             if word.head:
-                self.heads[places[word.token_id]] = places[word.head]
+                self.heads[positions[word.token_id]] = positions[word.head]
         return start
 
     def _add(self, word: str, *, tag: str, pos: str, morph: str, lemma: str, head: int, dep: str) -> None:
@@ -131,7 +132,6 @@ class _Columns:
 
 
 def _doc(item: ExportItem, vocab: Any) -> Any:
-    """Give the Doc of a document."""
     columns = _Columns()
     end = 0
     for sentence in item.document.sentences:
@@ -143,23 +143,19 @@ def _doc(item: ExportItem, vocab: Any) -> Any:
     known_pos: Any = importlib.import_module("spacy.parts_of_speech").IDS
     filter_spans: Any = importlib.import_module("spacy.util").filter_spans
     columns.pos = [pos if pos in known_pos else "X" for pos in columns.pos]
-    doc = tokens.Doc(vocab, user_data={**item.described, "tagger": item.document.row.tagger}, **vars(columns))
+    doc = tokens.Doc(vocab, user_data={**item.metadata, "tagger": item.document.row.tagger}, **vars(columns))
     spans = []
     for entity in item.document.entities:
-        # Words of one surface token, as other languages have them, are one token here.
+        # The words of a multi-word token are one token here.
         span = doc.char_span(entity.start_char, entity.end_char, label=entity.label, alignment_mode="expand")
-        span._.set(CONFIDENCE, rounded(entity.confidence))
+        span._.set(CONFIDENCE, round_float(entity.confidence))
         spans.append(span)
     doc.spans[SPANS_KEY] = spans
     doc.set_ents(filter_spans(spans))
     return doc
 
 
-def _place(word: TokenRow) -> tuple[int, int]:
-    return word.start_char, word.end_char
-
-
-def _leading(words: Sequence[TokenRow]) -> TokenRow:
-    """Give the word of a token whose head is no word of the same token."""
+def _governor(words: Sequence[TokenRow]) -> TokenRow:
+    """Return the word of a token whose head is outside the token."""
     own = {word.token_id for word in words}
     return next((word for word in words if word.head not in own), words[0])

@@ -1,4 +1,4 @@
-"""Lists of documents: ids one a line, or what an export has written."""
+"""Lists of document ids, written one a line or taken from an earlier export."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from concord.pipeline.errors import InputError
 
 
 def read_ids(path: Path) -> frozenset[str]:
-    """Read which documents a file names.
+    """Read the ids of the documents that a file lists.
 
-    A file that ends in ``.json`` holds tasks of Label Studio. Of any other each line is an id, or an object with a
-    ``doc_id``, as in JSON Lines of an export or the ``documents.jsonl`` of a brat folder.
+    A ``.json`` file holds Label Studio tasks. In any other file each line is an id, or a JSON object with a ``doc_id``,
+    as in an export to JSON Lines or the ``documents.jsonl`` of an export to brat.
 
     Raises:
-        InputError: when the file cannot be read, or names a document otherwise.
+        InputError: when the file cannot be read or has another form.
     """
     try:
         content = path.read_bytes()
@@ -25,7 +25,7 @@ def read_ids(path: Path) -> frozenset[str]:
         return frozenset(_id(line.removesuffix("\r")) for line in lines if line.strip())
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(
-            f"{path}: expected one id a line, JSON Lines with doc_id, or a .json file of Label Studio's tasks: "
+            f"{path}: expected one id a line, JSON Lines with doc_id, or a .json file of Label Studio tasks: "
             f"{type(error).__name__}: {error}"
         ) from error
 

@@ -1,11 +1,12 @@
-"""An annotated collection handed on in the forms that other tools read."""
+"""Export of an annotated collection to the formats that other tools read."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import orjson
 
@@ -25,27 +26,22 @@ from concord.pipeline.storage.compressed import write_compressed
 from concord.pipeline.storage.output_paths import OutputPath
 
 ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]
+Writer: TypeAlias = Callable[[Path, Iterable[ExportItem]], None]
 
 ERRORS_SUFFIX = ".errors.jsonl"
-
-_WITH_TEXT: Mapping[ExportForm, Callable[[Path, Iterable[ExportItem]], None]] = {
-    "jsonl": write_json_lines,
-    "label-studio": write_label_studio,
-    "docbin": write_docbin,
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportReport:
-    """What was handed on; ``documents``, ``wordless`` and ``left_out`` together are what was asked for.
+    """What was exported; ``documents``, ``wordless`` and ``left_out`` add up to what was requested.
 
     Attributes:
-        wordless: documents without a word, which CoNLL-U cannot hold; other forms can.
+        wordless: documents without a word, which CoNLL-U cannot represent.
         left_out: documents whose text the input no longer holds.
         dead_letters: records of the collection that were never annotated.
-        labels: types of the entities of the whole collection, sorted.
-        unknown: ids asked for that the collection does not hold, sorted.
-        errors: the file that lists what was left out; None where nothing was.
+        labels: the entity types of the whole collection, sorted.
+        unknown: requested ids that the collection does not hold, sorted.
+        errors: the file that lists what was left out; None if nothing was.
     """
 
     documents: int = 0
@@ -60,7 +56,7 @@ class ExportReport:
     errors: Path | None = None
 
 
-def export(
+def export_collection(
     output: OutputPath,
     destination: Path,
     *,
@@ -69,20 +65,20 @@ def export(
     limit: int | None = None,
     on_document: Callable[[], object] = lambda: None,
 ) -> ExportReport:
-    """Write a collection in another form; nothing bears the destination's name before all of it is there.
+    """Export a collection; the destination appears once all of it is written.
 
     Args:
         output: the collection's folder.
-        destination: a file for CoNLL-U, JSON Lines and Label Studio, a folder for brat and DocBin; absent as yet.
-        ids: of the documents that are wanted; all if None.
-        limit: how many documents, from the first on; all if None.
+        destination: a file for CoNLL-U, JSON Lines and Label Studio, a folder for brat and DocBin; must not exist.
+        ids: which documents to export; all if None.
+        limit: how many documents to export, from the first on; all if None.
         on_document: called after each document.
 
     Raises:
         PlanError: when the folder holds no finished run.
-        ConfigError: when the destination cannot be taken, or spaCy is missing.
+        ConfigError: when the destination cannot be used, or spaCy is missing.
         InputError: when an input file of many records is gone.
-        IntegrityError: when a part of the collection is broken.
+        IntegrityError: when a part of the collection is damaged.
         StoreError: when there is no space.
     """
     check_destination(destination, output=output)
@@ -96,56 +92,51 @@ def export(
         unknown.discard(doc_id)
         return ids is None or doc_id in ids
 
-    outgoing = Outgoing(destination, dead_letters=collection.manifest.dead_letters, on_document=on_document)
+    stream = ExportStream(destination, dead_letters=collection.manifest.dead_letters, on_document=on_document)
     documents = islice(read_collection(collection, wanted=is_wanted), limit)
-    if to == "conllu":
-        write_conllu(destination, outgoing.with_words(documents))
-    else:
-        write_items(destination, outgoing.with_texts(documents, SourceTexts(collection.plan)), to=to, labels=labels)
+    items = (
+        stream.with_words(documents) if to == "conllu" else stream.with_texts(documents, SourceTexts(collection.plan))
+    )
+    writers(labels)[to](destination, items)
     # With a limit the collection is not read to its end.
-    return replace(outgoing.report(), labels=labels, unknown=tuple(sorted(unknown)) if limit is None else ())
+    return replace(stream.report(), labels=labels, unknown=tuple(sorted(unknown)) if limit is None else ())
 
 
-def write_items(destination: Path, items: Iterable[ExportItem], *, to: ExportForm, labels: Sequence[str]) -> None:
-    """Write documents with their texts in one of the forms that need these.
-
-    Args:
-        labels: the types that brat is to offer.
-
-    Raises:
-        StoreError: when there is no space.
-    """
-    if to == "brat":
-        write_brat(destination, items, labels=labels)
-    else:
-        _WITH_TEXT[to](destination, items)
+def writers(labels: Sequence[str]) -> Mapping[ExportForm, Writer]:
+    """Return the function that writes each format, given the entity types of the collection."""
+    return {
+        "conllu": write_conllu,
+        "jsonl": write_json_lines,
+        "brat": partial(write_brat, labels=labels),
+        "label-studio": write_label_studio,
+        "docbin": write_docbin,
+    }
 
 
-class Outgoing:
-    """Counts what goes into an export, and sets aside the documents whose texts are gone."""
+class ExportStream:
+    """Turns documents into export items, counts them, and sets aside those whose text is gone."""
 
     def __init__(
         self, destination: Path, *, dead_letters: int, on_document: Callable[[], object] = lambda: None
     ) -> None:
-        """Begin with nothing; see ``export`` for the arguments."""
+        """See ``export_collection`` and ``ExportReport`` for the arguments."""
         self._errors = destination.with_name(f"{destination.name}{ERRORS_SUFFIX}")
         self._dead_letters = dead_letters
         self._on_document = on_document
-        self._letters: list[DeadLetter] = []
+        self._left_out: list[DeadLetter] = []
         self._counts: Counter[str] = Counter()
 
-    def with_words(self, documents: Iterable[CollectedDocument]) -> Iterator[CollectedDocument]:
-        """Pass documents on but those without a word."""
+    def with_words(self, documents: Iterable[CollectedDocument]) -> Iterator[ExportItem]:
+        """Yield the documents that have words, without their texts."""
         for document in documents:
             if document.sentences:
-                self._count(document)
-                yield document
+                yield self._item(document)
             else:
                 self._counts["wordless"] += 1
             self._on_document()
 
     def with_texts(self, documents: Iterable[CollectedDocument], texts: SourceTexts) -> Iterator[ExportItem]:
-        """Pass documents on with their texts; at the end, write down those that have none.
+        """Yield the documents with their texts; at the end, write a list of those whose text is gone.
 
         Raises:
             InputError: when an input file of many records is gone.
@@ -153,50 +144,48 @@ class Outgoing:
         for document in documents:
             text = texts.find(document.row)
             if isinstance(text, DeadLetter):
-                self._letters.append(text)
+                self._left_out.append(text)
             else:
-                self._count(document)
-                yield ExportItem(name=document.row.doc_id, document=document, text=text)
+                yield self._item(document, text)
             self._on_document()
-        self._write_letters()
+        if self._left_out:
+            write_compressed(self._errors, (f"{orjson.dumps(letter).decode()}\n" for letter in self._left_out))
+        else:
+            self._errors.unlink(missing_ok=True)  # of an earlier attempt
 
     def report(self) -> ExportReport:
-        """Give the counts, when all has passed."""
+        """Return the counts, after all documents have passed."""
         return ExportReport(
             documents=self._counts["documents"],
             sentences=self._counts["sentences"],
             words=self._counts["words"],
             entities=self._counts["entities"],
             wordless=self._counts["wordless"],
-            left_out=len(self._letters),
+            left_out=len(self._left_out),
             dead_letters=self._dead_letters,
-            errors=self._errors if self._letters else None,
+            errors=self._errors if self._left_out else None,
         )
 
-    def _count(self, document: CollectedDocument) -> None:
+    def _item(self, document: CollectedDocument, text: str = "") -> ExportItem:
         self._counts.update(
             documents=1,
             sentences=len(document.sentences),
             words=sum(len(sentence.tokens) for sentence in document.sentences),
             entities=len(document.entities),
         )
-
-    def _write_letters(self) -> None:
-        if self._letters:
-            write_compressed(self._errors, (f"{orjson.dumps(letter).decode()}\n" for letter in self._letters))
-        else:
-            # Of an earlier try.
-            self._errors.unlink(missing_ok=True)
+        return ExportItem(name=document.row.doc_id, document=document, text=text)
 
 
 def check_destination(destination: Path, *, output: OutputPath) -> None:
-    """Refuse a destination that would harm what stands.
+    """Check that an export overwrites nothing.
 
     Raises:
-        ConfigError: when something is there already, or it lies in the collection's folder.
+        ConfigError: when the destination exists already, or is inside the collection's folder.
     """
     if isinstance(output, Path) and destination.resolve().is_relative_to(output.resolve()):
-        raise ConfigError(f"output: expected a place outside of the collection {output}, got {destination}")
+        raise ConfigError(f"output: expected a path outside of the collection {output}, got {destination}")
     is_free = not any(destination.iterdir()) if destination.is_dir() else not destination.exists()
     if not is_free:
-        raise ConfigError(f"output: expected a new name, got {destination}, which exists; remove it or give another")
+        raise ConfigError(
+            f"output: expected a new name, got {destination}, which exists; remove it or use another name"
+        )

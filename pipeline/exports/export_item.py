@@ -1,4 +1,4 @@
-"""What the writers for annotation tools are given, and what they share."""
+"""The unit of every export, a document or a passage with its text, and helpers that several formats share."""
 
 import re
 from collections.abc import Mapping
@@ -16,32 +16,33 @@ _DECIMALS = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportItem:
-    """A document with its raw text, or a passage of one: what an annotator is shown at a time.
+    """A document or a passage of one: what an annotator sees at a time.
 
     Attributes:
-        name: unique in the export; a document's is its id.
-        document: its offsets count in ``text``.
-        fields: what else goes with it, as plain values.
+        name: unique in the export; for a document its id.
+        document: offsets count within ``text``.
+        text: the raw text; empty in a format that does not need it.
+        fields: further values to export with it; plain values only.
     """
 
     name: str
     document: CollectedDocument
-    text: str
+    text: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def described(self) -> dict[str, Any]:
-        """What it is and where it comes from, as plain values; without the text."""
+    def metadata(self) -> dict[str, Any]:
+        """What the item is and where it comes from, without its text; plain values only."""
         row = self.document.row
         meta = {} if row.meta is None else {"meta": orjson.loads(row.meta)}
         return {"doc_id": row.doc_id, "source_uri": row.source_uri, **self.fields, **meta}
 
 
-def percent_encoded(name: str, *, also: str = "") -> str:
-    """Write a name without white space, control characters and ``%``; ``urllib.parse.unquote`` gives it back.
+def percent_encode(name: str, *, also: str = "") -> str:
+    """Encode white space, control characters and ``%``; ``urllib.parse.unquote`` decodes the result.
 
     Args:
-        also: further characters that are to be encoded.
+        also: further characters to encode.
     """
     return "".join(
         quote(character, safe="")
@@ -51,15 +52,15 @@ def percent_encoded(name: str, *, also: str = "") -> str:
     )
 
 
-def plain_line_ends(text: str) -> str:
-    """Give a text of the same length in which every line ends with a line feed alone.
+def normalize_line_ends(text: str) -> str:
+    """Return a text of the same length in which every line ends with a line feed only.
 
-    Tools read CR LF as one character, which would move all offsets behind it: CR LF becomes a blank and LF, a CR
-    alone LF.
+    Annotation tools read CR LF as one character, which would shift all offsets after it: CR LF becomes a space and LF,
+    a single CR becomes LF.
     """
     return _LINE_END.sub(lambda end: " \n" if len(end[0]) == 2 else "\n", text)
 
 
-def rounded(value: float) -> float:
-    """Round what is kept in single precision to the digits that it has."""
+def round_float(value: float) -> float:
+    """Round a single-precision value to the decimals that it has."""
     return round(value, _DECIMALS)

@@ -1,4 +1,4 @@
-"""Annotated documents as JSON Lines: one object a document, its sentences with their words and its entities inside."""
+"""Export to JSON Lines: one object a document, with its sentences, their tokens, and its entities."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Any
 
 import orjson
 
-from concord.pipeline.exports.export_item import ExportItem, rounded
+from concord.pipeline.exports.export_item import ExportItem, round_float
 from concord.pipeline.output.document_rows import CollectedSentence
 from concord.pipeline.storage.compressed import write_compressed
 
 
 def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:
-    """Write items in one step, over whatever bears the name; ``.gz`` and ``.zst`` are packed.
+    """Atomically write items, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
-    Offsets are code points of ``text``; the other fields are those of the tables.
+    Offsets count code points of ``text``; the other fields are columns of the tables.
 
     Raises:
         StoreError: when there is no space.
@@ -24,7 +24,7 @@ def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:
 
 def _record(item: ExportItem) -> dict[str, Any]:
     return {
-        **item.described,
+        **item.metadata,
         "text": item.text,
         "sentences": [_sentence(sentence) for sentence in item.document.sentences],
         "entities": [_rounded(entity._asdict()) for entity in item.document.entities],
@@ -43,4 +43,4 @@ def _sentence(sentence: CollectedSentence) -> dict[str, Any]:
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: rounded(value) if isinstance(value, float) else value for name, value in row.items()}
+    return {name: round_float(value) if isinstance(value, float) else value for name, value in row.items()}

@@ -1,8 +1,7 @@
-"""Annotated documents as tasks of Label Studio with the entities as predictions
-(https://labelstud.io/guide/predictions).
+"""Export to Label Studio: tasks with the entities as predictions (https://labelstud.io/guide/predictions).
 
-Label Studio runs in a browser: its offsets count UTF-16 code units, in which a character above U+FFFF, such as most
-emoji, counts as two.
+Label Studio runs in a browser: its offsets count UTF-16 code units, of which a character above U+FFFF, such as most
+emoji, has two.
 """
 
 from bisect import bisect_left
@@ -13,28 +12,29 @@ from xml.sax.saxutils import quoteattr
 
 import orjson
 
-from concord.pipeline.exports.export_item import ExportItem, plain_line_ends, rounded
+from concord.pipeline.exports.export_item import ExportItem, normalize_line_ends, round_float
 from concord.pipeline.output.document_rows import EntityRow
 from concord.pipeline.storage.compressed import write_compressed
 
 _FROM, _TO = "label", "text"
-_LAST_OF_ONE_UNIT = "\uffff"
+_LAST_SINGLE_UNIT = "\uffff"
 
 
 def write_label_studio(path: Path, items: Iterable[ExportItem]) -> None:
-    """Write a list of tasks in one step, over whatever bears the name.
+    """Atomically write a list of tasks, replacing any existing file.
 
-    The score of a prediction is the lowest confidence of its entities, 1 where there is none: sorted by it, the tasks
-    come in the order of need. Line ends are plain line feeds, with the offsets kept; see ``plain_line_ends``.
+    The score of a prediction is the lowest confidence of its entities, 1 if there are none: sorted by it, the tasks
+    that need a review most come first. Line ends become line feeds, without changing offsets; see
+    ``normalize_line_ends``.
 
     Raises:
         StoreError: when there is no space.
     """
-    write_compressed(path, _pieces(items))
+    write_compressed(path, _json_chunks(items))
 
 
 def labeling_config(labels: Iterable[str]) -> str:
-    """Give the labeling interface that the tasks fit into."""
+    """Return the labeling configuration for the tasks."""
     rows = [f"    <Label value={quoteattr(label)}/>" for label in labels]
     return "\n".join(
         [
@@ -48,7 +48,7 @@ def labeling_config(labels: Iterable[str]) -> str:
     )
 
 
-def _pieces(items: Iterable[ExportItem]) -> Iterator[str]:
+def _json_chunks(items: Iterable[ExportItem]) -> Iterator[str]:
     before = "[\n"
     for item in items:
         yield before + orjson.dumps(_task(item)).decode()
@@ -57,15 +57,15 @@ def _pieces(items: Iterable[ExportItem]) -> Iterator[str]:
 
 
 def _task(item: ExportItem) -> dict[str, Any]:
-    text = plain_line_ends(item.text)
+    text = normalize_line_ends(item.text)
     units = _code_units(text)
     entities = item.document.entities
     prediction = {
         "model_version": item.document.row.tagger,
-        "score": rounded(min((entity.confidence for entity in entities), default=1.0)),
+        "score": round_float(min((entity.confidence for entity in entities), default=1.0)),
         "result": [_region(entity, text, units) for entity in entities],
     }
-    return {"data": {"text": text, **item.described}, "predictions": [prediction]}
+    return {"data": {"text": text, **item.metadata}, "predictions": [prediction]}
 
 
 def _region(entity: EntityRow, text: str, units: Callable[[int], int]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _region(entity: EntityRow, text: str, units: Callable[[int], int]) -> dict[s
         "from_name": _FROM,
         "to_name": _TO,
         "type": "labels",
-        "score": rounded(entity.confidence),
+        "score": round_float(entity.confidence),
         "value": {
             "start": units(entity.start_char),
             "end": units(entity.end_char),
@@ -85,6 +85,6 @@ def _region(entity: EntityRow, text: str, units: Callable[[int], int]) -> dict[s
 
 
 def _code_units(text: str) -> Callable[[int], int]:
-    """Give the function from offsets in code points to offsets in UTF-16 code units."""
-    pairs = [place for place, character in enumerate(text) if character > _LAST_OF_ONE_UNIT]
+    """Return a function from offsets in code points to offsets in UTF-16 code units."""
+    pairs = [offset for offset, character in enumerate(text) if character > _LAST_SINGLE_UNIT]
     return lambda offset: offset + bisect_left(pairs, offset)

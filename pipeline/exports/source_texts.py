@@ -1,7 +1,7 @@
-"""The raw texts of annotated documents: an output folder does not hold them, they are read again from the input.
+"""The raw texts of annotated documents, read from the input: an output folder does not hold them.
 
-A text counts as the one that was annotated if its SHA-256 is the same. It is looked for at the document's address;
-where that holds another text - lines have been put in before it since - in the whole file.
+A text is the one that was annotated if its SHA-256 is the same. It is looked up at the document's position; if another
+text is there, because records were inserted or removed, it is searched for in the whole file.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,16 @@ SOURCE_CHANGED = "source_changed"
 
 
 class SourceTexts:
-    """Reads texts from the input of a plan; fastest when asked in the order of the collection."""
+    """Reads texts from the input of a plan; fastest in the order of the collection."""
 
     def __init__(self, plan: Plan) -> None:
-        """Take the plan that the collection's manifest stands for."""
         self._config = plan.config.reader
         self._formats = {source.uri: source.format for source in plan.sources}
-        # Of the one file last found to have its texts elsewhere.
+        # The last file whose texts had moved: its URI, and SHA-256 -> position.
         self._index: tuple[str, Mapping[str, int]] = ("", {})
 
     def find(self, row: DocumentRow) -> str | DeadLetter:
-        """Give a document's text, or a dead letter where the input no longer holds it.
+        """Return a document's text, or a dead letter if the input no longer holds it.
 
         Raises:
             InputError: when a file of many records is gone or cannot be opened.
@@ -37,7 +36,7 @@ class SourceTexts:
         try:
             text = self._find(row)
         except InputError:
-            # A text file that is gone is one document less; with a file of many records the input itself is gone.
+            # Without a text file one document is missing; without a file of many records the input itself is.
             if self._formats[row.source_uri] != "text":
                 raise
             text = None
@@ -50,7 +49,7 @@ class SourceTexts:
             stage="read",
             error=SOURCE_CHANGED,
             message=f"{row.source_uri}: expected the text of document {row.doc_id!r} with the SHA-256 "
-            f"{row.text_sha256}, found no such text; the input has changed since: annotate it again",
+            f"{row.text_sha256}, found no such text: the input has changed; annotate it again",
         )
 
     def _find(self, row: DocumentRow) -> str | None:
@@ -59,13 +58,13 @@ class SourceTexts:
             text = self._text_at(row.source_uri, row.source_position)
             if text is not None and _digest(text) == row.text_sha256:
                 return text
-            index = self._indexed(row.source_uri)
+            index = self._index_file(row.source_uri)
         position = index.get(row.text_sha256)
         text = None if position is None else self._text_at(row.source_uri, position)
         return text if text is not None and _digest(text) == row.text_sha256 else None
 
-    def _indexed(self, uri: str) -> Mapping[str, int]:
-        """Find every text of a file by its SHA-256, and remember where."""
+    def _index_file(self, uri: str) -> Mapping[str, int]:
+        """Index the texts of a file by SHA-256."""
         index = {}
         for record in scan_file(uri, format=self._formats[uri], name="", config=self._config):
             text = self._text_at(uri, record.position)

@@ -9,17 +9,15 @@ from pathlib import Path
 from tqdm import tqdm
 
 from concord.pipeline.exports.document_ids import read_ids
-from concord.pipeline.exports.export import ExportForm, ExportReport
-from concord.pipeline.exports.export import export as write_export
+from concord.pipeline.exports.export import ExportForm, ExportReport, export_collection
 from concord.pipeline.exports.label_studio import labeling_config
-from concord.pipeline.exports.review_queue import Choice, QueueForm, Quotas, ReviewReport
-from concord.pipeline.exports.review_queue import review as write_queue
+from concord.pipeline.exports.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, short_path, table
 
 LEFT_OUT = 3
 """Exit code when documents are missing from what was written."""
-SHOWN_CHOICES = 10
+SHOWN_SENTENCES = 10
 
 
 def export(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
@@ -34,7 +32,7 @@ def export(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path |
     """
     chosen = None if ids is None else read_ids(ids)
     with tqdm(unit="document", disable=not sys.stderr.isatty(), leave=False) as bar:
-        report = write_export(output, destination, to=to, ids=chosen, limit=limit, on_document=bar.update)
+        report = export_collection(output, destination, to=to, ids=chosen, limit=limit, on_document=bar.update)
     return _answer(report, destination, to=to, lines=_export_lines(report, destination))
 
 
@@ -51,7 +49,8 @@ def review(output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quot
         IntegrityError: when a part of the collection is broken.
         StoreError: when there is no space.
     """
-    report = write_queue(output, destination, to=to, quotas=quotas, done=frozenset().union(*map(read_ids, done)))
+    exclude = frozenset().union(*map(read_ids, done))
+    report = write_review_queue(output, destination, to=to, quotas=quotas, exclude=exclude)
     return _answer(report, destination, to=to, lines=_review_lines(report, destination))
 
 
@@ -87,20 +86,20 @@ def _export_lines(report: ExportReport, destination: Path) -> Iterator[str]:
 
 
 def _review_lines(report: ReviewReport, destination: Path) -> Iterator[str]:
-    documents = len({choice.doc_id for choice in report.choices})
-    types = Counter(choice.type for choice in report.choices)
+    documents = len({sentence.doc_id for sentence in report.choices})
+    types = Counter(sentence.type for sentence in report.choices)
     shares = ", ".join(f"{kind} {number:,}" for kind, number in types.most_common()) or "nothing"
     sentences = counted(len(report.choices), "sentence")
     yield f"{short_path(destination)}: {sentences} of {counted(documents, 'document')}; about {shares}"
     yield ""
     yield table(
-        [_choice_row(choice) for choice in report.choices[:SHOWN_CHOICES]],
+        [_queue_row(sentence) for sentence in report.choices[:SHOWN_SENTENCES]],
         header=("rank", "score", "document", "sentence", "least certain"),
     )
-    if len(report.choices) > SHOWN_CHOICES:
-        yield f"... and {len(report.choices) - SHOWN_CHOICES:,} more, by score"
+    if len(report.choices) > SHOWN_SENTENCES:
+        yield f"... and {len(report.choices) - SHOWN_SENTENCES:,} more, by score"
 
 
-def _choice_row(choice: Choice) -> tuple[object, ...]:
-    doc_id = choice.doc_id if choice.doc_id.isprintable() else repr(choice.doc_id)
-    return choice.rank, choice.score, doc_id, choice.sent_id, choice.reason
+def _queue_row(sentence: QueuedSentence) -> tuple[object, ...]:
+    doc_id = sentence.doc_id if sentence.doc_id.isprintable() else repr(sentence.doc_id)
+    return sentence.rank, sentence.score, doc_id, sentence.sent_id, sentence.reason

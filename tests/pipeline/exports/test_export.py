@@ -1,4 +1,4 @@
-"""Collections in the forms of other tools, read back by the tools' own readers."""
+"""Exports in every format, read back with the readers of the tools."""
 
 import json
 import re
@@ -31,9 +31,9 @@ from concord.pipeline.corpora.corpus_format import GoldFormat, refuse
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exports import docbin
-from concord.pipeline.exports import export as exporting
+from concord.pipeline.exports import export as export_module
 from concord.pipeline.exports.document_ids import read_ids
-from concord.pipeline.exports.export import ExportForm, export
+from concord.pipeline.exports.export import ExportForm, export_collection
 from concord.pipeline.output import parquet_parts
 
 FILE_FORMS: tuple[ExportForm, ...] = ("conllu", "jsonl", "label-studio")
@@ -42,7 +42,7 @@ FOLDER_FORMS: tuple[ExportForm, ...] = ("brat", "docbin")
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give an annotated collection of hard documents; it must not be changed."""
+    """Return an annotated collection of difficult documents; tests must not modify it."""
     folder = tmp_path_factory.mktemp("collection")
     annotate_texts(write_texts(folder / "texts.jsonl", TEXTS), folder / "out")
     return folder / "out"
@@ -53,11 +53,11 @@ def stream_lines(path: Path) -> list[bytes]:
         return [line for line in stream.read().split(b"\n") if line]
 
 
-def squeezed(text: str) -> str:
+def single_spaced(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def test_the_collection_is_as_hard_as_it_should_be(output: Path) -> None:
+def test_collection_contains_the_difficult_cases(output: Path) -> None:
     assert any(row["continues"] for row in table(output, "sentences", "seam"))
     assert any(row["end_token"] > 8 for row in table(output, "entities", "seam"))
     assert [row["doc_id"] for row in table(output, "errors", "faulty")] == ["faulty"]
@@ -75,8 +75,8 @@ def read_with_stanza(path: Path) -> dict[str, Any]:
     return documents
 
 
-def test_conllu_is_what_stanza_reads(output: Path, tmp_path: Path) -> None:
-    report = export(output, tmp_path / "a.conllu", to="conllu")
+def test_conllu_is_read_by_stanza(output: Path, tmp_path: Path) -> None:
+    report = export_collection(output, tmp_path / "a.conllu", to="conllu")
     documents = read_with_stanza(tmp_path / "a.conllu")
     with_words = [doc_id for doc_id in EXPORTED if doc_id not in ("empty", "blank")]
     assert list(documents) == with_words
@@ -88,17 +88,17 @@ def test_conllu_is_what_stanza_reads(output: Path, tmp_path: Path) -> None:
                 assert (word.text, word.lemma, word.upos, word.xpos, word.feats, word.head, word.deprel) == tuple(
                     row[name] for name in ("word", "lemma", "upos", "xpos", "feats", "head", "deprel")
                 )
-            places = dict.fromkeys((row["start_char"], row["end_char"]) for row in rows)
-            assert [(token.start_char, token.end_char) for token in sentence.tokens] == list(places)
+            offsets = dict.fromkeys((row["start_char"], row["end_char"]) for row in rows)
+            assert [(token.start_char, token.end_char) for token in sentence.tokens] == list(offsets)
             assert [token.text for token in sentence.tokens] == [
-                squeezed(TEXTS[doc_id][start:end]) for start, end in places
+                single_spaced(TEXTS[doc_id][start:end]) for start, end in offsets
             ]
-            assert sentence.text == squeezed(TEXTS[doc_id][rows[0]["start_char"] : rows[-1]["end_char"]])
+            assert sentence.text == single_spaced(TEXTS[doc_id][rows[0]["start_char"] : rows[-1]["end_char"]])
     assert (report.documents, report.wordless, report.dead_letters) == (len(EXPORTED) - 2, 2, 1)
 
 
-def test_conllu_is_what_our_own_reader_reads(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "a.conllu.zst", to="conllu")
+def test_conllu_is_read_by_our_corpus_reader(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "a.conllu.zst", to="conllu")
     found = read_corpus(tmp_path / "a.conllu.zst", GoldFormat(), refuse).documents
     assert [unquote(document.name or "") for document in found] == [
         doc_id for doc_id in EXPORTED if doc_id not in ("empty", "blank")
@@ -117,8 +117,8 @@ def test_conllu_is_what_our_own_reader_reads(output: Path, tmp_path: Path) -> No
             assert list(sentence.labels or ()) == labels
 
 
-def test_conllu_marks_what_runs_across_a_seam(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "a.conllu", to="conllu", ids=frozenset({"seam"}))
+def test_conllu_marks_entities_that_cross_a_sentence_split(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "a.conllu", to="conllu", ids=frozenset({"seam"}))
     text = (tmp_path / "a.conllu").read_text()
     assert text.count("# continues = yes\n") == 2
     assert text.count("NERContinues=Yes") == 1
@@ -127,8 +127,8 @@ def test_conllu_marks_what_runs_across_a_seam(output: Path, tmp_path: Path) -> N
     assert seam.endswith("start_char=23|end_char=28|NER=B-PER|NERContinues=Yes")
 
 
-def test_conllu_puts_words_of_one_token_under_a_range(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "a.conllu", to="conllu", ids=frozenset({"mwt"}))
+def test_conllu_writes_multi_word_tokens_as_ranges(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "a.conllu", to="conllu", ids=frozenset({"mwt"}))
     rows = [line.split("\t") for line in (tmp_path / "a.conllu").read_text().splitlines() if line[:1].isdigit()]
     ranges = {row[1]: row for row in rows if "-" in row[0]}
     assert list(ranges) == list(MULTI_WORD)
@@ -141,9 +141,9 @@ def test_conllu_puts_words_of_one_token_under_a_range(output: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_json_lines_hold_everything_the_tables_do(output: Path, tmp_path: Path, suffix: str) -> None:
+def test_json_lines_contain_all_columns_of_the_tables(output: Path, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.jsonl{suffix}"
-    report = export(output, path, to="jsonl")
+    report = export_collection(output, path, to="jsonl")
     documents = [json.loads(line) for line in stream_lines(path)]
     assert [document["doc_id"] for document in documents] == EXPORTED
     for document in documents:
@@ -151,13 +151,13 @@ def test_json_lines_hold_everything_the_tables_do(output: Path, tmp_path: Path, 
         assert document["text"] == TEXTS[doc_id]
         assert document["meta"] == {"number": list(TEXTS).index(doc_id)}
         words = [word for sentence in document["sentences"] for word in sentence["tokens"]]
-        kept = table(output, "tokens", doc_id)
+        rows = table(output, "tokens", doc_id)
         assert [word | {"ner_prob": 0, "uncertainty": 0} for word in words] == [
             {key: value for key, value in row.items() if key not in ("doc_id", "sent_id")}
             | {"ner_prob": 0, "uncertainty": 0}
-            for row in kept
+            for row in rows
         ]
-        assert [word["ner_prob"] for word in words] == pytest.approx([row["ner_prob"] for row in kept], abs=1e-6)
+        assert [word["ner_prob"] for word in words] == pytest.approx([row["ner_prob"] for row in rows], abs=1e-6)
         assert all(document["text"][word["start_char"] : word["end_char"]] == word["text"] for word in words)
         assert [Row(row["start_char"], row["end_char"], row["label"]) for row in document["entities"]] == entities(
             output, doc_id
@@ -169,25 +169,27 @@ def test_json_lines_hold_everything_the_tables_do(output: Path, tmp_path: Path, 
 
 
 def read_brat(path: Path) -> list[tuple[str, list[tuple[int, int]], str]]:
-    """Read the entities of an .ann file as brat does: line by line, columns parted by tabs, fragments by semicolons."""
+    """Read the entities of an .ann file as brat does: by line, columns split at tabs, fragments at semicolons."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
         key, middle, tail = line.split("\t")
         if key.startswith("T"):
-            label, _, places = middle.partition(" ")
-            spans = [(int(start), int(end)) for start, _, end in (place.partition(" ") for place in places.split(";"))]
+            label, _, offsets = middle.partition(" ")
+            spans = [
+                (int(start), int(end)) for start, _, end in (fragment.partition(" ") for fragment in offsets.split(";"))
+            ]
             assert len(tail) == sum(end - start for start, end in spans) + len(spans) - 1
             found.append((label, spans, tail))
     return found
 
 
-def test_brat_reads_the_entities_at_their_places(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "brat", to="brat")
+def test_brat_entities_have_the_offsets_of_the_tables(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "brat", to="brat")
     index = [json.loads(line) for line in (tmp_path / "brat/documents.jsonl").read_bytes().splitlines()]
     assert [entry["doc_id"] for entry in index] == EXPORTED
     for entry in index:
         doc_id, text = entry["doc_id"], TEXTS[entry["doc_id"]]
-        # Read as brat reads it, with all line ends taken for line feeds.
+        # Read as brat does, with universal newlines.
         shown = (tmp_path / f"brat/{entry['file']}.txt").read_text(encoding="utf-8")
         assert len(shown) == len(text)
         found = read_brat(tmp_path / f"brat/{entry['file']}.ann")
@@ -204,8 +206,8 @@ def test_brat_reads_the_entities_at_their_places(output: Path, tmp_path: Path) -
     ]
 
 
-def test_brat_files_have_names_that_every_file_system_takes(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "brat", to="brat")
+def test_brat_file_names_are_safe_on_every_file_system(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "brat", to="brat")
     names = {path.name for path in (tmp_path / "brat").iterdir() if path.suffix == ".txt"}
     assert len(names) == len(EXPORTED)
     assert {"plain.txt", "crlf.txt"} <= names
@@ -214,8 +216,8 @@ def test_brat_files_have_names_that_every_file_system_takes(output: Path, tmp_pa
     assert max(len(name.encode()) for name in names) < 255
 
 
-def test_brat_cuts_an_entity_at_the_ends_of_lines(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "brat", to="brat", ids=frozenset({"crlf"}))
+def test_brat_splits_an_entity_at_line_ends(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "brat", to="brat", ids=frozenset({"crlf"}))
     assert read_brat(tmp_path / "brat/crlf.ann") == [
         ("PER", [(5, 9), (11, 16)], "Anna Smith"),
         ("PER", [(26, 29), (30, 33), (37, 40)], "Bob Lee Roe"),
@@ -226,7 +228,7 @@ def test_brat_cuts_an_entity_at_the_ends_of_lines(output: Path, tmp_path: Path) 
 
 
 def test_label_studio_offsets_count_utf16_code_units(output: Path, tmp_path: Path) -> None:
-    report = export(output, tmp_path / "tasks.json", to="label-studio")
+    report = export_collection(output, tmp_path / "tasks.json", to="label-studio")
     tasks = json.loads((tmp_path / "tasks.json").read_bytes())
     assert [task["data"]["doc_id"] for task in tasks] == EXPORTED
     for task in tasks:
@@ -243,16 +245,16 @@ def test_label_studio_offsets_count_utf16_code_units(output: Path, tmp_path: Pat
     assert report.labels == ("PER",)
 
 
-def test_label_studio_counts_an_emoji_twice(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "tasks.json", to="label-studio", ids=frozenset({"emoji"}))
+def test_label_studio_counts_an_emoji_as_two_units(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "tasks.json", to="label-studio", ids=frozenset({"emoji"}))
     (task,) = json.loads((tmp_path / "tasks.json").read_bytes())
     first = task["predictions"][0]["result"][0]["value"]
     assert (first["start"], first["end"], first["text"]) == (3, 7, "Anna")
     assert entities(output, "emoji")[0] == Row(2, 6, "PER")
 
 
-def test_label_studio_texts_have_line_feeds_alone(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "tasks.json", to="label-studio", ids=frozenset({"crlf"}))
+def test_label_studio_texts_have_only_line_feeds(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "tasks.json", to="label-studio", ids=frozenset({"crlf"}))
     (task,) = json.loads((tmp_path / "tasks.json").read_bytes())
     assert task["data"]["text"] == "one \nAnna \nSmith left. \n \nBob\nLee  \n Roe"
 
@@ -265,11 +267,11 @@ def read_docbin(folder: Path) -> list[Doc]:
     return [document for path in sorted(folder.iterdir()) for document in DocBin().from_disk(path).get_docs(vocab)]
 
 
-def test_docbin_gives_docs_with_the_same_text_trees_and_entities(
+def test_docbin_has_the_texts_trees_and_entities_of_the_tables(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(docbin, "_PART_WORDS", 15)
-    export(output, tmp_path / "bins", to="docbin")
+    export_collection(output, tmp_path / "bins", to="docbin")
     assert len(list((tmp_path / "bins").iterdir())) > 2
     documents = {document.user_data["doc_id"]: document for document in read_docbin(tmp_path / "bins")}
     assert list(documents) == EXPORTED
@@ -292,8 +294,8 @@ def test_docbin_gives_docs_with_the_same_text_trees_and_entities(
                 assert word.head == (words[row["head"] - 1] if row["head"] else word)
 
 
-def test_docbin_keeps_confidence_and_meta(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "bins", to="docbin", ids=frozenset({"plain"}))
+def test_docbin_has_confidence_and_metadata(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "bins", to="docbin", ids=frozenset({"plain"}))
     (document,) = read_docbin(tmp_path / "bins")
     expected = table(output, "entities", "plain")
     assert [span._.confidence for span in document.ents] == pytest.approx([row["confidence"] for row in expected])
@@ -301,143 +303,145 @@ def test_docbin_keeps_confidence_and_meta(output: Path, tmp_path: Path) -> None:
     assert document.user_data["tagger"].startswith("fake_tagger")
 
 
-def test_docbin_makes_words_of_one_token_one(output: Path, tmp_path: Path) -> None:
-    export(output, tmp_path / "bins", to="docbin", ids=frozenset({"mwt"}))
+def test_docbin_merges_the_words_of_a_multi_word_token(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "bins", to="docbin", ids=frozenset({"mwt"}))
     (document,) = read_docbin(tmp_path / "bins")
     assert [word.text for word in document] == ["Il", "va", "au", "Louvre", "du", "Roi."]
     assert [word.head.text for word in document] == ["Il", "Il", "va", "au", "Louvre", "du"]
     assert [word.lemma_ for word in document][2] == "a"
 
 
-def test_docbin_without_spacy_is_refused_before_anything_is_done(
+def test_docbin_is_rejected_at_once_when_spacy_is_missing(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(docbin.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="spaCy; install it with the extra 'spacy'"):
-        export(output, tmp_path / "bins", to="docbin")
+        export_collection(output, tmp_path / "bins", to="docbin")
 
 
-# The way there
+# Texts, selection and failures
 
 
 @pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.zst", "texts.parquet", "texts"])
-def test_texts_are_read_again_from_every_kind_of_input(tmp_path: Path, name: str) -> None:
+def test_texts_are_read_from_every_input_format(tmp_path: Path, name: str) -> None:
     texts = {
         f"{key}.txt": text for key, text in TEXTS.items() if key in ("plain", "emoji", "crlf", "separators", "seam")
     }
     annotate_texts(write_texts(tmp_path / name, texts), tmp_path / "out")
-    report = export(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
+    report = export_collection(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
     found = {document["doc_id"]: document["text"] for document in map(json.loads, stream_lines(tmp_path / "a.jsonl"))}
     assert found == texts
     assert report.left_out == 0
 
 
-def test_a_text_that_has_moved_within_its_file_is_found(tmp_path: Path) -> None:
+def test_text_is_found_when_it_moved_within_its_file(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts.jsonl", {"a": "Anna.", "b": "Bob.", "c": "Carla."})
     annotate_texts(source, tmp_path / "out")
     write_texts(source, {"new": "Nobody. " * 5, "c": "Carla.", "a": "Anna.", "b": "Bob."})
-    export(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
+    export_collection(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
     found = [(document["doc_id"], document["text"]) for document in map(json.loads, stream_lines(tmp_path / "a.jsonl"))]
     assert found == [("a", "Anna."), ("b", "Bob."), ("c", "Carla.")]
 
 
-def test_a_second_generation_is_exported_whole(tmp_path: Path) -> None:
+def test_second_generation_is_exported_completely(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts.jsonl", {"a": "Anna.", "b": "Bob.", "c": "Carla."})
     annotate_texts(source, tmp_path / "out")
     write_texts(source, {"d": "Dora. " * 9, "a": "Anna.", "b": "Bert."})
     annotate_texts(source, tmp_path / "out", max_removed=1.0)
-    export(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
+    export_collection(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
     found = {document["doc_id"]: document["text"] for document in map(json.loads, stream_lines(tmp_path / "a.jsonl"))}
     assert found == {"a": "Anna.", "b": "Bert.", "d": "Dora. " * 9}
 
 
-def test_a_document_whose_text_has_changed_is_left_out_and_named(tmp_path: Path) -> None:
+def test_document_is_left_out_and_reported_when_its_text_has_changed(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts.jsonl", {"a": "Anna.", "b": "Bob.", "c": "Carla."})
     annotate_texts(source, tmp_path / "out")
     write_texts(source, {"a": "Anna.", "b": "Bot.", "c": "Carla."})
-    report = export(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
+    report = export_collection(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
     assert (report.documents, report.left_out, report.errors) == (2, 1, tmp_path / "a.jsonl.errors.jsonl")
-    (letter,) = map(json.loads, stream_lines(tmp_path / "a.jsonl.errors.jsonl"))
-    assert (letter["doc_id"], letter["error"]) == ("b", "source_changed")
-    assert "expected the text of document 'b'" in letter["message"]
-    assert export(tmp_path / "out", tmp_path / "a.conllu", to="conllu").documents == 3
+    (dead_letter,) = map(json.loads, stream_lines(tmp_path / "a.jsonl.errors.jsonl"))
+    assert (dead_letter["doc_id"], dead_letter["error"]) == ("b", "source_changed")
+    assert "expected the text of document 'b'" in dead_letter["message"]
+    assert export_collection(tmp_path / "out", tmp_path / "a.conllu", to="conllu").documents == 3
 
 
-def test_a_list_of_what_was_left_out_goes_when_nothing_is(output: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.errors.jsonl").write_text("of an earlier try")
-    export(output, tmp_path / "a.jsonl", to="jsonl")
+def test_old_error_list_is_removed_when_nothing_is_left_out(output: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.errors.jsonl").write_text("of an earlier attempt")
+    export_collection(output, tmp_path / "a.jsonl", to="jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 @pytest.mark.parametrize("form", [*FILE_FORMS, *FOLDER_FORMS])
-def test_an_export_that_breaks_leaves_nothing(
+def test_failed_export_leaves_nothing(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: ExportForm
 ) -> None:
-    read = exporting.read_collection
+    read = export_module.read_collection
 
-    def breaking(*arguments: Any, **options: Any) -> Any:
+    def fail_after_three(*arguments: Any, **options: Any) -> Any:
         yield from (document for _, document in zip(range(3), read(*arguments, **options), strict=False))
-        raise IntegrityError("bit rot")
+        raise IntegrityError("damaged part")
 
-    monkeypatch.setattr(exporting, "read_collection", breaking)
-    with pytest.raises(IntegrityError, match="bit rot"):
-        export(output, tmp_path / "made", to=form)
+    monkeypatch.setattr(export_module, "read_collection", fail_after_three)
+    with pytest.raises(IntegrityError, match="damaged part"):
+        export_collection(output, tmp_path / "target", to=form)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("form", ["conllu", "brat"])
-def test_an_export_that_is_killed_leaves_nothing_under_its_name(output: Path, tmp_path: Path, form: ExportForm) -> None:
-    process = in_child(lambda: export(output, tmp_path / "made", to=form), crash_at="fsync")
+def test_killed_export_leaves_nothing_under_its_name(output: Path, tmp_path: Path, form: ExportForm) -> None:
+    process = in_child(lambda: export_collection(output, tmp_path / "target", to=form), crash_at="fsync")
     process.join(timeout=60)
     assert process.exitcode == -9
     assert [path.suffix for path in tmp_path.iterdir()] == [".staged"]
-    export(output, tmp_path / "made", to=form)
-    assert (tmp_path / "made").exists()
+    export_collection(output, tmp_path / "target", to=form)
+    assert (tmp_path / "target").exists()
 
 
-def test_an_input_that_is_gone_is_an_error(tmp_path: Path) -> None:
+def test_missing_input_file_is_an_error(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts.jsonl", {"a": "Anna."})
     annotate_texts(source, tmp_path / "out")
     source.unlink()
     with pytest.raises(InputError, match=r"texts\.jsonl: cannot be read"):
-        export(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
+        export_collection(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_a_text_file_that_is_gone_is_a_document_left_out(tmp_path: Path) -> None:
+def test_missing_text_file_leaves_out_one_document(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts", {"a.txt": "Anna.", "b.txt": "Bob."})
     annotate_texts(source, tmp_path / "out")
     (source / "a.txt").unlink()
-    report = export(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
+    report = export_collection(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
     assert (report.documents, report.left_out) == (1, 1)
     assert json.loads((tmp_path / "a.jsonl.errors.jsonl").read_bytes())["doc_id"] == "a.txt"
 
 
-def test_a_part_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
+def test_truncated_part_is_an_error(tmp_path: Path) -> None:
     annotate_texts(write_texts(tmp_path / "texts.jsonl", {"a": "Anna. Bob."}), tmp_path / "out")
     (part,) = (tmp_path / "out/tokens").iterdir()
     pq.write_table(pq.read_table(part).slice(1), part)
     with pytest.raises(IntegrityError, match="ends before the last row that the table of documents counts"):
-        export(tmp_path / "out", tmp_path / "a.conllu", to="conllu")
+        export_collection(tmp_path / "out", tmp_path / "a.conllu", to="conllu")
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 7])
-def test_documents_are_whole_across_batches_and_after_those_passed_over(
+def test_export_does_not_depend_on_the_batch_size_when_documents_are_skipped(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
 ) -> None:
     wanted = frozenset(EXPORTED[1::2])
-    export(output, tmp_path / "a.jsonl", to="jsonl", ids=wanted)
+    export_collection(output, tmp_path / "a.jsonl", to="jsonl", ids=wanted)
     monkeypatch.setattr(parquet_parts, "_BATCH_ROWS", batch_rows)
-    export(output, tmp_path / "b.jsonl", to="jsonl", ids=wanted)
+    export_collection(output, tmp_path / "b.jsonl", to="jsonl", ids=wanted)
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     assert [json.loads(line)["doc_id"] for line in stream_lines(tmp_path / "a.jsonl")] == EXPORTED[1::2]
 
 
-def test_ids_and_limit_choose_documents(output: Path, tmp_path: Path) -> None:
-    report = export(output, tmp_path / "a.jsonl", to="jsonl", ids=frozenset({"seam", "plain", "faulty", "nobody"}))
+def test_ids_and_limit_select_documents(output: Path, tmp_path: Path) -> None:
+    report = export_collection(
+        output, tmp_path / "a.jsonl", to="jsonl", ids=frozenset({"seam", "plain", "faulty", "nobody"})
+    )
     assert [json.loads(line)["doc_id"] for line in stream_lines(tmp_path / "a.jsonl")] == ["plain", "seam"]
     assert report.unknown == ("faulty", "nobody")
-    assert export(output, tmp_path / "b.jsonl", to="jsonl", limit=3).documents == 3
+    assert export_collection(output, tmp_path / "b.jsonl", to="jsonl", limit=3).documents == 3
 
 
 @pytest.mark.parametrize(
@@ -448,32 +452,32 @@ def test_ids_and_limit_choose_documents(output: Path, tmp_path: Path) -> None:
         ("ids.json", '[{"data": {"doc_id": "plain"}}, {"data": {"doc_id": "news/a b%.txt"}}]'),
     ],
 )
-def test_ids_come_from_lists_and_from_exports(tmp_path: Path, name: str, text: str) -> None:
+def test_read_ids_accepts_lists_and_exports(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_bytes(text.encode())
     assert read_ids(tmp_path / name) == {"plain", "news/a b%.txt"}
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.jsonl", '{"id": "a"}'), ("a.json", "[1]"), ("a.json", "plain")])
-def test_lists_without_ids_are_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_read_ids_rejects_files_without_ids(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match="expected one id a line"):
         read_ids(tmp_path / name)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "brat"])
-def test_what_stands_is_not_written_over(output: Path, tmp_path: Path, form: ExportForm) -> None:
+def test_existing_destination_is_not_overwritten(output: Path, tmp_path: Path, form: ExportForm) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
-    export(output, tmp_path / "folder", to="brat")
+    export_collection(output, tmp_path / "folder", to="brat")
     for name in ("file", "folder"):
         with pytest.raises(ConfigError, match="expected a new name"):
-            export(output, tmp_path / name, to=form)
+            export_collection(output, tmp_path / name, to=form)
     with pytest.raises(ConfigError, match="outside of the collection"):
-        export(output, output / "tokens/a.jsonl", to=form)
+        export_collection(output, output / "tokens/a.jsonl", to=form)
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_run_that_is_not_finished_is_refused(output: Path, tmp_path: Path) -> None:
+def test_unfinished_run_is_rejected(output: Path, tmp_path: Path) -> None:
     shutil.copytree(output / "_run/plans", tmp_path / "out/_run/plans")
     with pytest.raises(PlanError, match="not finished"):
-        export(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
+        export_collection(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")

@@ -1,4 +1,4 @@
-"""A collection of documents that are hard to hand on, annotated with fakes."""
+"""A collection of documents that are difficult to export, annotated with fakes."""
 
 import json
 import re
@@ -42,24 +42,24 @@ MULTI_WORD = {"au": ("a", "le"), "du": ("de", "le")}
 _TOKEN = re.compile(r"10\s+000|New\s+York|\S+")
 
 
-class Contracting(fakes.FakeParser):
-    """Parses as the fake does; some tokens hold white space, others stand for two words that share their place."""
+class MultiWordParser(fakes.FakeParser):
+    """Parses as the fake does; some tokens contain white space, others are multi-word tokens of two words."""
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
         if any("PARSERFAULT" in document.text for document in documents):
-            raise RuntimeError("the parser cannot do this")
-        return [_parsed(document) for document in documents]
+            raise RuntimeError("parser fault")
+        return [_parse(document) for document in documents]
 
 
-def build_contracting_worker(plan: Plan) -> ShardWorker:
-    """Build a worker around that parser."""
-    return ShardWorker(plan, parser=Contracting(), tagger=fakes.FakeTagger())
+def build_multi_word_worker(plan: Plan) -> ShardWorker:
+    """Build a worker with MultiWordParser."""
+    return ShardWorker(plan, parser=MultiWordParser(), tagger=fakes.FakeTagger())
 
 
 def annotate_texts(source: Path, output: Path, **changes: Any) -> RunReport:
-    """Annotate a collection with it."""
+    """Annotate a collection with MultiWordParser."""
     config = job(source, output, max_dead_letters=0.5, **changes)
-    return run_job(config, build=build_contracting_worker)
+    return run_job(config, build=build_multi_word_worker)
 
 
 def write_texts(path: Path, texts: dict[str, str]) -> Path:
@@ -78,7 +78,7 @@ def write_texts(path: Path, texts: dict[str, str]) -> Path:
 
 
 class Row(NamedTuple):
-    """A row of the tables of tokens or entities, as far as every form shows it."""
+    """The fields of an entity that every export format has."""
 
     start: int
     end: int
@@ -86,18 +86,18 @@ class Row(NamedTuple):
 
 
 def entities(output: Path, doc_id: str) -> list[Row]:
-    """Give a document's entities as its table has them."""
+    """Return a document's entities from the table."""
     rows = table(output, "entities", doc_id)
     return [Row(row["start_char"], row["end_char"], row["label"]) for row in rows]
 
 
 def table(output: Path, name: str, doc_id: str) -> list[dict[str, Any]]:
-    """Give a document's rows of a table, of a collection that does not change any more."""
+    """Return a document's rows of a table; the rows are cached, so the collection must not change."""
     return [row for row in _all_rows(output / name) if row["doc_id"] == doc_id]
 
 
 def sentences(output: Path, doc_id: str) -> list[list[dict[str, Any]]]:
-    """Give a document's rows of the table of tokens, by sentence."""
+    """Return a document's rows of the table of tokens, by sentence."""
     rows = table(output, "tokens", doc_id)
     return [list(group) for _, group in groupby(rows, key=lambda row: row["sent_id"])]
 
@@ -108,18 +108,18 @@ def _all_rows(table: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _parsed(document: Document) -> ParsedDocument:
+def _parse(document: Document) -> ParsedDocument:
     found: list[ParsedSentence] = []
     words: list[ParsedWord] = []
     continues = False
     for match in _TOKEN.finditer(document.text):
-        shown = " ".join(match.group().split())
-        for form in MULTI_WORD.get(shown, (shown,)):
+        token = " ".join(match.group().split())
+        for form in MULTI_WORD.get(token, (token,)):
             words.append(_word(match, form, len(words)))
-        ends = shown.endswith(".")
-        if ends or len(words) >= fakes.LONGEST_PIECE:
+        is_end = token.endswith(".")
+        if is_end or len(words) >= fakes.LONGEST_PIECE:
             found.append(ParsedSentence(words=tuple(words), continues=continues))
-            words, continues = [], not ends
+            words, continues = [], not is_end
     if words:
         found.append(ParsedSentence(words=tuple(words), continues=continues))
     return ParsedDocument(document=document, sentences=tuple(found))

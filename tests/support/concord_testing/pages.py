@@ -1,4 +1,4 @@
-"""Pages of the documentation that are run: their blocks, and the commands of their consoles with what they print."""
+"""Documentation pages as tests: their fenced blocks, and their console commands with the expected output."""
 
 import os
 import re
@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 900
 
 
 class Block(NamedTuple):
-    """A fenced block of a page: its language and its text."""
+    """A fenced block of a page."""
 
     language: str
     text: str
@@ -24,7 +24,7 @@ class Block(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class Step:
-    """A command of a console, the exit code that the page names, and lines that its output must hold."""
+    """A console command, its expected exit code, and lines that its output must contain."""
 
     command: str
     exit_code: int
@@ -32,13 +32,13 @@ class Step:
 
 
 def blocks_of(page: str) -> Iterator[Block]:
-    """Give the fenced blocks of a page, in order."""
+    """Yield the fenced blocks of a page."""
     for match in re.finditer(r"^```(\w+)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
         yield Block(match[1], match[2])
 
 
 def steps_of(page: str) -> Iterator[Step]:
-    """Give the commands of a page's consoles, in order."""
+    """Yield the commands of a page's console blocks."""
     for block in blocks_of(page):
         if block.language != "console":
             continue
@@ -56,28 +56,28 @@ def steps_of(page: str) -> Iterator[Step]:
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> None:
-    """Run commands in a folder that holds conf and examples; each must end and say as its page says."""
+    """Run commands in a folder with conf and examples, and check exit codes and output against the page."""
     for name in ("conf", "examples"):
         (folder / name).symlink_to(ROOT / name)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "CONCORD_CACHE": str(folder / "cache"),
-        # Where another process wants the second core, tiny batches on two threads wait for each other.
+        # With two threads, tiny batches are slow when another process takes the second core.
         "OMP_NUM_THREADS": "1",
     }
     subprocess.run(["bash", "-c", _script(steps)], cwd=folder, env=environment, timeout=TIMEOUT_SECONDS, check=False)
     for number, step in enumerate(steps):
-        said = (folder / f"{number}.out").read_text(encoding="utf-8")
+        printed = (folder / f"{number}.out").read_text(encoding="utf-8")
         errors = folder / f"{number}.err"
-        context = f"$ {step.command}\n{said}\n{errors.read_text(encoding='utf-8') if errors.exists() else ''}"
+        context = f"$ {step.command}\n{printed}\n{errors.read_text(encoding='utf-8') if errors.exists() else ''}"
         assert int((folder / f"{number}.code").read_text()) == step.exit_code, context
         for line in step.lines:
-            assert _plain(line) in _plain(said), f"expected {line!r} from\n{context}"
+            assert _single_spaced(line) in _single_spaced(printed), f"expected {line!r} from\n{context}"
 
 
 def _script(steps: Sequence[Step]) -> str:
-    """Give one shell script: a server that one step starts is there in the next. Each step writes files of its own."""
+    """Return one shell script, so that a server started in one step is up in the next; each step has its own files."""
     lines = [f'concord() {{ "{sys.executable}" -m concord "$@"; }}', "set -m"]
     for number, step in enumerate(steps):
         if step.command.endswith("&"):
@@ -88,6 +88,6 @@ def _script(steps: Sequence[Step]) -> str:
     return "\n".join(lines)
 
 
-def _plain(text: str) -> str:
-    """Leave out how columns are set apart."""
+def _single_spaced(text: str) -> str:
+    """Collapse the padding between columns."""
     return " ".join(text.split())
