@@ -1,38 +1,46 @@
-"""Taggers by name: a tagger's name is that of its module in ``models/taggers``."""
+"""Taggers by name: modules of ``models/taggers``, and entry points of other packages in the group ``concord.taggers``."""
 
 import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
 
 from concord.models import taggers
 from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.tagger import Tagger
 
+ENTRY_POINTS = "concord.taggers"
+
 
 def available() -> tuple[str, ...]:
-    """Give the names of all taggers, sorted."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(taggers.__path__)))
+    """Return the names of all taggers, bundled and of other packages, sorted."""
+    return tuple(sorted({*_bundled(), *_plugins()}))
 
 
 def tagger_class(name: str) -> type[Tagger]:
-    """Give the tagger of a name.
+    """Return the class of a tagger.
 
     Raises:
-        ConfigError: for an unknown name; offers the nearest known one.
+        ConfigError: for an unknown name, with the nearest known one; for an entry point that is no tagger of its name.
     """
-    if name not in available():
+    if name in _bundled():
+        module = importlib.import_module(f"concord.models.taggers.{name}")
+        return next(value for value in vars(module).values() if _is_tagger(value, name))
+    plugin = _plugins().get(name)
+    if plugin is None:
         nearest = difflib.get_close_matches(name, available(), n=1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known taggers: {', '.join(available())}"
         raise ConfigError(f"tagger: unknown tagger {name!r}; {hint}")
-    module = importlib.import_module(f"concord.models.taggers.{name}")
-    return next(
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Tagger) and getattr(value, "name", None) == name
-    )
+    found = plugin.load()
+    if not _is_tagger(found, name):
+        raise ConfigError(
+            f"tagger: expected the entry point {plugin.value} to be a Tagger named {name!r}, got {found!r}"
+        )
+    return cast("type[Tagger]", found)
 
 
 def build_tagger(name: str, config: Mapping[str, Any], vocabulary: Vocabulary) -> Tagger:
@@ -43,3 +51,17 @@ def build_tagger(name: str, config: Mapping[str, Any], vocabulary: Vocabulary) -
     """
     found = tagger_class(name)
     return found(found.config_class.from_mapping(config, where=name), vocabulary)
+
+
+@cache
+def _bundled() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(taggers.__path__))
+
+
+@cache
+def _plugins() -> dict[str, EntryPoint]:
+    return {plugin.name: plugin for plugin in entry_points(group=ENTRY_POINTS)}
+
+
+def _is_tagger(value: object, name: str) -> bool:
+    return isinstance(value, type) and issubclass(value, Tagger) and getattr(value, "name", None) == name

@@ -10,8 +10,9 @@ from concord.models.config import Config
 class ReaderConfig(Config):
     """How records are read from the input."""
 
-    format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
-    """`auto` goes by the file name: .txt, .jsonl/.ndjson, .parquet; .gz and .zst may follow the first two."""
+    format: str = "auto"
+    """text, jsonl, parquet, or the reader of another package. auto goes by the file name: .txt, .jsonl/.ndjson,
+    .parquet; .gz and .zst may follow the first two."""
     id_field: str = "id"
     """The field (jsonl, parquet) that holds a document's id; where it is absent, the record's place is the id."""
     text_field: str = "text"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fsspec.utils import glob_translate
 
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.read_file import format_of
+from concord.pipeline.readers.read_file import format_of, reader_for
 from concord.pipeline.storage.output_paths import SCHEME
 from concord.pipeline.storage.remote_files import FileState, stat_url, walk_url
 from concord.pipeline.storage.urls import check_url, is_url, without_secrets
@@ -111,6 +111,8 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
         InputError: when there is nothing to read.
         StoreError: when the store of a URL cannot be reached.
     """
+    if format != "auto":
+        reader_for(format)
     if is_url(where):
         found = _find_behind_url(where)
         return _take(

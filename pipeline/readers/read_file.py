@@ -3,7 +3,9 @@
 Whatever is wrong inside a file becomes a dead letter, never an exception.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import PurePath
 from typing import Protocol
 
@@ -47,8 +49,25 @@ class Reader(Protocol):
         """
 
 
-READERS: dict[str, Reader] = {"text": TextReader(), "jsonl": JsonLinesReader(), "parquet": ParquetReader()}
-"""By the name of the format, as in ``reader.format``."""
+ENTRY_POINTS = "concord.readers"
+
+
+@cache
+def readers() -> Mapping[str, Reader]:
+    """Return the readers by the name of their format: the bundled ones, and entry points of other packages.
+
+    Raises:
+        InputError: when an entry point cannot be loaded.
+    """
+    found: dict[str, Reader] = {"text": TextReader(), "jsonl": JsonLinesReader(), "parquet": ParquetReader()}
+    for plugin in entry_points(group=ENTRY_POINTS):
+        try:
+            found.setdefault(plugin.name, plugin.load()())
+        except (ImportError, AttributeError, TypeError) as error:
+            raise InputError(
+                f"{plugin.value}: expected a Reader class for the format {plugin.name}: {error}"
+            ) from error
+    return found
 
 
 def reader_for(format: str, *, where: str = "reader.format") -> Reader:
@@ -60,16 +79,16 @@ def reader_for(format: str, *, where: str = "reader.format") -> Reader:
     Raises:
         InputError: when no reader has this name.
     """
-    reader = READERS.get(format)
+    reader = readers().get(format)
     if reader is None:
-        raise InputError(f"{where}: expected one of the formats {', '.join(READERS)}, got {format!r}")
+        raise InputError(f"{where}: expected one of the formats {', '.join(readers())}, got {format!r}")
     return reader
 
 
 def format_of(name: str) -> str | None:
     """Return the format that a file's name stands for, None if no reader knows its suffix."""
     suffix = "".join(PurePath(name).suffixes[-2:]).lower()
-    return next((format for format, reader in READERS.items() if suffix.endswith(tuple(reader.suffixes))), None)
+    return next((format for format, reader in readers().items() if suffix.endswith(tuple(reader.suffixes))), None)
 
 
 def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:

@@ -1,0 +1,110 @@
+"""Taggers and readers of other packages, found by their entry points: the package in examples/plugin."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from concord_testing.checkout import CHECKOUT
+
+PLUGIN = CHECKOUT / "examples" / "plugin"
+TEXTS = "id,text,page\na,Ada met Charles in London.,1\nb,He left.,2\nb,twice,3\nc,too,many,columns\nd,,5\n"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the environment of a process that has the example package installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    project: dict[str, Any] = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
+    about = folder / f"concord_example-{project['version']}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    path = os.pathsep.join([str(CHECKOUT), str(PLUGIN), str(folder)])
+    store = f"sqlite:///{folder / 'mlflow.db'}"
+    return {**os.environ, "PYTHONPATH": path, "MLFLOW_TRACKING_URI": store}
+
+
+def concord(*arguments: object, environment: dict[str, str], exit_code: int = 0) -> dict[str, Any]:
+    command = [sys.executable, "-m", "concord", *map(str, arguments), "--json"]
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == exit_code, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.slow
+def test_a_tagger_and_a_reader_of_another_package_work_together(environment: dict[str, str], tmp_path: Path) -> None:
+    concord("train", PLUGIN / "train.yaml", "--output", tmp_path / "run", environment=environment)
+    source = tmp_path / "texts.csv"
+    source.write_text(TEXTS, encoding="utf-8")
+    answer = concord(
+        *("annotate", source, "--output", tmp_path / "out", "--model", tmp_path / "run" / "bundle"),
+        *("--set", "max_dead_letters=0.5", "--set", "planning.shard_bytes=10"),
+        environment=environment,
+    )
+    assert (answer["read"], answer["annotated"], answer["dead_letters"]) == (5, 3, 2)
+    assert answer["tagger"]["name"] == "bigru_softmax"
+    code = (
+        f"import concord; run = concord.open({str(tmp_path / 'out')!r}); "
+        "print(run.to_pandas('documents')[['doc_id', 'meta']].values.tolist()); "
+        "print(run.to_pandas('errors')[['doc_id', 'error', 'position']].values.tolist()); "
+        "print(run.document('a').text)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        str([["a", '{"page":"1"}'], ["b", '{"page":"2"}'], ["d", '{"page":"5"}']]),
+        str([["b", "duplicate_id", 2], [None, "wrong_columns", 3]]),
+        "Ada met Charles in London.",
+    ]
+
+
+@pytest.mark.slow
+def test_an_example_tagger_keeps_the_promises_of_every_tagger(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "bigru_softmax"]
+    path = "tests/models/taggers/test_every_tagger.py"
+    done = subprocess.run([*command, path], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("points", "command", "message"),
+    [
+        ("[concord.taggers]\nodd = json:JSONDecoder\n", ("train", "odd.yaml"), "to be a Tagger named .odd."),
+        ("[concord.readers]\nodd = no_such_module:Reader\n", ("annotate", "x.odd", "-o", "out"), "the format odd"),
+    ],
+)
+@pytest.mark.slow
+def test_a_broken_entry_point_is_named(
+    points: str, command: tuple[str, ...], message: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    about = tmp_path / "odd-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(points)
+    (tmp_path / "x.odd").write_text("")
+    yaml = (
+        (PLUGIN / "train.yaml")
+        .read_text()
+        .replace("bigru_softmax", "odd")
+        .replace("examples/", f"{CHECKOUT}/examples/")
+    )
+    (tmp_path / "odd.yaml").write_text(yaml)
+    done = subprocess.run(
+        [sys.executable, "-m", "concord", *command],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
