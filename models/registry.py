@@ -1,4 +1,4 @@
-"""Taggers by name: modules of ``models/taggers``, and entry points of other packages in the group ``concord.taggers``."""
+"""Taggers by name: modules of ``models/taggers``, and classes of other packages (entry points ``concord.taggers``)."""
 
 import difflib
 import importlib

@@ -64,9 +64,7 @@ def readers() -> Mapping[str, Reader]:
         try:
             found.setdefault(plugin.name, plugin.load()())
         except (ImportError, AttributeError, TypeError) as error:
-            raise InputError(
-                f"{plugin.value}: expected a Reader class for the format {plugin.name}: {error}"
-            ) from error
+            raise InputError(f"{plugin.value}: expected a Reader for the format {plugin.name}: {error}") from error
     return found
 
 
