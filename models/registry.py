@@ -6,7 +6,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from concord.models import taggers
 from concord.models.config import ConfigError
@@ -40,7 +40,7 @@ def tagger_class(name: str) -> type[Tagger]:
         raise ConfigError(
             f"tagger: expected the entry point {plugin.value} to be a Tagger named {name!r}, got {found!r}"
         )
-    return cast("type[Tagger]", found)
+    return found
 
 
 def build_tagger(name: str, config: Mapping[str, Any], vocabulary: Vocabulary) -> Tagger:
@@ -63,5 +63,5 @@ def _plugins() -> dict[str, EntryPoint]:
     return {plugin.name: plugin for plugin in entry_points(group=ENTRY_POINTS)}
 
 
-def _is_tagger(value: object, name: str) -> bool:
+def _is_tagger(value: object, name: str) -> TypeGuard[type[Tagger]]:
     return isinstance(value, type) and issubclass(value, Tagger) and getattr(value, "name", None) == name
