@@ -15,7 +15,8 @@ from environment import environment
 
 from concord.models.checkpoint import load_tagger, tagger_digest
 from concord.workflows.grid.records import rounded
-from concord.workflows.training.evaluate import EvaluateJob, read_gold_for, score_tagger
+from concord.workflows.training.corpora import read_gold_for
+from concord.workflows.training.evaluate import EvaluateJob, score_tagger
 
 PARTS = (
     ("ewt_uner", "dev"),

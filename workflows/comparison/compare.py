@@ -27,13 +27,14 @@ from concord.workflows.comparison.paired_tests import (
 from concord.workflows.comparison.slices import Slice, check_filled, slices_by_span
 from concord.workflows.training.corpora import (
     Documents,
+    check_gold,
     gold_format,
     read_corpora,
     read_documents,
-    relabelled,
+    relabel,
     without_labels,
 )
-from concord.workflows.training.evaluate import check_gold, load
+from concord.workflows.training.evaluate import load
 
 LISTED_CHANGES = 20
 DISTRIBUTIONS = {"concord": "concord-annotate", "torch": "torch", "numpy": "numpy"}
@@ -180,7 +181,7 @@ def _label(tagger: Tagger, documents: Documents, labels: Mapping[str, str | None
         ]
         for document, predictions in zip(documents, predicted, strict=True)
     ]
-    mapped = [relabelled(document, labels, scheme=scheme) for document in given] if labels else given
+    mapped = [relabel(document, labels, scheme=scheme) for document in given] if labels else given
     return [[sentence.labels or () for sentence in document] for document in mapped]
 
 

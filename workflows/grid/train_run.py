@@ -23,7 +23,7 @@ from concord.workflows.grid.config import GridConfig, Run
 from concord.workflows.jobs import ParseConfig, TrainJob, read_train_job
 from concord.workflows.registry.file_locks import exclusive
 from concord.workflows.training import evaluate, parse_corpus, train
-from concord.workflows.training.corpora import read_corpora
+from concord.workflows.training.corpora import read_corpora, read_gold_for
 
 TRAIN_FOLDER = Path("conf/train")
 COMMAND = "make grid CORPORA=<folder of the corpora>"
@@ -140,7 +140,7 @@ def _remove_other_training(folder: Path, job: TrainJob) -> None:
 
 def _score(tagger: Tagger, job: evaluate.EvaluateJob) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the scores on a gold corpus, and the counts by document that compare runs."""
-    documents = evaluate.read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
+    documents = read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
     predicted, seconds = evaluate.predict_timed(tagger, documents, job)
     count = counts_by_document if tagger.vocabulary.scheme.has_entities else label_counts_by_document
     counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}

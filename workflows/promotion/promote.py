@@ -40,7 +40,7 @@ from concord.workflows.registry.mlflow_client import Run, RunStatus, TrackingErr
 from concord.workflows.registry.model_versions import ModelVersion, fetch, resolve
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import evaluate
-from concord.workflows.training.corpora import Documents
+from concord.workflows.training.corpora import Documents, read_gold_for
 from concord.workflows.training.provenance import Overlap, find_overlap, read_provenance
 
 REFUSED = 4
@@ -228,7 +228,7 @@ def _examine_first(
         folder=candidate.folder, data=gate.data, labels=gate.labels, form=gate, train=gate.train, device=device
     )
     tagger = evaluate.load(candidate.folder, device=device)
-    documents = evaluate.read_gold_for(tagger, gate.data, labels=gate.labels, form=gate)
+    documents = read_gold_for(tagger, gate.data, labels=gate.labels, form=gate)
     scores = evaluate.score_tagger(tagger, documents, job)
     score = scores["accuracy"] if "accuracy" in scores else scores["scores"]["all"]["f1"]
     overlap = _overlap(candidate, documents)

@@ -29,8 +29,8 @@ from concord.pipeline.errors import InputError
 from concord.workflows.bundles import MANIFEST_NAME
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.registry.resolve_tagger import find_tagger
-from concord.workflows.training.corpora import Documents
-from concord.workflows.training.evaluate import load, read_gold_for
+from concord.workflows.training.corpora import Documents, read_gold_for
+from concord.workflows.training.evaluate import load
 from concord.workflows.training.plots import draw_reliability
 from concord.workflows.training.provenance import (
     Overlap,

@@ -1,4 +1,4 @@
-"""Gold corpora as a training or an evaluation sees them: read, joined, and with the labels it wants."""
+"""Read gold corpora for training and evaluation, with labels renamed as the job asks, and check them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,17 +10,19 @@ from concord.models.evaluation.metrics import gold_sequences
 from concord.models.labels import Span, decode_spans, encode_spans
 from concord.models.layers.tree_lstm import grow_forest
 from concord.models.schemes import LabelScheme
+from concord.models.tagger import Tagger
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, GoldFormat, refuse
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
 from concord.pipeline.errors import InputError
+from concord.workflows.console import warn
 
 Documents = list[list[Sentence]]
 GOLD_TREES = "gold"
 
 
 def gold_format(wanted: GoldFormat, scheme: LabelScheme) -> GoldFormat:
-    """Give the format in which a tagger's corpora are read: its scheme says what their labels are.
+    """Return the format in which to read the corpora of a tagger, whose scheme decides what their labels are.
 
     Raises:
         ConfigError: when a column of token labels is given to a tagger of entities.
@@ -35,24 +37,76 @@ def gold_format(wanted: GoldFormat, scheme: LabelScheme) -> GoldFormat:
     return wanted
 
 
+def read_gold_for(
+    tagger: Tagger, paths: Sequence[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None
+) -> Documents:
+    """Read gold corpora to score a tagger on, and warn of what it cannot get right in them.
+
+    Raises:
+        ConfigError: when the corpora have no labels for this tagger.
+        InputError: when one cannot be read, has no tree for a tagger that needs trees, or none has a sentence.
+    """
+    form = gold_format(form or GoldFormat(), tagger.vocabulary.scheme)
+    documents = read_corpora(paths, labels=labels, form=form, trees=tagger.needs_trees)
+    check_gold(tagger, documents, paths)
+    return documents
+
+
+def check_gold(tagger: Tagger, documents: Sequence[Sequence[Sentence]], paths: Sequence[str]) -> None:
+    """Warn of what a tagger cannot get right in gold corpora that were read for it.
+
+    Raises:
+        InputError: when there is no sentence in them.
+    """
+    require_sentences(documents, paths)
+    found = label_types(documents, tagger.vocabulary.scheme)
+    if not tagger.vocabulary.scheme.has_entities:
+        unknown = found - set(tagger.vocabulary.labels)
+        if unknown:
+            warn(f"the tagger does not know {', '.join(sorted(unknown))} of the corpus; these count as wrong.")
+        return
+    if not found:
+        warn("the corpus holds no entity, so every F1 is 0.")
+    unknown = found - set(tagger.entity_types)
+    if unknown:
+        warn(
+            f"the tagger knows {', '.join(tagger.entity_types)}; every {', '.join(sorted(unknown))} "
+            "of the corpus counts as missed. --labels GPE=LOC,MISC= maps or drops types."
+        )
+    for path in paths if tagger.needs_trees else ():
+        source = tree_source(path)
+        if source != tagger.trees:
+            warn(f"the tagger learned from trees of {tagger.trees!r}, {path} has those of {source!r}.")
+
+
+def require_sentences(documents: Iterable[Iterable[Sentence]], paths: Iterable[str]) -> None:
+    """Check that corpora have at least one sentence.
+
+    Raises:
+        InputError: when they have none.
+    """
+    if not any(sentence.words for document in documents for sentence in document):
+        raise InputError(f"{', '.join(paths)}: expected a gold corpus with one sentence or more, got none")
+
+
 def read_corpora(
     paths: Iterable[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None, trees: bool = False
 ) -> Documents:
-    """Read the sentences of gold corpora; arguments and errors are those of ``read_documents``."""
+    """Read the sentences of gold corpora; arguments and errors as in ``read_documents``."""
     return [list(document.sentences) for document in read_documents(paths, labels=labels, form=form, trees=trees)]
 
 
 def read_documents(
     paths: Iterable[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None, trees: bool = False
 ) -> list[GoldDocument]:
-    """Read gold corpora one after the other, with the names of their documents.
+    """Read gold corpora as one list of documents with their names.
 
     Args:
-        labels: entity type or token label of the corpora -> wanted one, None for no entity; what is not named stays.
+        labels: entity type or token label of the corpora -> the one to use, None for no entity; others stay.
         trees: whether every sentence must have a tree.
 
     Raises:
-        ConfigError: when a token label is to become none.
+        ConfigError: when a token label is mapped to None.
         InputError: with file and line, when one cannot be read; with file and sentence, when a tree is missing.
     """
     form = form or GoldFormat()
@@ -65,40 +119,33 @@ def read_documents(
     if not labels:
         return documents
     return [
-        replace(document, sentences=tuple(relabelled(document.sentences, labels, scheme=form.read_scheme)))
+        replace(document, sentences=tuple(relabel(document.sentences, labels, scheme=form.read_scheme)))
         for document in documents
     ]
 
 
-def relabelled(
-    sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: LabelScheme
-) -> list[Sentence]:
-    """Rename the entity types of sentences, or under ``TOKENS`` their labels; None makes a type no entity.
+def relabel(sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: LabelScheme) -> list[Sentence]:
+    """Rename the entity types, or the token labels, of sentences; None removes the entities of a type.
 
     Raises:
-        ConfigError: when a token label is to become none.
+        ConfigError: when a token label is mapped to None.
     """
-    rename = _relabelled if scheme.has_entities else _renamed
+    rename = _rename_types if scheme.has_entities else _rename_labels
     return [rename(sentence, labels) for sentence in sentences]
 
 
 def tree_source(path: str) -> str:
-    """Give the signature of the parser that a corpus' trees are of; ``gold`` where they are no parser's."""
+    """Return the signature of the parser that made a corpus' trees; ``gold`` when no parser did."""
     return read_header(Path(path)).get(PARSER_KEY, GOLD_TREES)
 
 
-def token_labels(documents: Sequence[Sequence[Sentence]]) -> set[str]:
-    """Give the labels that words have."""
-    return {label for labels in gold_sequences(documents) for label in labels}
-
-
-def entity_types(documents: Sequence[Sequence[Sentence]]) -> set[str]:
-    """Give the entity types of gold labels."""
-    return {span.label for labels in gold_sequences(documents) for span in decode_spans(labels, "BIO")}
+def label_types(documents: Sequence[Sequence[Sentence]], scheme: LabelScheme) -> set[str]:
+    """Return the entity types of gold labels, or the labels themselves where each word has one."""
+    return {span.label for labels in gold_sequences(documents) for span in scheme.scored_spans(labels)}
 
 
 def without_labels(documents: Sequence[Sequence[Sentence]]) -> Documents:
-    """Take the gold labels away, so that a tagger can be given types it does not know."""
+    """Remove the gold labels, since a tagger may not know all of their types."""
     return [[replace(sentence, labels=None) for sentence in document] for document in documents]
 
 
@@ -111,7 +158,7 @@ def _check_trees(documents: Iterable[GoldDocument], path: str) -> None:
             raise InputError(f"{path}: {error}") from error
 
 
-def _relabelled(sentence: Sentence, labels: Mapping[str, str | None]) -> Sentence:
+def _rename_types(sentence: Sentence, labels: Mapping[str, str | None]) -> Sentence:
     if sentence.labels is None:
         return sentence
     wanted = [
@@ -122,7 +169,7 @@ def _relabelled(sentence: Sentence, labels: Mapping[str, str | None]) -> Sentenc
     return replace(sentence, labels=encode_spans(wanted, len(sentence.words), "BIO"))
 
 
-def _renamed(sentence: Sentence, labels: Mapping[str, str | None]) -> Sentence:
+def _rename_labels(sentence: Sentence, labels: Mapping[str, str | None]) -> Sentence:
     renamed = []
     for label in sentence.labels or ():
         wanted = labels.get(label, label)

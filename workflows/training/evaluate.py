@@ -1,10 +1,7 @@
-"""Scores of a tagger on a gold corpus: strict spans, whole and in parts; drafts, consistency, uncertainty, speed.
-
-A tagger of token labels has its accuracy instead, whole and by label.
+"""Evaluation of a tagger on a gold corpus: strict spans by type, length and novelty; drafts, consistency, uncertainty,
+speed. For a tagger of token labels, accuracy as a whole and by label.
 """
 
-import csv
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +13,6 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import (
     OTHER_TYPE,
     SAME_TYPE,
-    UNSEEN,
     known_names,
     recurring_scores,
     scores_by_mention_length,
@@ -38,47 +34,23 @@ from concord.models.outputs import Prediction
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.errors import InputError, ModelError
-from concord.workflows.console import Answer, counted, table, warn
-from concord.workflows.training.corpora import (
-    Documents,
-    entity_types,
-    gold_format,
-    read_corpora,
-    token_labels,
-    tree_source,
-    without_labels,
-)
+from concord.pipeline.errors import ModelError
+from concord.workflows.console import Answer
+from concord.workflows.training.corpora import Documents, gold_format, read_corpora, read_gold_for, without_labels
+from concord.workflows.training.score_tables import describe_scores
 
 WARM_UP_DOCUMENTS = 3
-SHOWN_LABELS = 60
-NO_DRAFT = {"f1": 0.0}
-BREAKDOWNS = (
-    *("scores", "draft_scores", "label_scores", "by_mention_length", "by_sentence_length", "by_novelty"),
-    "by_position",
-)
-SCORE_COLUMNS = ("precision", "recall", "f1", "gold", "predicted", "correct")
-PART_NAMES = {
-    SAME_TYPE: "  with this label",
-    OTHER_TYPE: "  with other labels only",
-    UNSEEN: "unseen",
-    "O": "outside",
-    "S": "single",
-    "B": "first",
-    "I": "inside",
-    "E": "last",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateJob:
-    """What to score on what.
+    """A tagger and the gold corpora to score it on.
 
     Attributes:
         folder: of the bundle.
-        labels: entity type or token label of the corpus -> that of the tagger, None for no entity.
-        form: where the corpora have their labels.
-        train: corpora that the tagger was trained on, by which names are seen or unseen; their types are mapped too.
+        labels: entity type or token label of the corpora -> that of the tagger, None for no entity.
+        form: which column of the corpora has the labels.
+        train: training corpora, which decide whether a name is seen or unseen; `labels` applies to them too.
         samples, threshold: as in TaggerRunConfig.
     """
 
@@ -99,7 +71,7 @@ def run(job: EvaluateJob) -> Answer:
     Raises:
         ConfigError: when the corpora have no labels for this tagger.
         ModelError: when it does not load.
-        InputError: when a corpus cannot be read, or the gold corpora hold no word.
+        InputError: when a corpus cannot be read, or there is no sentence in them.
     """
     tagger = load(job.folder, device=job.device)
     values = {
@@ -110,7 +82,7 @@ def run(job: EvaluateJob) -> Answer:
         "threshold": tagger.threshold if job.threshold is None else job.threshold,
         **score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form), job),
     }
-    return Answer(values=values, text=_describe(values))
+    return Answer(values=values, text=describe_scores(values))
 
 
 def load(folder: Path, *, device: str) -> Tagger:
@@ -125,51 +97,8 @@ def load(folder: Path, *, device: str) -> Tagger:
         raise ModelError(str(error)) from error
 
 
-def read_gold_for(
-    tagger: Tagger, paths: Sequence[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None
-) -> Documents:
-    """Read gold corpora and warn of what the tagger cannot get right in them.
-
-    Raises:
-        ConfigError: when the corpora have no labels for this tagger.
-        InputError: when one cannot be read, there is no word in them, or no tree for a tagger that needs trees.
-    """
-    form = gold_format(form or GoldFormat(), tagger.vocabulary.scheme)
-    documents = read_corpora(paths, labels=labels, form=form, trees=tagger.needs_trees)
-    check_gold(tagger, documents, paths)
-    return documents
-
-
-def check_gold(tagger: Tagger, documents: Sequence[Sequence[Sentence]], paths: Sequence[str]) -> None:
-    """Warn of what a tagger cannot get right in gold corpora that were read for it.
-
-    Raises:
-        InputError: when there is no word in them.
-    """
-    if not any(sentence.words for document in documents for sentence in document):
-        raise InputError(f"{', '.join(paths)}: expected a gold corpus with one sentence or more, got none")
-    if not tagger.vocabulary.scheme.has_entities:
-        strange = token_labels(documents) - set(tagger.vocabulary.labels)
-        if strange:
-            warn(f"the tagger does not know {', '.join(sorted(strange))} of the corpus; these count as wrong.")
-        return
-    kinds = entity_types(documents)
-    if not kinds:
-        warn("the corpus holds no entity, so every F1 is 0.")
-    unknown = kinds - set(tagger.entity_types)
-    if unknown:
-        warn(
-            f"the tagger knows {', '.join(tagger.entity_types)}; every {', '.join(sorted(unknown))} "
-            "of the corpus counts as missed. --labels GPE=LOC,MISC= maps or drops types."
-        )
-    for path in paths if tagger.needs_trees else ():
-        source = tree_source(path)
-        if source != tagger.trees:
-            warn(f"the tagger learned from trees of {tagger.trees!r}, {path} has those of {source!r}.")
-
-
 def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob) -> dict[str, Any]:
-    """Give the scores of a tagger as plain values, in percent; uncertainty in nats, speed in words a second.
+    """Return the scores of a tagger as plain values: percent, uncertainty in nats, speed in words a second.
 
     Raises:
         InputError: when a training corpus of the job cannot be read.
@@ -181,7 +110,7 @@ def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: E
 def predict_timed(
     tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob
 ) -> tuple[list[list[Prediction]], float]:
-    """Label gold documents without looking at the gold, and give the seconds that it took after a warm-up."""
+    """Label documents without their gold labels; return predictions and the seconds they took after a warm-up."""
     plain = without_labels(documents)
 
     def predict(some: Documents) -> list[list[Prediction]]:
@@ -200,7 +129,7 @@ def score_predictions(
     seconds: float,
     job: EvaluateJob,
 ) -> dict[str, Any]:
-    """Give what ``score_tagger`` gives, from predictions that are there already.
+    """Return what ``score_tagger`` does, from existing predictions.
 
     Raises:
         InputError: when a training corpus of the job cannot be read.
@@ -220,22 +149,24 @@ def score_predictions(
     }
 
 
-def write_tables(values: Mapping[str, Any], folder: Path, *, name: str) -> None:
-    """Write scores into a folder: all of them as NAME.json, the breakdowns as one table NAME.csv.
-
-    Args:
-        values: what ``score_tagger`` gives.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(
-            stream, ["breakdown", "part", *SCORE_COLUMNS], extrasaction="ignore", lineterminator="\n"
-        )
-        writer.writeheader()
-        for breakdown in BREAKDOWNS:
-            for part, found in (values.get(breakdown) or {}).items():
-                writer.writerow({"breakdown": breakdown, "part": part, **found})
+def _score_entities(
+    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Prediction]], job: EvaluateJob
+) -> dict[str, Any]:
+    gold, final, draft = gold_sequences(documents), *_label_sequences(predicted)
+    return {
+        "scores": _span_values(span_scores(gold, final)),
+        "draft_scores": _span_values(span_scores(gold, draft)),
+        "seqeval_f1": seqeval_f1(gold, final),
+        "by_mention_length": _score_values(scores_by_mention_length(gold, final)),
+        "by_sentence_length": _score_values(scores_by_sentence_length(gold, final)),
+        "by_novelty": _novelty(documents, final, job, scheme=BIO) if job.train else None,
+        "by_position": _score_values(scores_by_position(gold, final)),
+        "consistency": _consistency(documents, predicted, draft=False),
+        "draft_consistency": _consistency(documents, predicted, draft=True),
+        "recurring_names": _values(recurring_scores(documents, final)),
+        "draft_recurring_names": _values(recurring_scores(documents, draft)),
+        "uncertainty": _uncertainty(gold, draft, predicted),
+    }
 
 
 def _score_token_labels(
@@ -257,29 +188,9 @@ def _score_token_labels(
 def _label_sequences(
     predicted: Sequence[Sequence[Prediction]],
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Give the final and the drafted labels of every sentence."""
+    """Return the final and the draft labels of every sentence."""
     sentences = [prediction for document in predicted for prediction in document]
     return [sentence.labels for sentence in sentences], [sentence.draft_labels for sentence in sentences]
-
-
-def _score_entities(
-    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Prediction]], job: EvaluateJob
-) -> dict[str, Any]:
-    gold, final, draft = gold_sequences(documents), *_label_sequences(predicted)
-    return {
-        "scores": _span_values(span_scores(gold, final)),
-        "draft_scores": _span_values(span_scores(gold, draft)),
-        "seqeval_f1": seqeval_f1(gold, final),
-        "by_mention_length": _score_values(scores_by_mention_length(gold, final)),
-        "by_sentence_length": _score_values(scores_by_sentence_length(gold, final)),
-        "by_novelty": _novelty(documents, final, job, scheme=BIO) if job.train else None,
-        "by_position": _score_values(scores_by_position(gold, final)),
-        "consistency": _consistency(documents, predicted, draft=False),
-        "draft_consistency": _consistency(documents, predicted, draft=True),
-        "recurring_names": _values(recurring_scores(documents, final)),
-        "draft_recurring_names": _values(recurring_scores(documents, draft)),
-        "uncertainty": _uncertainty(gold, draft, predicted),
-    }
 
 
 def _span_values(scores: SpanScores) -> dict[str, Any]:
@@ -326,7 +237,7 @@ def _uncertainty(
 def _consistency(
     documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Prediction]], *, draft: bool
 ) -> dict[str, Any]:
-    """Measure how far the occurrences of a gold name within a document bear one label."""
+    """Measure how far the mentions of a gold name within a document agree in their label."""
     labelled = [
         [
             (sentence.words, prediction.draft_labels if draft else prediction.labels)
@@ -337,103 +248,3 @@ def _consistency(
     names = [[sentence.labels or () for sentence in document] for document in documents]
     found = collection_consistency(labelled, naming=names)
     return {"share": None if found.share is None else 100.0 * found.share, **asdict(found)}
-
-
-def _describe(values: Mapping[str, Any]) -> str:
-    size = ", ".join(counted(values[f"{noun}s"], noun) for noun in ("document", "sentence", "word"))
-    speed = f"{values['words_per_second']:,.0f} words/s, {values['sentences_per_second']:,.1f} sentences/s"
-    refined = f"stage two gave the label of {counted(values['refined_words'], 'word')}"
-    return "\n".join(
-        [
-            f"{values['tagger']} {values['digest'][:12]} on {', '.join(values['data'])}",
-            f"{size}; {speed}",
-            "",
-            *(_describe_token_labels(values) if "accuracy" in values else _describe_entities(values)),
-            *([] if values["threshold"] is None else [refined]),
-            _describe_uncertainty(values["uncertainty"]),
-        ]
-    )
-
-
-def _describe_token_labels(values: Mapping[str, Any]) -> list[str]:
-    frequent = sorted(values["label_scores"].items(), key=lambda item: (-item[1]["gold"], item[0]))
-    rows = [(label, found["recall"], found["precision"], found["gold"]) for label, found in frequent[:SHOWN_LABELS]]
-    rest = [f"and {len(frequent) - SHOWN_LABELS:,} more labels: --json"] if len(frequent) > SHOWN_LABELS else []
-    titles = {"by_sentence_length": "words by length of the sentence", "by_novelty": "words by training corpus"}
-    return [
-        f"accuracy {values['accuracy']:.2f} % (drafts: {values['draft_accuracy']:.2f} %)",
-        "",
-        table(rows, header=("label", "accuracy", "precision", "gold")),
-        *rest,
-        "",
-        _parts_table(values, titles, {"accuracy": "recall", "gold": "gold"}),
-        "",
-    ]
-
-
-def _describe_entities(values: Mapping[str, Any]) -> list[str]:
-    scores, drafts = values["scores"], values["draft_scores"]
-    rows = [
-        (kind, found["precision"], found["recall"], found["f1"], found["gold"], drafts.get(kind, NO_DRAFT)["f1"])
-        for kind, found in scores.items()
-    ]
-    titles = {
-        "by_mention_length": "names by words",
-        "by_sentence_length": "names by words of the sentence",
-        "by_novelty": "names by training corpus",
-        "by_position": "words by place in the name",
-    }
-    return [
-        table(rows, header=("type", "precision", "recall", "F1", "gold", "draft F1")),
-        "",
-        _parts_table(values, titles, {"precision": "precision", "recall": "recall", "F1": "f1", "gold": "gold"}),
-        "",
-        f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
-        _describe_consistency(values["consistency"], values["draft_consistency"]),
-        *_describe_recurring(values["recurring_names"], values["draft_recurring_names"]),
-    ]
-
-
-def _parts_table(values: Mapping[str, Any], titles: Mapping[str, str], columns: Mapping[str, str]) -> str:
-    """Lay the parts of scores out in one table, so that their columns stand below each other.
-
-    Args:
-        titles: key of the values -> title of its parts.
-        columns: header -> key of a score.
-    """
-    rows: list[Sequence[object]] = []
-    for key, title in titles.items():
-        parts = {name: part for name, part in (values[key] or {}).items() if part["gold"] or part["predicted"]}
-        if parts:
-            rows.append((title, *[""] * len(columns)))
-        for name, part in parts.items():
-            rows.append((f"  {PART_NAMES.get(name, name)}", *(part[score] for score in columns.values())))
-    return table(rows, header=("", *columns), right=range(1, len(columns) + 1))
-
-
-def _describe_consistency(final: Mapping[str, Any], draft: Mapping[str, Any]) -> str:
-    if final["share"] is None or draft["share"] is None:
-        return "no name recurs within a document"
-    return (
-        f"recurring names that agree within their document: {final['share']:.2f} % of "
-        f"{final['occurrences']:,} occurrences (drafts: {draft['share']:.2f} %)"
-    )
-
-
-def _describe_recurring(final: Mapping[str, Any], draft: Mapping[str, Any]) -> list[str]:
-    if not final["gold"]:
-        return []
-    return [
-        f"recurring names that are right: {final['recall']:.2f} % of {final['gold']:,} mentions "
-        f"(drafts: {draft['recall']:.2f} %)"
-    ]
-
-
-def _describe_uncertainty(found: Mapping[str, Any]) -> str:
-    means = [
-        f"{mean:.3f} nats where {outcome}"
-        for mean, outcome in ((found["mean_right"], "right"), (found["mean_wrong"], "wrong"))
-        if mean is not None
-    ]
-    ratio = "" if found["ratio"] is None else f" ({found['ratio']:.1f} times)"
-    return f"uncertainty of drafts: {', '.join(means)}{ratio}"

@@ -33,8 +33,8 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.console import Answer, info, table
 from concord.workflows.training import plots
-from concord.workflows.training.corpora import Documents, without_labels
-from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS, load, read_gold_for
+from concord.workflows.training.corpora import Documents, read_gold_for, without_labels
+from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS, load
 
 NUMBERS_NAME = "figures.json"
 SAMPLES = (1, 2, 4, 8, 16, 32)

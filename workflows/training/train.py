@@ -24,7 +24,7 @@ from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitR
 from concord.models.words.encoder import EncoderMissingError
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import WordVectors, read_word_vectors
-from concord.pipeline.errors import InputError, ModelError
+from concord.pipeline.errors import ModelError
 from concord.workflows.console import Answer, indented, info, table, warn
 from concord.workflows.environment import code_tags, describe_environment
 from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob, flatten
@@ -34,14 +34,15 @@ from concord.workflows.registry.outbox import Registration, TrackedRun, describe
 from concord.workflows.training import evaluate
 from concord.workflows.training.corpora import (
     Documents,
-    entity_types,
     gold_format,
+    label_types,
     read_corpora,
-    token_labels,
+    require_sentences,
     tree_source,
 )
 from concord.workflows.training.plots import draw_curves
 from concord.workflows.training.provenance import Provenance, describe_part, write_provenance
+from concord.workflows.training.score_tables import write_tables
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
@@ -147,23 +148,16 @@ def _read(job: TrainJob, scheme: LabelScheme) -> _Corpora:
         dev=read_corpora([data.dev], labels=data.labels, form=form, trees=trees),
         test=read_corpora([data.test], labels=data.labels, form=form, trees=trees) if data.test is not None else None,
     )
-    for places, documents in ((data.train, corpora.train), ([data.dev], corpora.dev)):
-        if not any(sentence.words for document in documents for sentence in document):
-            raise InputError(f"{', '.join(places)}: expected a gold corpus with one sentence or more, got none")
-    if not scheme.has_entities:
-        unseen = token_labels(corpora.dev) - token_labels(corpora.train)
-        if unseen:
-            warn(
-                f"{data.dev} holds {', '.join(sorted(unseen))}, the training corpora do not; "
-                "these labels count as wrong."
-            )
-        return corpora
-    strange = entity_types(corpora.dev) - entity_types(corpora.train)
-    if strange:
+    require_sentences(corpora.train, data.train)
+    require_sentences(corpora.dev, [data.dev])
+    unseen = label_types(corpora.dev, scheme) - label_types(corpora.train, scheme)
+    if unseen and scheme.has_entities:
         raise ConfigError(
-            f"{data.dev}: holds entities of type {', '.join(sorted(strange))}, the training corpora hold none; "
-            f"map or drop them under data.labels (--set data.labels.{min(strange)}=null)"
+            f"{data.dev}: holds entities of type {', '.join(sorted(unseen))}, the training corpora hold none; "
+            f"map or drop them under data.labels (--set data.labels.{min(unseen)}=null)"
         )
+    if unseen:
+        warn(f"{data.dev} holds {', '.join(sorted(unseen))}, the training corpora do not; these labels count as wrong.")
     return corpora
 
 
@@ -296,7 +290,7 @@ def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path)
     for part, path, documents in (("dev", job.data.dev, corpora.dev), ("test", job.data.test, corpora.test)):
         if path is not None and documents is not None:
             values[part] = evaluate.score_tagger(tagger, documents, evaluation_job(job, result.bundle, path))
-            evaluate.write_tables(values[part], folder / TABLES, name=part)
+            write_tables(values[part], folder / TABLES, name=part)
     (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
     return values

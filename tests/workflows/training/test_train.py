@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from concord.models.checkpoint import load_tagger, tagger_digest
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.schemes import BIO
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError, ModelError
 from concord.workflows.cli.main import main
@@ -25,7 +26,7 @@ from concord.workflows.jobs import read_train_config, read_train_job
 from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
 from concord.workflows.registry.model_versions import fetch, resolve
 from concord.workflows.training import train
-from concord.workflows.training.corpora import entity_types, read_corpora
+from concord.workflows.training.corpora import label_types, read_corpora
 from concord.workflows.training.train import TrainOptions, default_folder
 
 pytestmark = pytest.mark.slow
@@ -305,7 +306,7 @@ def test_labels_are_mapped_and_dropped(write_corpus: Callable[[str], Path]) -> N
     documents = read_corpora([str(path), str(path)], labels={"GPE": "LOC", "DAY": None})
     expected = Sentence(words=("Ada", "King", "in", "York", "Monday"), labels=("B-PER", "I-PER", "O", "B-LOC", "O"))
     assert documents == [[expected], [expected]]
-    assert entity_types(documents) == {"PER", "LOC"}
+    assert label_types(documents, BIO) == {"PER", "LOC"}
 
 
 def test_token_labels_are_renamed_and_none_can_be_dropped(write_corpus: Callable[[str], Path]) -> None:
