@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 from concord_testing.heads import ray_head
-from concord_testing.soak import ATTEMPTS, Round, Schedule, Workshop, draw, soak
+from concord_testing.soak.rounds import ATTEMPTS, Round, SoakSetup, soak
+from concord_testing.soak.schedule import Schedule, draw
 from corpora import read_texts, write_chunks
 from environment import environment
 
@@ -50,7 +51,7 @@ def main() -> None:
         real: dict[str, Any] = {}
         if arguments.workers == "real":
             real = _real_workers(arguments.model)
-        shop = Workshop(
+        setup = SoakSetup(
             documents=documents,
             folder=folder,
             settings={
@@ -60,7 +61,9 @@ def main() -> None:
             head=head,
             **real,
         )
-        rounds = soak(shop, _schedules(arguments, ray=head is not None), seconds=arguments.seconds, told=_report_round)
+        rounds = soak(
+            setup, _schedules(arguments, ray=head is not None), seconds=arguments.seconds, on_round=_report_round
+        )
     failed = [done for done in rounds if done.findings]
     for done in failed:
         print(json.dumps(asdict(done.schedule)), file=sys.stderr)
@@ -149,8 +152,8 @@ def _report(arguments: argparse.Namespace, rounds: list[Round], *, documents: in
         "seconds": round(seconds),
         "rounds": len(rounds),
         "rounds_by_executor": dict(Counter(done.schedule.executor for done in rounds)),
-        "nights": sum(len(done.schedule.nights) for done in rounds),
-        "edits": sum(len(night.edits) for done in rounds for night in done.schedule.nights),
+        "nights": sum(len(done.schedule.runs) for done in rounds),
+        "edits": sum(len(run.edits) for done in rounds for run in done.schedule.runs),
         "faults": dict(sorted(Counter(event.kind for event in events).items())),
         "faults_that_hit": dict(sorted(hits.items())),
         "shards_compared": sum(done.shards_compared for done in rounds),

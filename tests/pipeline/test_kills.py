@@ -81,7 +81,7 @@ def test_a_kill_at_a_random_moment_changes_no_byte(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes], seed: int
 ) -> None:
     config = runs.job(source, tmp_path / "out")
-    runs.steer(source, seconds=0.05)
+    runs.configure_fakes(source, seconds=0.05)
     process = runs.in_child(lambda: runs.run_job(config))
     time.sleep(random.Random(seed).uniform(0.1, 0.8))
     process.kill()
@@ -101,7 +101,7 @@ def test_a_signal_lets_the_shard_in_flight_finish(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes], number: signal.Signals, exit_code: int
 ) -> None:
     config = runs.job(source, tmp_path / "out")
-    runs.steer(source, seconds=0.1)
+    runs.configure_fakes(source, seconds=0.1)
     process = runs.in_child(lambda: runs.run_job(config))
     wait_for_commits(tmp_path / "out", 1)
     assert process.pid is not None
@@ -119,7 +119,7 @@ def test_a_signal_lets_the_shard_in_flight_finish(
 def test_two_drivers_at_once_are_harmless(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     config = runs.job(source, tmp_path / "out")
     for attempt in range(3):
-        runs.steer(source, seconds=0.002 * attempt)
+        runs.configure_fakes(source, seconds=0.002 * attempt)
         both = [runs.in_child(lambda: runs.run_job(config)) for _ in range(2)]
         for process in both:
             process.join()

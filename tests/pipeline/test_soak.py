@@ -1,4 +1,4 @@
-"""The soak draws schedules from its seed, carries them out, and finds what is wrong."""
+"""The soak test draws schedules from a seed, carries them out, and finds faults."""
 
 import json
 from dataclasses import asdict
@@ -7,22 +7,25 @@ from pathlib import Path
 
 import pytest
 from concord_testing import fakes
-from concord_testing.soak import Archive, Edit, Fault, Night, Round, Schedule, Workshop, draw, soak
+from concord_testing.soak.archive import Archive
+from concord_testing.soak.rounds import Round, SoakSetup, soak
+from concord_testing.soak.schedule import Edit, Fault, Schedule, ScheduledRun, draw
 
+from concord.pipeline.executors.base import BuildWorker
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 DOCUMENTS = [(f"d{number}", f"Anna Smith saw {number} cats in Geneva. Bob did not.") for number in range(24)]
 
 
-def workshop(folder: Path, **changes: object) -> Workshop:
-    """Give a workshop of fakes that take a while for each document, so that faults come in the midst of it."""
+def soak_setup(folder: Path, *, build: BuildWorker = fakes.build_fake_worker) -> SoakSetup:
+    """Return a setup with fakes that are slow enough for faults to come in the middle of a run."""
     (folder / "fakes.json").write_text(json.dumps({"seconds": 0.01}))
     settings = {"planning": {"shard_bytes": 250}}
-    return Workshop(documents=DOCUMENTS, folder=folder, settings=settings, **changes)  # type: ignore[arg-type]
+    return SoakSetup(documents=DOCUMENTS, folder=folder, settings=settings, build=build)
 
 
-def test_equal_seeds_give_equal_schedules_and_json_gives_them_back() -> None:
+def test_schedules_are_equal_for_equal_seeds_and_survive_json() -> None:
     schedules = [draw(1, number, ray=True) for number in range(40)]
     assert schedules == [draw(1, number, ray=True) for number in range(40)]
     assert len(set(schedules)) == 40
@@ -32,30 +35,30 @@ def test_equal_seeds_give_equal_schedules_and_json_gives_them_back() -> None:
     assert draw(2, 0, ray=True) != schedules[0]
 
 
-def test_an_archive_knows_what_it_holds(tmp_path: Path) -> None:
+def test_archive_counts_match_its_files_after_edits(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "archive", DOCUMENTS)
-    assert (len(archive.ids), archive.letters) == (24, 6)
+    assert (len(archive.ids), archive.broken_records) == (24, 6)
     for number, kind in enumerate(("change", "add", "remove", "rename", "tear") * 8):
         archive.edit(Edit(kind=kind, number=number * 7))  # type: ignore[arg-type]
     archive.write()
     lines = [json.loads(line) for path in archive.folder.glob("*.jsonl") for line in path.read_text().splitlines()]
     texts = [path.name for path in archive.folder.glob("*.txt")]
     assert sorted([*texts, *(line["id"] for line in lines if "text" in line)]) == archive.ids
-    assert archive.letters == sum("text" not in line for line in lines)
-    assert archive.letters > 6
+    assert archive.broken_records == sum("text" not in line for line in lines)
+    assert archive.broken_records > 6
 
 
 @pytest.mark.slow
-def test_a_short_soak_finds_nothing(tmp_path: Path) -> None:
+def test_short_soak_has_no_findings(tmp_path: Path) -> None:
     schedules = islice((draw(5, number, ray=False) for number in range(2)), 2)
-    rounds = soak(workshop(tmp_path), schedules, seconds=60, told=lambda _round, _seconds: None)
+    rounds = soak(soak_setup(tmp_path), schedules, seconds=60, on_round=lambda _round, _seconds: None)
     assert [done.findings for done in rounds] == [[], []]
     assert sum(event.hit for done in rounds for event in done.events) >= 3
     assert all(done.shards_compared for done in rounds)
 
 
-def build_another_worker(plan: Plan) -> ShardWorker:
-    """Build a worker that works otherwise once a run was disturbed."""
+def build_inconsistent_worker(plan: Plan) -> ShardWorker:
+    """Build a worker that gives other results in runs with faults."""
     parser = fakes.FakeParser()
     worker = ShardWorker(plan, parser=parser, tagger=fakes.FakeTagger())
     if plan.config.output.endswith("/disturbed"):
@@ -72,23 +75,23 @@ def _shortened(record: object) -> object:
 
 
 @pytest.mark.slow
-def test_a_soak_ends_with_the_round_that_finds_other_bytes(tmp_path: Path) -> None:
+def test_soak_stops_at_the_first_round_with_other_bytes(tmp_path: Path) -> None:
     fault = Fault(kind="crash", step="commit:2")
     schedules = [
-        Schedule(seed=1, number=number, executor="local", nights=(Night(edits=(), faults=(fault,)),))
+        Schedule(seed=1, number=number, executor="local", runs=(ScheduledRun(edits=(), faults=(fault,)),))
         for number in range(2)
     ]
-    told: list[Round] = []
-    shop = workshop(tmp_path, build=build_another_worker)
-    rounds = soak(shop, iter(schedules), seconds=60, told=lambda done, _seconds: told.append(done))
-    assert rounds == told
+    reported: list[Round] = []
+    setup = soak_setup(tmp_path, build=build_inconsistent_worker)
+    rounds = soak(setup, iter(schedules), seconds=60, on_round=lambda done, _seconds: reported.append(done))
+    assert rounds == reported
     (done,) = rounds
     assert [(event.kind, event.hit, event.exit_codes) for event in done.events] == [("crash", True, [-9])]
-    assert any("is in one of both outputs only" in finding for finding in done.findings)
+    assert any("is in only one of the two outputs" in finding for finding in done.findings)
 
 
-def test_a_run_that_does_not_end_well_is_a_finding(tmp_path: Path) -> None:
-    shop = workshop(tmp_path, build=fakes.build_worker_that_loses)
-    done = Round(Schedule(seed=1, number=0, executor="local", nights=(Night(edits=(), faults=()),)), shop)
+def test_failed_run_is_a_finding(tmp_path: Path) -> None:
+    setup = soak_setup(tmp_path, build=fakes.build_worker_that_loses)
+    done = Round(Schedule(seed=1, number=0, executor="local", runs=(ScheduledRun(edits=(), faults=()),)), setup)
     done.run()
-    assert done.findings[0] == "night 0, undisturbed: exit code 1, expected one of [0]"
+    assert done.findings[0] == "run 0, undisturbed: exit code 1, expected one of [0]"

@@ -76,7 +76,7 @@ def test_a_shard_whose_worker_is_killed_or_hangs_once_is_done_again(
 ) -> None:
     runs.write_collection(source, extra=(f"a {word}",))
     mark = tmp_path / "harmed"
-    runs.steer(source, once=str(mark))
+    runs.configure_fakes(source, once=str(mark))
     assert finish(start(ray_job(source, tmp_path / "ray", shard_seconds=4.0), ray_address)) == 0
     assert mark.exists()
     runs.run_job(runs.job(source, tmp_path / "local"))
@@ -150,7 +150,7 @@ def test_a_driver_killed_or_stopped_goes_on_where_it_was(source: Path, tmp_path:
     runs.write_collection(source, documents=40)
     runs.run_job(runs.job(source, tmp_path / "local"))
     config = ray_job(source, tmp_path / "out", actors=1)
-    runs.steer(source, seconds=0.2)
+    runs.configure_fakes(source, seconds=0.2)
     for number, exit_code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143)):
         done = len(list((tmp_path / "out").glob("_run/commits/*/*.json")))
         process = start(config, ray_address)

@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> Path:
 def expected(source: Path, tmp_path: Path) -> dict[str, bytes]:
     """Give the bytes of an undisturbed run; from then on documents take their time."""
     runs.run_job(runs.job(source, tmp_path / "local"))
-    runs.steer(source, seconds=0.1)
+    runs.configure_fakes(source, seconds=0.1)
     return runs.committed_bytes(tmp_path / "local")
 
 
@@ -142,7 +142,7 @@ def test_a_run_outlasts_a_node_that_never_comes_back(
 ) -> None:
     monkeypatch.setattr(ray_scheduler, "_HOLD_SECONDS", 1.0)
     monkeypatch.setattr(ray_scheduler, "_PATIENCE_SECONDS", 2.0)
-    runs.steer(source, seconds=0.3)
+    runs.configure_fakes(source, seconds=0.3)
     output = tmp_path / "out"
     with cluster_of_two_nodes(lost, left) as pipe:
         process = start(source, output, pipe.recv(), **executor)
@@ -187,5 +187,5 @@ def keep_cluster(pipe: Connection, resources: Sequence[dict[str, int]]) -> None:
 
 
 def run_here(source: Path, output: Path) -> RunReport:
-    runs.steer(source)
+    runs.configure_fakes(source)
     return runs.run_job(runs.job(source, output))

@@ -105,7 +105,7 @@ def test_workers_with_a_gpu_get_their_documents_parsed(source: Path, tmp_path: P
 @pytest.mark.ray
 def test_a_shard_whose_parse_dies_is_done_by_who_tags(source: Path, tmp_path: Path, head: Head) -> None:
     runs.write_collection(source, extra=("a KILLER",))
-    runs.steer(source, once=str(tmp_path / "killed"))
+    runs.configure_fakes(source, once=str(tmp_path / "killed"))
     assert finish(start(ray_job(source, tmp_path / "roles", **ROLES), head)) == 0
     assert (tmp_path / "killed").exists()
     runs.run_job(runs.job(source, tmp_path / "local"))
@@ -158,14 +158,14 @@ def test_a_worker_that_holds_too_much_memory_is_replaced(source: Path, tmp_path:
 @pytest.mark.ray
 def test_a_worker_that_dies_counts_and_one_within_its_bound_stays(source: Path, tmp_path: Path, head: Head) -> None:
     runs.write_collection(source, extra=("a KILLER",))
-    runs.steer(source, once=str(tmp_path / "killed"))
+    runs.configure_fakes(source, once=str(tmp_path / "killed"))
     assert finish(start(ray_job(source, tmp_path / "out", worker_memory_bytes=1 << 40), head)) == 0
     assert report_of(tmp_path / "out")["replaced"] == {"worker_died": 1}
 
 
 @pytest.mark.ray
 def test_prometheus_reads_what_a_run_has_done(source: Path, tmp_path: Path, head: Head) -> None:
-    runs.steer(source, seconds=0.5)
+    runs.configure_fakes(source, seconds=0.5)
     output = tmp_path / "out"
     process = start(ray_job(source, output), head)
     seen: dict[str, float] = {}

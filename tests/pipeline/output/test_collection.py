@@ -15,7 +15,7 @@ LETTER = DeadLetter(doc_id=None, source_uri="/data/a", position=3, stage="read",
 
 
 def test_a_collection_is_read_as_its_manifest_names_it(finish_run: FinishRun) -> None:
-    output = finish_run(DOCUMENTS, letters=[LETTER])
+    output = finish_run(DOCUMENTS, dead_letters=[LETTER])
     (output / "documents" / "part-00009-g0-stray.parquet").write_bytes(b"stray")
     collection = open_collection(output)
     assert len(collection.parts("documents")) == 2

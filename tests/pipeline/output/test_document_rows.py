@@ -52,7 +52,7 @@ def test_read_collection_skips_documents_that_are_not_wanted(
     finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch, batch_rows: int
 ) -> None:
     monkeypatch.setattr(parquet_parts, "_BATCH_ROWS", batch_rows)
-    collection = open_collection(finish_run(DOCUMENTS, documents_a_shard=3))
+    collection = open_collection(finish_run(DOCUMENTS, documents_per_shard=3))
     (document,) = read_collection(collection, wanted=lambda doc_id: doc_id == "c")
     assert [[token.text for token in sentence.tokens] for sentence in document.sentences] == [
         ["five"],

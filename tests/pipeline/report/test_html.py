@@ -91,13 +91,13 @@ def page_of(output: Path) -> Page:
 
 
 def test_report_states_the_equation(finish_run: FinishRun) -> None:
-    page = page_of(finish_run(NEWS, letters=[LETTER]))
+    page = page_of(finish_run(NEWS, dead_letters=[LETTER]))
     assert "3 records read = 2 annotated + 0 unchanged + 1 dead letter" in page.words("")
     assert "entities_en 3 222222222222" in page.words("")
 
 
 def test_report_names_location_and_reason_of_a_dead_letter(finish_run: FinishRun) -> None:
-    words = page_of(finish_run(NEWS, letters=[LETTER])).words("dead-letters")
+    words = page_of(finish_run(NEWS, dead_letters=[LETTER])).words("dead-letters")
     assert "invalid_json" in words
     assert "the line breaks off /data/a.jsonl, byte 812" in words
     assert "document cut" in words
@@ -159,14 +159,14 @@ def test_report_shows_rates_when_times_were_recorded(finish_run: FinishRun) -> N
 
 @pytest.mark.parametrize("documents", [{}, {"empty": ()}, {"certain": ("One|O|O|0.0 word",)}])
 def test_report_is_complete_for_a_nearly_empty_run(finish_run: FinishRun, documents: dict[str, Sequence[str]]) -> None:
-    page = page_of(finish_run(documents, letters=[LETTER]))
+    page = page_of(finish_run(documents, dead_letters=[LETTER]))
     assert page.open == []
     assert "No entity was found" in page.words("entities")
     assert "There is no such name" in page.words("names")
 
 
 def test_report_makes_no_network_requests(finish_run: FinishRun) -> None:
-    page = page_of(finish_run(NEWS, letters=[LETTER]))
+    page = page_of(finish_run(NEWS, dead_letters=[LETTER]))
     assert page.open == []
     assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object", "base", "form"}
     targets = [
@@ -201,7 +201,7 @@ def hostile(finish_run: FinishRun) -> Path:
         doc_id=IMAGE, source_uri=SCRIPT, position=0, stage="read", error="invalid_json", message=f"got {SCRIPT}"
     )
     sentences = (f"{SCRIPT}|B-PER|B-LOC|0.9 met {IMAGE}|B-{IMAGE}|O|0.8", f"{SCRIPT}|B-LOC left")
-    return finish_run({IMAGE: sentences, '"><marquee>': (f"{SCRIPT} alone",)}, letters=[letter])
+    return finish_run({IMAGE: sentences, '"><marquee>': (f"{SCRIPT} alone",)}, dead_letters=[letter])
 
 
 def browser() -> str | None:

@@ -65,9 +65,9 @@ def test_a_document_that_kills_its_process_is_left_out_of_the_shard(
     runs.write_collection(source, extra=(f"a {word}", "Anna ends it."))
     harmless = tmp_path / "harmless"
     harmless.touch()
-    runs.steer(source, once=str(harmless))
+    runs.configure_fakes(source, once=str(harmless))
     runs.run_job(runs.job(source, tmp_path / "undisturbed"))
-    runs.steer(source)
+    runs.configure_fakes(source)
 
     output = tmp_path / "out"
     assert run_until_done(runs.job(source, output)) == 3 + 2
@@ -96,7 +96,7 @@ def test_the_outcome_does_not_depend_on_how_often_the_run_was_killed(source: Pat
 
 def test_a_process_killed_from_outside_is_redone_as_planned(source: Path, tmp_path: Path) -> None:
     runs.write_collection(source, extra=("a KILLER",))
-    runs.steer(source, once=str(tmp_path / "killed"))
+    runs.configure_fakes(source, once=str(tmp_path / "killed"))
     assert run_until_done(runs.job(source, tmp_path / "out")) == 1
     runs.run_job(runs.job(source, tmp_path / "undisturbed"))
     assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "undisturbed")
@@ -157,7 +157,7 @@ def test_a_machine_that_kills_at_every_document_fails_the_shard(source: Path, tm
 
 
 def test_a_machine_without_memory_for_any_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
-    runs.steer(source, documents=0)
+    runs.configure_fakes(source, documents=0)
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
     with pytest.raises(ShortageError, match="no memory for 6 documents, each alone"):
         runs.run_job(config)
@@ -204,7 +204,7 @@ def test_a_shard_without_memory_is_done_in_smaller_batches(
 ) -> None:
     changes: dict[str, Any] = {"planning": {"shard_bytes": 10**6}, "parser": {"batch_documents": 8}}
     runs.run_job(runs.job(source, tmp_path / "undisturbed", **changes))
-    runs.steer(source, **steering)
+    runs.configure_fakes(source, **steering)
     runs.run_job(runs.job(source, tmp_path / "out", **changes))
 
     (report,), (undisturbed,) = reports(tmp_path / "out").values(), reports(tmp_path / "undisturbed").values()
@@ -236,7 +236,7 @@ def test_the_last_step_is_done_on_the_cpu(source: Path, tmp_path: Path) -> None:
             lent.append("back")
 
         # What stands for the GPU has no memory for any batch.
-        full = fakes.FakeParser(fakes.Steering(documents=0))
+        full = fakes.FakeParser(fakes.FakeSettings(documents=0))
         return ShardWorker(plan, parser=full, tagger=tagger, on_cpu=on_cpu)
 
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})

@@ -1,10 +1,10 @@
 """A parser and a tagger that need no weights, and a worker made of them.
 
-Words of the text steer them. ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` gives wrong offsets, ``SURROGATE``
-a lemma that cannot be written, ``GREEDY`` finds no memory; ``KILLER`` kills the process while it parses and
-``TAGKILLER`` while it tags, ``STOPPER`` stops it, ``SLOWPOKE`` takes a minute to parse.
+Words in the text control them. ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` returns wrong offsets,
+``SURROGATE`` a lemma that cannot be written, ``GREEDY`` runs out of memory; ``KILLER`` kills the process while it
+parses and ``TAGKILLER`` while it tags, ``STOPPER`` suspends it, ``SLOWPOKE`` takes a minute to parse.
 
-A file ``fakes.json`` beside the input, which workers of every executor can read, may hold the settings of Steering.
+A file ``fakes.json`` beside the input, which workers of every executor can read, may hold FakeSettings.
 """
 
 import json
@@ -41,14 +41,14 @@ LONGEST_PIECE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steering:
+class FakeSettings:
     """How the fakes behave.
 
     Attributes:
-        seconds: that the parser sleeps for each document.
-        once: a file; KILLER, TAGKILLER, STOPPER and SLOWPOKE do harm only until it is there, and make it.
-        documents: more than so many at once find no memory in the parser.
-        batch_words: larger batches find no memory in the tagger.
+        seconds: for which the parser sleeps per document.
+        once: a file that KILLER, TAGKILLER, STOPPER and SLOWPOKE create; they do nothing if it exists.
+        documents: most documents that the parser has memory for.
+        batch_words: most words that the tagger has memory for.
     """
 
     seconds: float = 0.0
@@ -57,7 +57,7 @@ class Steering:
     batch_words: int | None = None
 
     def is_due(self) -> bool:
-        """Say whether harm is to be done."""
+        """Return whether a destructive word takes effect."""
         if self.once is None:
             return True
         if Path(self.once).exists():
@@ -67,97 +67,97 @@ class Steering:
 
 
 class FakeParser:
-    """White space parts words, a full stop ends a sentence, each word hangs on the one before it."""
+    """Splits at white space and full stops; the head of each word is the word before it."""
 
-    def __init__(self, steering: Steering | None = None) -> None:
-        self._steering = steering or Steering()
+    def __init__(self, settings: FakeSettings | None = None) -> None:
+        self._settings = settings or FakeSettings()
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
-        steering = self._steering
-        if steering.documents is not None and len(documents) > steering.documents:
+        settings = self._settings
+        if settings.documents is not None and len(documents) > settings.documents:
             raise MemoryError(f"{len(documents)} documents")
         for document in documents:
-            self._harm(document.text.split())
-        time.sleep(steering.seconds * len(documents))
+            self._act_on(document.text.split())
+        time.sleep(settings.seconds * len(documents))
         return [parsed_document(document) for document in documents]
 
-    def _harm(self, words: Sequence[str]) -> None:
+    def _act_on(self, words: Sequence[str]) -> None:
         if "PARSERFAULT" in words:
             raise RuntimeError("the parser cannot do this")
         if "GREEDY" in words:
             raise torch.OutOfMemoryError("a document too large")
-        if "KILLER" in words and self._steering.is_due():
+        if "KILLER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGKILL)
-        if "STOPPER" in words and self._steering.is_due():
+        if "STOPPER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGSTOP)
-        if "SLOWPOKE" in words and self._steering.is_due():
+        if "SLOWPOKE" in words and self._settings.is_due():
             time.sleep(60)
 
 
 class FakeTagger:
-    """Runs of capitalised words are persons; the uncertainty goes by the word's length."""
+    """Labels runs of capitalized words as persons, with an uncertainty that depends on the length of the word."""
 
     threshold = 0.35
     calibration = None
 
-    def __init__(self, steering: Steering | None = None) -> None:
+    def __init__(self, settings: FakeSettings | None = None) -> None:
         self.calls: list[list[list[Sentence]]] = []
-        self._steering = steering or Steering()
+        self._settings = settings or FakeSettings()
 
     def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
         self.calls.append([list(document) for document in documents])
         words = {word for document in documents for sentence in document for word in sentence.words}
         if "TAGGERFAULT" in words:
             raise ValueError("the tagger cannot do this")
-        if "TAGKILLER" in words and self._steering.is_due():
+        if "TAGKILLER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGKILL)
-        if self._steering.batch_words is not None and settings["batch_words"] > self._steering.batch_words:
+        if self._settings.batch_words is not None and settings["batch_words"] > self._settings.batch_words:
             raise torch.OutOfMemoryError(f"{settings['batch_words']} words")
         return [[_predict(sentence, settings["threshold"] or self.threshold) for sentence in doc] for doc in documents]
 
 
 class NoParser:
-    """Parses nothing."""
+    """A parser that must not be called."""
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
-        raise RuntimeError(f"{len(documents)} documents were to come parsed")
+        raise RuntimeError(f"{len(documents)} documents came unparsed")
 
 
-def _steering(plan: Plan) -> Steering:
+def _settings(plan: Plan) -> FakeSettings:
     settings = Path(plan.config.input).with_name("fakes.json")
-    return Steering(**json.loads(settings.read_text())) if settings.exists() else Steering()
+    return FakeSettings(**json.loads(settings.read_text())) if settings.exists() else FakeSettings()
 
 
 def build_fake_worker(plan: Plan) -> ShardWorker:
     """Build a worker around the fakes."""
-    steering = _steering(plan)
-    return ShardWorker(plan, parser=FakeParser(steering), tagger=FakeTagger(steering))
+    settings = _settings(plan)
+    return ShardWorker(plan, parser=FakeParser(settings), tagger=FakeTagger(settings))
 
 
 def build_fake_parse_worker(plan: Plan) -> ParseWorker:
     """Build a worker around the fake parser."""
-    return ParseWorker(plan, parser=FakeParser(_steering(plan)))
+    return ParseWorker(plan, parser=FakeParser(_settings(plan)))
 
 
 def build_worker_that_only_tags(plan: Plan) -> ShardWorker:
-    """Build a worker whose parser refuses every document."""
-    return ShardWorker(plan, parser=NoParser(), tagger=FakeTagger(_steering(plan)))
+    """Build a worker whose parser must not be called."""
+    return ShardWorker(plan, parser=NoParser(), tagger=FakeTagger(_settings(plan)))
 
 
 def build_worker_that_loses(plan: Plan) -> ShardWorker:
-    """Build a worker one of whose stages drops the last document of every shard."""
+    """Build a worker whose tag stage drops the last document of every shard."""
     worker = build_fake_worker(plan)
     wrap_stage(worker.tag_stage, lambda run, records: run(records)[:-1])
     return worker
 
 
 def wrap_stage(stage: Any, around: Callable[..., Any]) -> None:
-    """Replace a stage's ``run`` by a function that is given the original and its arguments."""
+    """Replace a stage's ``run`` by a function that is called with the original and its arguments."""
     stage.run = partial(around, stage.run)
 
 
 def build_worker_without_room(plan: Plan) -> ShardWorker:
-    """Build a worker that finds no space."""
+    """Build a worker that finds no space to write to."""
     worker = build_fake_worker(plan)
     wrap_stage(worker.commit_stage, _find_no_space)
     return worker
@@ -181,12 +181,12 @@ def build_worker_that_dies_reading(plan: Plan) -> ShardWorker:
 
 
 def build_no_worker(plan: Plan) -> ShardWorker:
-    """Fail as a model that cannot be loaded does."""
+    """Raise as for a model that cannot be loaded."""
     raise OSError(f"no weights for {plan.tagger.name}")
 
 
 def parsed_document(document: Document) -> ParsedDocument:
-    """Parse one document as FakeParser does."""
+    """Parse a document as FakeParser does."""
     sentences: list[ParsedSentence] = []
     words: list[ParsedWord] = []
     continues = False

@@ -1,4 +1,4 @@
-"""The processes of this machine, as far as tests look for some."""
+"""Processes of this machine: descendants of a process, and the workers of a Ray cluster."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,19 +8,19 @@ ACTOR = b"ray::_ShardActor"
 
 
 def ray_workers(head: int) -> list[int]:
-    """Give the processes of the workers on a Ray cluster, by that of its head."""
+    """Return the process ids of the workers of a Ray cluster, from that of its head."""
     return sorted(pid for pid in descendants(head) if command_of(pid).startswith(ACTOR))
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Give a process's children, their children and so on."""
+    """Yield the ids of a process's children, their children and so on."""
     for child in _children(pid):
         yield child
         yield from descendants(child)
 
 
 def command_of(pid: int) -> bytes:
-    """Give a process's command line; empty when it is gone."""
+    """Return a process's command line; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Small collections, jobs over them with the fakes, and what came out, for comparison."""
+"""Small collections, jobs that annotate them with the fakes, and the bytes of their outputs."""
 
 import json
 import multiprocessing
@@ -25,7 +25,7 @@ _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "wa
 
 
 def write_collection(path: Path, *, documents: int = 12, extra: tuple[str, ...] = ()) -> Path:
-    """Write a JSONL file of invented documents, then one document a further text."""
+    """Write a JSONL file of invented documents, followed by one document for each extra text."""
     chance = random.Random(1)
     texts = [" ".join(map(str, _sentences(chance))) for _ in range(documents)]
     records = [{"id": f"d{number}", "text": text} for number, text in enumerate([*texts, *extra])]
@@ -38,7 +38,7 @@ def _sentences(chance: random.Random) -> list[str]:
 
 
 def job(source: Path | str, output: Path | str, **changes: Any) -> AnnotateConfig:
-    """Give the configuration of a job with shards of a few documents and no report."""
+    """Return the configuration of a job with a few documents per shard and no report."""
     values: dict[str, Any] = {
         "input": str(source),
         "output": str(output),
@@ -56,26 +56,26 @@ def run_job(config: AnnotateConfig, **arguments: Any) -> RunReport:
 
 
 def committed_bytes(output: Path) -> dict[str, bytes]:
-    """Give every file that the promise of equal bytes covers: parts, commit records, manifest."""
+    """Return the content of every file that must have equal bytes: parts, commit records, manifest."""
     paths = [path for path in output.rglob("*") if path.is_file()]
     kept = [path for path in paths if path.suffix == ".parquet" or path.parent.parent.name == "commits"]
     return {str(path.relative_to(output)): path.read_bytes() for path in [*kept, output / "_run" / "manifest.json"]}
 
 
-def steer(source: Path, **settings: Any) -> None:
-    """Steer the fake parser of jobs over an input file; see fakes."""
+def configure_fakes(source: Path, **settings: Any) -> None:
+    """Write the FakeSettings of jobs that read an input file."""
     source.with_name("fakes.json").write_text(json.dumps(settings))
 
 
 def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: str) -> multiprocessing.Process:
-    """Start a function in a forked process, which costs none of the imports; errors end it as the command line does.
+    """Start a function in a forked process, which saves the imports; errors set the exit code of the command line.
 
     Args:
-        crash_at: the step of concord.pipeline.storage.atomic_writes.reach at which the process is killed.
+        crash_at: the crash point (concord.pipeline.storage.atomic_writes) at which the process is killed.
     """
 
     def child() -> None:
-        # None of the threads that this process computes with live on in a fork: waiting for them would never end.
+        # The threads that this process computes with do not exist in a fork: waiting for them would never end.
         torch.set_num_threads(1)
         os.environ.update(environment | {CRASH_VARIABLE: crash_at})
         try:

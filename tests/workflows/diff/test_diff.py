@@ -10,7 +10,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from concord_testing import written
+from concord_testing import finished_runs
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError, PlanError
@@ -60,8 +60,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("sides")
     tagger = ComponentIdentity(name="other_tagger", digest="3" * 64)
     return (
-        written.write_run(folder / "a", BEFORE),
-        written.write_run(folder / "b", AFTER, documents_a_shard=1, tagger=tagger),
+        finished_runs.write_run(folder / "a", BEFORE),
+        finished_runs.write_run(folder / "b", AFTER, documents_per_shard=1, tagger=tagger),
     )
 
 
@@ -147,15 +147,15 @@ def test_diff_compares_taggers_parsers_and_settings(sides: tuple[Path, Path]) ->
 
 
 def test_diff_compares_sentences_words_and_heads_by_offsets(tmp_path: Path) -> None:
-    first = written.write_run(tmp_path / "a", {"d": ("Ada met Tom", "They can ~not stay")})
-    second = written.write_run(tmp_path / "b", {"d": ("Ada met Tom", "They cannot stay")})
+    first = finished_runs.write_run(tmp_path / "a", {"d": ("Ada met Tom", "They can ~not stay")})
+    second = finished_runs.write_run(tmp_path / "b", {"d": ("Ada met Tom", "They cannot stay")})
     values = diff(first, second)
     assert values["sentences"] == {"first": 2, "second": 2, "shared": 2}
     tokens = values["tokens"]
     assert (tokens["first"], tokens["second"], tokens["shared"]) == (7, 6, 5)
     # The root starts at the same offset, although its number and length differ: no head differs.
     assert (tokens["differing"]["head"], tokens["differing"]["deprel"]) == (0, 0)
-    third = written.write_run(tmp_path / "c", {"d": ("Ada met", "Tom They cannot stay")})
+    third = finished_runs.write_run(tmp_path / "c", {"d": ("Ada met", "Tom They cannot stay")})
     values = diff(second, third)
     assert (values["sentences"]["shared"], values["tokens"]["shared"]) == (0, 6)
     # Heads: Tom from met to They, They from cannot to root, cannot from root to They, stay from cannot to They.
@@ -164,8 +164,8 @@ def test_diff_compares_sentences_words_and_heads_by_offsets(tmp_path: Path) -> N
 
 def test_diff_context_contains_the_whole_words_around_an_entity(tmp_path: Path) -> None:
     long = "x" * 200
-    first = written.write_run(tmp_path / "a", {"d": (f"see {long}Tom{long} now",)})
-    second = written.write_run(tmp_path / "b", {"d": (f"see {long} ~Tom|B-PER ~{long} now",)})
+    first = finished_runs.write_run(tmp_path / "a", {"d": (f"see {long}Tom{long} now",)})
+    second = finished_runs.write_run(tmp_path / "b", {"d": (f"see {long} ~Tom|B-PER ~{long} now",)})
     (change,) = diff(first, second)["entities"]["changes"]
     start = change["second"]["start_char"] - change["context_start"]
     assert change["context"][start : start + 3] == "Tom"
@@ -175,7 +175,7 @@ def test_diff_context_contains_the_whole_words_around_an_entity(tmp_path: Path) 
 def test_diff_matches_documents_by_id_then_by_text(tmp_path: Path) -> None:
     first = {"a": ("Ada slept",), "b": ("Bern shone|B-LOC",), "c": ("Carl left",), "d": ("Dora won",)}
     second = {"x": ("Dora won",), "b": ("Bern shone",), "c": ("Carl left again",), "e": ("Eva is new",)}
-    values = diff(written.write_run(tmp_path / "a", first), written.write_run(tmp_path / "b", second))
+    values = diff(finished_runs.write_run(tmp_path / "a", first), finished_runs.write_run(tmp_path / "b", second))
     documents = values["documents"]
     assert {key: documents[key] for key in ("first", "second", "same_text", "renamed", "changed")} == {
         "first": 4,
@@ -196,28 +196,32 @@ def test_diff_matches_documents_by_id_then_by_text(tmp_path: Path) -> None:
 
 
 def test_diff_says_when_collections_share_no_text(tmp_path: Path) -> None:
-    first = written.write_run(tmp_path / "a", {"a": ("Ada slept",)})
-    answer = run(first, written.write_run(tmp_path / "b", {}), listed=5)
+    first = finished_runs.write_run(tmp_path / "a", {"a": ("Ada slept",)})
+    answer = run(first, finished_runs.write_run(tmp_path / "b", {}), listed=5)
     assert answer.values["verdict"] == "A and B have no document with the same text"
     assert answer.values["documents"]["only_first"] == 1
     assert ("only in A  1  a" in answer.text, "same offsets" in answer.text) == (True, False)
 
 
 def test_diff_reports_gained_and_lost_dead_letters_with_their_counterparts(tmp_path: Path) -> None:
-    first = written.write_run(
+    first = finished_runs.write_run(
         tmp_path / "a",
         {"ok": ("Ada slept",), "broken": ("Bern shone",)},
-        letters=[
+        dead_letters=[
             dead_letter("repaired"),
             dead_letter("other"),
             dead_letter(None, position=7),
             dead_letter(None, position=9),
         ],
     )
-    second = written.write_run(
+    second = finished_runs.write_run(
         tmp_path / "b",
         {"ok": ("Ada slept",), "repaired": ("Carl left",)},
-        letters=[dead_letter("broken"), dead_letter("other", error="tagger_failed"), dead_letter(None, position=7)],
+        dead_letters=[
+            dead_letter("broken"),
+            dead_letter("other", error="tagger_failed"),
+            dead_letter(None, position=7),
+        ],
     )
     values = diff(first, second)["dead_letters"]
     assert (values["first"], values["second"], values["same"]) == (4, 3, 1)
@@ -237,8 +241,8 @@ def test_diff_reports_gained_and_lost_dead_letters_with_their_counterparts(tmp_p
 
 
 def test_diff_escapes_terminal_control_characters(tmp_path: Path) -> None:
-    first = written.write_run(tmp_path / "a", {"ok": ("Ada slept",)})
-    second = written.write_run(tmp_path / "b", {"ok": ("Ada slept",)}, letters=[dead_letter("red\x1b[31m")])
+    first = finished_runs.write_run(tmp_path / "a", {"ok": ("Ada slept",)})
+    second = finished_runs.write_run(tmp_path / "b", {"ok": ("Ada slept",)}, dead_letters=[dead_letter("red\x1b[31m")])
     text = run(first, second, listed=5).text
     assert "red\\x1b[31m" in text
     assert "\x1b" not in text
@@ -315,11 +319,11 @@ def test_diff_finds_the_same_changes_as_plain_enumeration(tmp_path: Path, seed: 
     texts = [
         [chance.choice(("Ada", "met", "Tom", "in", "Bern")) for _ in range(chance.randint(1, 14))] for _ in range(40)
     ]
-    first = written.write_run(tmp_path / "a", random_documents(chance, texts), documents_a_shard=7)
+    first = finished_runs.write_run(tmp_path / "a", random_documents(chance, texts), documents_per_shard=7)
     # Cut into other shards, and in another order.
     documents = list(random_documents(chance, texts).items())
     chance.shuffle(documents)
-    second = written.write_run(tmp_path / "b", dict(documents), documents_a_shard=9)
+    second = finished_runs.write_run(tmp_path / "b", dict(documents), documents_per_shard=9)
     expected = compare_by_enumeration(first, second)
     values = diff(first, second, listed=10_000)["entities"]
     assert {(row["kind"], row["first"], row["second"]): row["count"] for row in values["labels"]} == Counter(
@@ -345,23 +349,23 @@ def test_diff_finds_the_same_changes_as_plain_enumeration(tmp_path: Path, seed: 
 def test_diff_rejects_folders_that_cannot_be_compared(sides: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="expected the output of a run"):
         diff(sides[0], tmp_path)
-    unfinished = written.write_run(tmp_path / "unfinished", BEFORE)
+    unfinished = finished_runs.write_run(tmp_path / "unfinished", BEFORE)
     (unfinished / "_run/manifest.json").unlink()
     refused = concord("diff", unfinished, sides[1])
     assert (refused.exit_code, "the run is not finished" in refused.stderr) == (2, True)
-    older = written.write_run(tmp_path / "older", BEFORE)
+    older = finished_runs.write_run(tmp_path / "older", BEFORE)
     manifest = orjson.loads((older / "_run/manifest.json").read_bytes())
     (older / "_run/manifest.json").write_bytes(orjson.dumps(manifest | {"schema_version": 1}))
     with pytest.raises(PlanError, match=rf"version 1 of the schema.*version {SCHEMA_VERSION}: expected the same"):
         diff(older, sides[1])
-    broken = written.write_run(tmp_path / "broken", BEFORE)
+    broken = finished_runs.write_run(tmp_path / "broken", BEFORE)
     next((broken / "tokens").iterdir()).unlink()
     with pytest.raises(IntegrityError, match="concord verify"):
         diff(broken, sides[1])
 
 
 def test_diff_ignores_files_that_the_manifest_does_not_name(sides: tuple[Path, Path], tmp_path: Path) -> None:
-    output = written.write_run(tmp_path / "a", BEFORE)
+    output = finished_runs.write_run(tmp_path / "a", BEFORE)
     for table in ("documents", "entities"):
         (part,) = (output / table).iterdir()
         part.with_name("part-00009-g0-orphan.parquet").write_bytes(part.read_bytes())
@@ -389,13 +393,13 @@ def test_diff_command_prints_tables_and_writes_a_page(sides: tuple[Path, Path], 
 
 def test_diff_page_shows_both_sides_and_escapes_all_values(tmp_path: Path) -> None:
     evil = "<b>x</b>"
-    first = written.write_run(
+    first = finished_runs.write_run(
         tmp_path / "a<i>",
         {evil: (f"{evil}|B-{evil}|||0.9 met <script>Tom",), "gone<u>": ("Only here",)},
-        letters=[dead_letter(None, message=f"cannot read {evil}", error=evil)],
+        dead_letters=[dead_letter(None, message=f"cannot read {evil}", error=evil)],
         tagger=ComponentIdentity(name=evil, digest="4" * 64),
     )
-    second = written.write_run(tmp_path / "b<i>", {evil: (f"{evil} met <script>Tom|B-PER",)})
+    second = finished_runs.write_run(tmp_path / "b<i>", {evil: (f"{evil} met <script>Tom|B-PER",)})
     run(first, second, listed=5, output=tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert not any(raw in page for raw in ("<b>x", "<script", "<i>,", "gone<u>", "http://", "https://"))
@@ -412,6 +416,6 @@ def test_diff_page_shows_both_sides_and_escapes_all_values(tmp_path: Path) -> No
 
 
 def test_diff_page_renders_when_collections_have_no_documents(tmp_path: Path) -> None:
-    empty = [written.write_run(tmp_path / name, {}) for name in "ab"]
+    empty = [finished_runs.write_run(tmp_path / name, {}) for name in "ab"]
     run(*empty, listed=5, output=tmp_path / "page.html")
     assert "A and B have no document with the same text" in (tmp_path / "page.html").read_text()

@@ -17,10 +17,10 @@ from concord.pipeline.documents import (
     ParsedSentence,
     ParsedWord,
 )
+from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Piece, Plan, Shard
-from concord.pipeline.planning.build_plan import ComponentIdentity
 from concord.pipeline.worker.commit_stage import CommitStage
 
 THRESHOLD = 0.35
@@ -38,26 +38,26 @@ def write_run(
     output: Path,
     documents: Mapping[str, Sequence[str]],
     *,
-    letters: Sequence[DeadLetter] = (),
-    documents_a_shard: int = 2,
+    dead_letters: Sequence[DeadLetter] = (),
+    documents_per_shard: int = 2,
     **changes: Any,
 ) -> Path:
-    """Write a run and give its output folder.
+    """Write a run and return its output folder.
 
     Args:
-        documents: name to sentences. A sentence is a string of words parted by blanks, each ``word``, or with up to
-            four more fields, ``word|label|draft|uncertainty|probability``; in the text ``~word`` follows without a
-            blank. The second word of a sentence is the root, every other hangs on it. An entity's confidence is the
-            least probability of its words.
-        letters: dead letters of the first shard.
-        changes: fields of the plan that are to be others.
+        documents: the sentences of each document, by its id. A sentence is a string of words separated by spaces, each
+            ``word``, or with up to four more fields, ``word|label|draft|uncertainty|probability``; ``~word`` follows
+            without a space in the text. The second word of a sentence is the root and the head of all others. An
+            entity's confidence is the lowest probability of its words.
+        dead_letters: of the first shard.
+        changes: fields of the plan with other values.
     """
     groups = [
         [document for _, document in group]
-        for _, group in groupby(enumerate(documents.items()), key=lambda pair: pair[0] // documents_a_shard)
+        for _, group in groupby(enumerate(documents.items()), key=lambda pair: pair[0] // documents_per_shard)
     ] or [[]]
     shards = [
-        Shard(index=index, pieces=(_piece(len(group) + (len(letters) if index == 0 else 0)),))
+        Shard(index=index, pieces=(_piece(len(group) + (len(dead_letters) if index == 0 else 0)),))
         for index, group in enumerate(groups)
     ]
     plan = _plan(output, shards).model_copy(update=changes)
@@ -68,7 +68,7 @@ def write_run(
     )
     for shard, group in zip(shards, groups, strict=True):
         annotated = [_annotated(name, sentences) for name, sentences in group]
-        stage.run(shard, [*annotated, *(letters if shard.index == 0 else ())])
+        stage.run(shard, [*annotated, *(dead_letters if shard.index == 0 else ())])
     folder.finish(plan)
     return output
 

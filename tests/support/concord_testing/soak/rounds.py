@@ -1,0 +1,319 @@
+"""The soak test: runs with faults drawn from a seed, compared with the same runs without faults.
+
+A round is the life of one collection: it is annotated, its archive is edited, it is annotated again. Each of these runs
+suffers the faults of the round's schedule, one after the other, and is then run to its end. After each, the output is
+compared byte for byte with that of the same runs without faults, and its ids with those in the archive.
+"""
+
+import errno
+import filecmp
+import os
+import shutil
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import Process
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.executors.base import BuildWorker
+from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.verify import verify
+from concord.pipeline.plan import Plan
+from concord.pipeline.worker.shard_worker import ShardWorker
+from concord_testing import fakes, runs
+from concord_testing.heads import Head
+from concord_testing.processes import ray_workers
+from concord_testing.soak.archive import Archive
+from concord_testing.soak.schedule import Fault, Kind, Schedule
+
+POLL_SECONDS = 0.01
+PATIENCE_SECONDS = 600.0
+ATTEMPTS = 10
+"""More than a schedule has kills for one shard, so that no shard is split up."""
+# A signal that comes before or after the run handles signals ends the process at once; a run that was over before its
+# fault came ends well.
+_EXPECTED: dict[Kind, set[int]] = {
+    "kill_driver": {0, -signal.SIGKILL},
+    "term_driver": {0, 128 + signal.SIGTERM, -signal.SIGTERM},
+    "crash": {0, -signal.SIGKILL},
+    "no_space": {0, 75},
+    "two_drivers": {0},
+    "kill_worker": {0},
+    "term_worker": {0},
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SoakSetup:
+    """The documents, configuration and workers of all rounds.
+
+    Attributes:
+        documents: of the archive at the start of every round.
+        folder: of the archive and the outputs.
+        settings: of every job, as in a job file, except input, output and executor.
+        build: makes the worker of a local run.
+        build_on_ray: makes a worker on Ray, without access to this process.
+        head: of the Ray cluster, for rounds on it.
+    """
+
+    documents: Sequence[tuple[str, str]]
+    folder: Path
+    settings: Mapping[str, Any]
+    tagger: ResolvedTagger = runs.TAGGER
+    parser: ComponentIdentity | None = fakes.PARSER
+    build: BuildWorker = fakes.build_fake_worker
+    build_on_ray: BuildWorker = fakes.build_fake_worker
+    head: Head | None = None
+
+    def job(self, output: Path, executor: str) -> AnnotateConfig:
+        """Return the configuration of a job over the archive."""
+        values = {
+            "max_dead_letters": 1.0,
+            "max_removed": 1.0,
+            "report": False,
+            **self.settings,
+            "input": str(self.folder / "archive"),
+            "output": str(output),
+            "executor": {"kind": executor, "threads": 1, "actors": 2, "attempts": ATTEMPTS},
+        }
+        return AnnotateConfig.from_mapping(values)
+
+    def start(self, config: AnnotateConfig, *, log: Path, writes: int | None = None, crash_at: str = "") -> Process:
+        """Start a driver in a process of its own, with its output in the log.
+
+        Args:
+            writes: a worker finds no space for this file, counted from 1.
+        """
+        build = self.build if config.executor.kind == "local" else self.build_on_ray
+        if writes is not None:
+            mark = self.folder / "no_space"
+            mark.unlink(missing_ok=True)
+            build = partial(build_without_space, build, writes, str(mark))
+        address = {"RAY_ADDRESS": self.head.address} if self.head is not None else {}
+        environment = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(Path(fakes.__file__).parents[1]), **address}
+
+        def work() -> None:
+            with log.open("a") as stream:
+                os.dup2(stream.fileno(), sys.stderr.fileno())
+                os.dup2(stream.fileno(), sys.stdout.fileno())
+            runs.run_job(config, tagger=self.tagger, parser=self.parser, build=build)
+
+        return runs.in_child(work, crash_at=crash_at, **environment)
+
+
+@dataclass(kw_only=True, slots=True)
+class Event:
+    """What a fault did: whether the run was still there to be hit, and how its drivers ended."""
+
+    run: int
+    kind: Kind
+    hit: bool
+    exit_codes: list[int]
+    seconds: float
+
+
+class Round:
+    """Carries out one schedule.
+
+    Attributes:
+        events: one per fault.
+        findings: what is wrong; empty when all is well.
+    """
+
+    def __init__(self, schedule: Schedule, setup: SoakSetup) -> None:
+        self.schedule = schedule
+        self.events: list[Event] = []
+        self.findings: list[str] = []
+        self.shards_compared = 0
+        self._setup = setup
+        self._archive = Archive(setup.folder / "archive", setup.documents)
+        self._log = setup.folder / "log.txt"
+        self._output = setup.folder / "disturbed"
+        self._reference = setup.folder / "undisturbed"
+        self._generation = 0
+        self._shards = 0
+        self._shard_seconds = 0.0
+
+    def run(self) -> None:
+        """Carry out the schedule up to its end or the first finding."""
+        for folder in (self._output, self._reference):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._log.unlink(missing_ok=True)
+        for number, run in enumerate(self.schedule.runs):
+            for edit in run.edits:
+                self._archive.edit(edit)
+            self._archive.write()
+            self._run_undisturbed(number)
+            if self.findings:
+                return
+            for fault in run.faults:
+                if self._suffer(number, fault):
+                    break
+            self._finish(number)
+            self._compare(number)
+            if self.findings:
+                return
+
+    def _run_undisturbed(self, run: int) -> None:
+        """Make the reference output. That of the first run is the same in every round."""
+        first = self._setup.folder / "first"
+        started = time.monotonic()
+        if run == 0 and first.exists():
+            shutil.copytree(first, self._reference)
+        else:
+            driver = self._setup.start(self._setup.job(self._reference, "local"), log=self._log)
+            self._end(driver, {0}, f"run {run}, undisturbed")
+            if run == 0:
+                shutil.copytree(self._reference, first)
+        plan = OutputFolder(self._reference).plan()
+        self._generation = plan.generation
+        self._shards = len(plan.shards)
+        timed = OutputFolder(self._reference).stats()
+        self._shard_seconds = timed["wall_seconds"] / max(timed["shards"], 1) if timed else time.monotonic() - started
+
+    def _suffer(self, run: int, fault: Fault) -> bool:
+        """Start a run, let the fault happen, and return whether the run finished all the same."""
+        started = time.monotonic()
+        config = self._setup.job(self._output, self.schedule.executor)
+        before = self._commits()
+        drivers = [self._setup.start(config, log=self._log, writes=fault.writes, crash_at=fault.step)]
+        hit = False
+        if fault.kind not in ("crash", "no_space"):
+            self._wait(drivers[0], fault, before)
+            hit = drivers[0].is_alive()
+        match fault.kind:
+            case "kill_driver" | "term_driver" if hit:
+                os.kill(drivers[0].pid or 0, signal.SIGKILL if fault.kind == "kill_driver" else signal.SIGTERM)
+            case "kill_worker" | "term_worker":
+                hit = self._strike_worker(fault)
+            case "two_drivers":
+                drivers.append(self._setup.start(config, log=self._log))
+            case _:
+                pass
+        exit_codes = [self._end(driver, _EXPECTED[fault.kind], f"run {run}, {fault.kind}") for driver in drivers]
+        if fault.kind in ("crash", "no_space"):
+            hit = exit_codes != [0]
+        seconds = round(time.monotonic() - started, 2)
+        self.events.append(Event(run=run, kind=fault.kind, hit=hit, exit_codes=exit_codes, seconds=seconds))
+        return 0 in exit_codes
+
+    def _commits(self) -> int:
+        return len(list((self._output / "_run" / "commits" / str(self._generation)).glob("*.json")))
+
+    def _wait(self, driver: Process, fault: Fault, before: int) -> None:
+        """Wait for the moment of a fault, or the end of the run."""
+        wanted = before + int(fault.after * (self._shards - before))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while driver.is_alive() and self._commits() < wanted and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        driver.join(timeout=fault.delay * self._shard_seconds)
+
+    def _strike_worker(self, fault: Fault) -> bool:
+        workers = ray_workers(self._setup.head.pid) if self._setup.head is not None else []
+        if not workers:
+            return False
+        victim = workers[int(fault.delay * len(workers))]
+        os.kill(victim, signal.SIGKILL if fault.kind == "kill_worker" else signal.SIGTERM)
+        return True
+
+    def _finish(self, run: int) -> None:
+        driver = self._setup.start(self._setup.job(self._output, self.schedule.executor), log=self._log)
+        self._end(driver, {0}, f"run {run}, the run after all faults")
+
+    def _end(self, driver: Process, expected: set[int], what: str) -> int:
+        """Wait for a driver to end and return its exit code; an unexpected one is a finding."""
+        driver.join(timeout=PATIENCE_SECONDS)
+        if driver.exitcode is None:
+            driver.kill()
+            driver.join()
+            self.findings.append(f"{what}: still running after {PATIENCE_SECONDS:.0f} s")
+        elif driver.exitcode not in expected:
+            self.findings.append(f"{what}: exit code {driver.exitcode}, expected one of {sorted(expected)}")
+        return driver.exitcode if driver.exitcode is not None else -signal.SIGKILL
+
+    def _compare(self, run: int) -> None:
+        for finding in verify(self._output, deep=True):
+            self.findings.append(f"run {run}, verify: {finding.place}: {finding.problem}")
+        ours, theirs = _comparable_files(self._output), _comparable_files(self._reference)
+        for name in sorted(ours ^ theirs):
+            self.findings.append(f"run {run}: {name} is in only one of the two outputs")
+        _, different, unread = filecmp.cmpfiles(self._output, self._reference, sorted(ours & theirs), shallow=False)
+        for name in (*different, *unread):
+            self.findings.append(f"run {run}: {name} has other bytes than without faults")
+        ids, dead_letters = _ids(self._output), _rows(self._output, "errors")
+        if ids != self._archive.ids or dead_letters != self._archive.broken_records:
+            self.findings.append(
+                f"run {run}: the archive has {len(self._archive.ids)} documents and {self._archive.broken_records} "
+                f"broken lines, the output {len(ids)} ({len(set(ids))} different) and {dead_letters}"
+            )
+        self.shards_compared += len(list(self._output.glob("_run/commits/*/*.json")))
+
+
+def soak(
+    setup: SoakSetup, schedules: Iterator[Schedule], *, seconds: float, on_round: Callable[[Round, float], None]
+) -> list[Round]:
+    """Carry out schedules for this time or until one has a finding; the last round is finished.
+
+    Args:
+        on_round: called with each round and the seconds it took.
+    """
+    rounds: list[Round] = []
+    deadline = time.monotonic() + seconds
+    for schedule in schedules:
+        if time.monotonic() >= deadline:
+            break
+        started = time.monotonic()
+        rounds.append(Round(schedule, setup))
+        rounds[-1].run()
+        on_round(rounds[-1], time.monotonic() - started)
+        if rounds[-1].findings:
+            break
+    return rounds
+
+
+def build_without_space(build: BuildWorker, writes: int, mark: str, plan: Plan) -> ShardWorker:
+    """Build a worker whose process finds no space for its n-th file, once.
+
+    Args:
+        mark: a file that exists once this has happened; workers built later have space.
+    """
+    worker = build(plan)
+    left = [writes]
+    flush = os.fsync
+
+    def flush_or_fail(descriptor: int) -> None:
+        left[0] -= stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if left[0] == 0 and not Path(mark).exists():
+            Path(mark).touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(descriptor)
+
+    os.fsync = flush_or_fail
+    return worker
+
+
+def _comparable_files(output: Path) -> set[str]:
+    """Return the files that must have equal bytes."""
+    paths = [*output.glob("*/*.parquet"), *output.glob("_run/commits/*/*"), output / "_run" / "manifest.json"]
+    return {path.relative_to(output).as_posix() for path in paths}
+
+
+def _rows(output: Path, table: str) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in output.glob(f"{table}/*.parquet"))
+
+
+def _ids(output: Path) -> list[str]:
+    return sorted(
+        doc_id
+        for path in output.glob("documents/*.parquet")
+        for doc_id in pq.read_table(path, columns=["doc_id"]).column("doc_id").to_pylist()
+    )
