@@ -1,4 +1,4 @@
-"""Dependency arcs over the words of a sentence, as plain geometry in pixels."""
+"""The layout of a dependency tree as arcs above the words of a sentence, in pixels."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ _TEXT_DROP = 20
 _TAG_DROP = 37
 _FOOT_ROOM = 10
 _CORNER = 7
-# Where an arc leaves its head, beside the middle, so that arcs in and out do not lie on each other.
+# Arcs leave their head this far beside its middle, so that they do not overlap with the arc that arrives there.
 _OFFSET = 4
 _WORD_SIZE = 15.0
-# Words of entities are set in bold, which is wider.
+# Words of entities are bold, which is wider.
 _BOLD_SIZE = 16.2
 _LABEL_SIZE = 11.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A word by the middle of its column."""
+    """A word; ``x`` is the middle of its column."""
 
     x: int
     text: str
@@ -35,7 +35,7 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arc:
-    """An arc from head to dependent: the line, the arrow's tip, and where the relation's name stands."""
+    """An arc from head to dependent: SVG paths of the line and the arrowhead, and the position of the label."""
 
     line: str
     tip: str
@@ -46,7 +46,7 @@ class Arc:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """A drawing; ``text_y`` and ``tag_y`` are the base lines of words and parts of speech."""
+    """A drawing; ``text_y`` and ``tag_y`` are the baselines of words and parts of speech."""
 
     width: int
     height: int
@@ -57,7 +57,7 @@ class Tree:
 
 
 def draw_tree(tokens: Sequence[TokenRow]) -> Tree:
-    """Place words and arcs. Widths of text are estimates: every text is drawn centred on its place."""
+    """Lay out words and arcs. Widths of text are estimates, so all text is to be drawn centred."""
     centres = _centres(tokens)
     spans = [
         (min(token.head, number), max(token.head, number))
@@ -117,7 +117,7 @@ def _column_width(token: TokenRow) -> float:
 
 
 def _centres(tokens: Sequence[TokenRow]) -> list[int]:
-    """Give the middle of each column; neighbours joined by an arc stand apart far enough for its name."""
+    """Return the middle of each column; neighbours joined by an arc leave room for its label."""
     centres: list[int] = []
     for number, token in enumerate(tokens, 1):
         half = _column_width(token) / 2
@@ -139,7 +139,7 @@ def _right_edge(tokens: Sequence[TokenRow], centres: Sequence[int]) -> int:
 
 
 def _levels(spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Give each arc a height: above every shorter one that shares a stretch of the sentence with it."""
+    """Assign each arc a level: above every shorter one that it overlaps."""
     levels: dict[tuple[int, int], int] = {}
     for left, right in sorted(spans, key=lambda span: (span[1] - span[0], span)):
         below = [
@@ -156,7 +156,7 @@ def _overlap(left: int, right: int, other_left: int, other_right: int) -> bool:
 
 
 def _root(token: TokenRow, x: int, *, base: int) -> Arc:
-    # To the very top: no arc of a projective tree runs over the root.
+    # Up to the top: no arc of a projective tree passes over the root.
     return Arc(line=f"M{x} {_HEAD_ROOM}V{base}", tip=_tip(x, base), relation=token.deprel, x=x, y=_HEAD_ROOM - 5)
 
 

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that holds everything it shows and asks the network for nothing."""
+"""The report of a run: one self-contained HTML file that makes no network requests."""
 
 import json
 import math
@@ -21,19 +21,19 @@ from concord.pipeline.storage.output_paths import OutputPath, staging_folder
 
 REPORT_NAME = "report.html"
 SHOWN_SENTENCES = 60
-"""Of a whole document; the report says when there are more."""
+"""Of a whole document; the report says how many more there are."""
 SHOWN_CHANGES = 20
-"""Kinds of change with examples; the rest is only counted."""
+"""Kinds of change shown with examples; the others are only counted."""
 CONTEXT_WORDS = 8
 """Words shown on each side of an example."""
 
 
 def write_report(output: OutputPath) -> OutputPath:
-    """Write ``_run/report.html`` in one step, over an earlier one, and give its place.
+    """Write ``_run/report.html`` atomically, replacing any existing one, and return its path.
 
     Raises:
-        PlanError: when the folder holds no finished run.
-        IntegrityError: when the manifest cannot be read.
+        PlanError: when the folder contains no finished run.
+        IntegrityError: when the manifest or a part cannot be read.
         ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
         StoreError: when there is no space.
     """
@@ -46,10 +46,10 @@ def write_report(output: OutputPath) -> OutputPath:
 
 
 def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
-    """Give the report as HTML.
+    """Render the report as HTML.
 
     Args:
-        stats: the content of stats.json; what is missing in it is left out.
+        stats: the content of stats.json; missing keys are not shown.
     """
     plan, manifest = quality.plan, quality.manifest
     threshold = _threshold(plan)
@@ -86,7 +86,7 @@ def _read_json(path: OutputPath) -> dict[str, Any]:
 
 
 def _threshold(plan: Plan) -> float | None:
-    """Give the nats above which stage two decided; None for a tagger of one stage or one that is gone."""
+    """Return the nats above which stage two decided; None if the tagger has one stage or no longer exists."""
     own = _read_json(Path(plan.tagger_folder) / "tagger.json").get("config", {}).get("threshold")
     chosen = plan.config.tagger.threshold
     return own if own is None or chosen is None else chosen
@@ -98,7 +98,7 @@ def _component(identity: ComponentIdentity) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Stage:
-    """How long a stage took, and how many words it did in a second."""
+    """How long a stage took, and its words per second."""
 
     name: str
     seconds: float
@@ -118,7 +118,7 @@ def _stages(stats: Mapping[str, Any]) -> list[_Stage]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Chart:
-    """The histogram. Heights go by the logarithm, or the certain words would hide all others."""
+    """The histogram, with logarithmic heights: most words are certain and would dwarf all others."""
 
     bars: tuple[Bar, ...]
     across: tuple[tuple[float, str], ...]
@@ -128,7 +128,7 @@ class _Chart:
 
 def _chart(histogram: Sequence[int], threshold: float | None) -> _Chart:
     bins = 10 * max(1, math.ceil(len(histogram) / 10))
-    # One decade more than the highest bar needs at the foot: a single word is a bar, too.
+    # Heights start below 1, so that a single word has a visible bar.
     decades = max(1, math.ceil(math.log10(max(histogram, default=1) + 1)))
     full = bins * BIN_WIDTH
     return _Chart(
@@ -140,13 +140,13 @@ def _chart(histogram: Sequence[int], threshold: float | None) -> _Chart:
 
 
 def _log_height(count: int, decades: int) -> float:
-    foot = 0.5
-    return (math.log10(count) + foot) / (decades + foot)
+    offset = 0.5
+    return (math.log10(count) + offset) / (decades + offset)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Word:
-    """A word as it is shown; ``shade`` is 0..1."""
+    """A word with the space before it; ``shade`` is 0..1."""
 
     gap: str
     text: str
@@ -157,7 +157,7 @@ class _Word:
 
 @dataclass(kw_only=True, slots=True)
 class _Segment:
-    """Words of one entity, or words outside; ``drafts`` are stage one's types where they are others."""
+    """Words of one entity, or words outside entities; ``drafts`` are the types of stage one where they differ."""
 
     label: str = ""
     words: list[_Word] = field(default_factory=list)
@@ -165,12 +165,12 @@ class _Segment:
 
     @property
     def was(self) -> str:
-        """What stage one had, or nothing where it had the same."""
+        """The types of stage one; empty if they are the same."""
         return ", ".join(sorted(self.drafts))
 
 
 def _segments(tokens: Sequence[TokenRow], words: Sequence[_Word]) -> list[_Segment]:
-    """Group a sentence's words by entity. One that a sentence before began may go on with ``I-``."""
+    """Group a sentence's words by entity; one that started in the sentence before may continue with ``I-``."""
     segments: list[_Segment] = []
     for token, word in zip(tokens, words, strict=True):
         prefix, kind = split_label(token.ner)
@@ -249,7 +249,7 @@ def _document_view(document: CollectedDocument) -> dict[str, Any]:
 
 
 def _title(meta: str | None) -> str | None:
-    """Give the title among a record's other fields, if it has one."""
+    """Return the title among a record's other fields, if there is one."""
     fields = json.loads(meta) if meta else None
     title = fields.get("title") if isinstance(fields, dict) else None
     return title if isinstance(title, str) and title.strip() else None

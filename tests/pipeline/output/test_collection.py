@@ -11,12 +11,14 @@ from concord.pipeline.output.output_folder import OutputFolder
 FinishRun = Callable[..., Path]
 
 DOCUMENTS = {name: (f"{name} slept",) for name in ("Ada", "Bob", "Eva")}
-LETTER = DeadLetter(doc_id=None, source_uri="/data/a", position=3, stage="read", error="invalid_json", message="no")
+DEAD_LETTER = DeadLetter(
+    doc_id=None, source_uri="/data/a", position=3, stage="read", error="invalid_json", message="no"
+)
 
 
-def test_a_collection_is_read_as_its_manifest_names_it(finish_run: FinishRun) -> None:
-    output = finish_run(DOCUMENTS, dead_letters=[LETTER])
-    (output / "documents" / "part-00009-g0-stray.parquet").write_bytes(b"stray")
+def test_collection_reads_only_the_parts_in_the_manifest(finish_run: FinishRun) -> None:
+    output = finish_run(DOCUMENTS, dead_letters=[DEAD_LETTER])
+    (output / "documents" / "part-00009-g0-orphan.parquet").write_bytes(b"orphan")
     collection = open_collection(output)
     assert len(collection.parts("documents")) == 2
     documents = [collection.read("documents", ("doc_id",), shard=shard)["doc_id"].to_pylist() for shard in (0, 1)]
@@ -25,7 +27,7 @@ def test_a_collection_is_read_as_its_manifest_names_it(finish_run: FinishRun) ->
     assert errors == [[{"error": "invalid_json", "position": 3}], []]
 
 
-def test_a_newer_generation_does_not_count_before_it_is_finished(finish_run: FinishRun) -> None:
+def test_open_collection_ignores_an_unfinished_generation(finish_run: FinishRun) -> None:
     output = finish_run(DOCUMENTS)
     folder = OutputFolder(output)
     folder.write_plan(folder.plan().model_copy(update={"generation": 1}))
@@ -33,7 +35,7 @@ def test_a_newer_generation_does_not_count_before_it_is_finished(finish_run: Fin
     assert (folder.latest_generation(), collection.plan.generation, collection.manifest.generation) == (1, 0, 0)
 
 
-def test_a_folder_without_a_finished_run_is_refused(finish_run: FinishRun, tmp_path: Path) -> None:
+def test_open_collection_refuses_a_folder_without_a_finished_run(finish_run: FinishRun, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="found no plan"):
         open_collection(tmp_path / "none")
     output = finish_run(DOCUMENTS)

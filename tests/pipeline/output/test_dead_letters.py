@@ -1,4 +1,4 @@
-"""Dead letters are listed, and tried again without touching the rest."""
+"""Listing dead letters, and retrying them without touching other documents."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import fakes, runs
+from concord_testing import fakes, runs, stores
 
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
@@ -20,6 +20,7 @@ from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 ALL = DeadLetterFilter()
@@ -28,7 +29,7 @@ SOUND = {"a": "Anna came.", "b": "Bob went.", "c": "Carla stayed."}
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Give a folder with dead letters of three stages in two of its four files."""
+    """Write a folder with dead letters of three stages in two of its four files."""
     folder = tmp_path / "in"
     folder.mkdir()
     write_lines(folder / "sound.jsonl", SOUND)
@@ -49,58 +50,60 @@ def job(archive: Path, **changes: Any) -> AnnotateConfig:
     return runs.job(archive, archive.parent / "out", **(values | changes))
 
 
-class MendedParser(fakes.FakeParser):
-    """A parser that has learned to do what the other cannot."""
+class FixedParser(fakes.FakeParser):
+    """A parser without the fault of the other."""
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
         return [fakes.parsed_document(document) for document in documents]
 
 
-def build_mended_worker(plan: Plan) -> ShardWorker:
-    return ShardWorker(plan, parser=MendedParser(), tagger=fakes.FakeTagger())
+def build_fixed_worker(plan: Plan) -> ShardWorker:
+    return ShardWorker(plan, parser=FixedParser(), tagger=fakes.FakeTagger())
 
 
-def try_again(archive: Path, choice: DeadLetterFilter = ALL, **arguments: Any) -> RunReport:
-    settings = {"tagger": runs.TAGGER, "parser": fakes.PARSER, "build": fakes.build_fake_worker} | arguments
+def retry(archive: Path, wanted: DeadLetterFilter = ALL, **arguments: Any) -> RunReport:
+    settings: dict[str, Any] = {"tagger": runs.TAGGER, "parser": fakes.PARSER, "build": fakes.build_fake_worker}
+    settings |= arguments
     config = settings.pop("config", None) or job(archive)
-    return annotate(config, retry=choice, **settings)
+    return annotate(config, retry=wanted, **settings)
 
 
-def letters_of(report: RunReport, **filters: tuple[str, ...]) -> list[DeadLetter]:
-    """Give the dead letters that stand, and check the folder on the way."""
+def dead_letters_of(report: RunReport, **filters: tuple[str, ...]) -> list[DeadLetter]:
+    """Read the current dead letters, and verify the folder."""
     assert verify(report.output) == []
     assert report.read == report.annotated + report.unchanged + report.dead_letters
     manifest = OutputFolder(report.output).manifest()
     assert manifest is not None
     found = read_dead_letters(report.output, manifest.shards)
     return sorted(
-        (letter for letter in found if DeadLetterFilter(**filters).matches(letter)), key=lambda letter: letter.message
+        (dead_letter for dead_letter in found if DeadLetterFilter(**filters).matches(dead_letter)),
+        key=lambda dead_letter: dead_letter.message,
     )
 
 
 def attempts(report: RunReport) -> dict[str | None, int]:
-    return {letter.doc_id: letter.attempts for letter in letters_of(report)}
+    return {found.doc_id: found.attempts for found in dead_letters_of(report)}
 
 
-def parts(output: Path) -> dict[Path, tuple[int, bytes]]:
-    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in output.glob("*/*.parquet")}
+def parts(output: OutputPath) -> dict[Path, tuple[int, bytes]]:
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in stores.local(output).glob("*/*.parquet")}
 
 
-def texts_of(output: Path) -> dict[str, list[str]]:
-    rows = pq.read_table(output / "tokens", columns=["doc_id", "text"]).to_pylist()
+def texts_of(output: OutputPath) -> dict[str, list[str]]:
+    rows = pq.read_table(stores.local(output) / "tokens", columns=["doc_id", "text"]).to_pylist()
     return {row["doc_id"]: [other["text"] for other in rows if other["doc_id"] == row["doc_id"]] for row in rows}
 
 
-def test_letters_are_chosen_by_stage_reason_and_document(archive: Path) -> None:
+def test_dead_letters_are_filtered_by_stage_reason_and_document(archive: Path) -> None:
     report = runs.run_job(job(archive))
     assert (report.annotated, report.dead_letters) == (5, 5)
     chosen = {
-        "parse": letters_of(report, stages=("parse",)),
-        "read": letters_of(report, stages=("read",)),
-        "both": letters_of(report, errors=("tag_failed", "duplicate_id")),
-        "e": letters_of(report, stages=("parse", "tag"), ids=("e", "d")),
+        "parse": dead_letters_of(report, stages=("parse",)),
+        "read": dead_letters_of(report, stages=("read",)),
+        "both": dead_letters_of(report, errors=("tag_failed", "duplicate_id")),
+        "e": dead_letters_of(report, stages=("parse", "tag"), ids=("e", "d")),
     }
-    assert {name: [letter.doc_id for letter in letters] for name, letters in chosen.items()} == {
+    assert {name: [item.doc_id for item in found] for name, found in chosen.items()} == {
         "parse": ["e", "whole.txt"],
         "read": [None, "d"],
         "both": ["d", "f"],
@@ -109,18 +112,20 @@ def test_letters_are_chosen_by_stage_reason_and_document(archive: Path) -> None:
 
 
 @pytest.mark.slow
-def test_only_dead_letters_are_done_again(archive: Path) -> None:
+def test_retry_annotates_only_dead_letters(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = parts(first.output)
+    manifest = OutputFolder(first.output).manifest()
+    assert manifest is not None
     untouched = {
-        path
-        for report in OutputFolder(first.output).manifest().shards
-        if not report.dead_letters  # type: ignore[union-attr]
-        for path in (first.output / part.path for part in report.files.values())
+        stores.local(first.output / part.path)
+        for report in manifest.shards
+        if not report.dead_letters
+        for part in report.files.values()
     }
-    (archive / "new.txt").write_text("Left to the next night.")
+    (archive / "new.txt").write_text("Left to the next run.")
     (archive / "other.txt").write_text("This change as well.")
-    report = try_again(archive, build=build_mended_worker)
+    report = retry(archive, build=build_fixed_worker)
     assert (report.changes.retried, report.changes.new, report.annotated, report.unchanged) == (5, 0, 2, 5)
     assert attempts(report) == {None: 1, "d": 1, "f": 1}
     after = parts(first.output)
@@ -128,42 +133,42 @@ def test_only_dead_letters_are_done_again(archive: Path) -> None:
     assert {path: before[path] for path in untouched} == {path: after[path] for path in untouched}
     assert texts_of(report.output)["e"] == ["PARSERFAULT", "one."]
     assert texts_of(report.output)["other.txt"] == ["Emma", "slept."]
-    nightly = runs.run_job(job(archive))
-    assert (nightly.changes.new, nightly.changes.changed, nightly.changes.retried) == (1, 1, 0)
-    assert attempts(nightly) == {None: 1, "d": 1, "f": 1}
+    next_run = runs.run_job(job(archive))
+    assert (next_run.changes.new, next_run.changes.changed, next_run.changes.retried) == (1, 1, 0)
+    assert attempts(next_run) == {None: 1, "d": 1, "f": 1}
 
 
 @pytest.mark.slow
-def test_every_failing_try_is_counted(archive: Path) -> None:
+def test_retry_counts_every_failed_attempt(archive: Path) -> None:
     runs.run_job(job(archive))
     for number in (1, 2, 3):
-        report = try_again(archive)
+        report = retry(archive)
         assert attempts(report) == {None: number, "d": number, "e": number, "f": number, "whole.txt": number}
         assert (report.annotated, report.unchanged) == (0, 5)
 
 
-def test_letters_that_are_not_chosen_stay(archive: Path) -> None:
+def test_retry_keeps_dead_letters_that_do_not_match(archive: Path) -> None:
     runs.run_job(job(archive))
-    report = try_again(archive, DeadLetterFilter(ids=("e",)), build=build_mended_worker)
+    report = retry(archive, DeadLetterFilter(ids=("e",)), build=build_fixed_worker)
     assert (report.changes.retried, report.annotated) == (1, 1)
     assert attempts(report) == {None: 0, "d": 0, "f": 0, "whole.txt": 0}
-    report = try_again(archive, DeadLetterFilter(errors=("duplicate_id",)))
+    report = retry(archive, DeadLetterFilter(errors=("duplicate_id",)))
     assert attempts(report) == {None: 0, "d": 1, "f": 0, "whole.txt": 0}
 
 
 @pytest.mark.slow
-def test_an_id_stays_with_the_letter_that_has_it(archive: Path) -> None:
+def test_retry_leaves_an_id_with_the_dead_letter_that_has_it(archive: Path) -> None:
     write_lines(archive / "a.jsonl", {"x": "PARSERFAULT"})
     write_lines(archive / "b.jsonl", {"x": "Zoe came."})
     runs.run_job(job(archive))
-    report = try_again(archive, DeadLetterFilter(errors=("duplicate_id",)))
-    assert {letter.error for letter in letters_of(report, ids=("x",))} == {"parse_failed", "duplicate_id"}
-    report = try_again(archive, build=build_mended_worker)
+    report = retry(archive, DeadLetterFilter(errors=("duplicate_id",)))
+    assert {found.error for found in dead_letters_of(report, ids=("x",))} == {"parse_failed", "duplicate_id"}
+    report = retry(archive, build=build_fixed_worker)
     assert texts_of(report.output)["x"] == ["PARSERFAULT"]
 
 
 @pytest.mark.slow
-def test_an_id_stays_with_the_document_that_has_it(archive: Path) -> None:
+def test_retry_leaves_an_id_with_the_document_that_has_it(archive: Path) -> None:
     write_lines(archive / "a.jsonl", {"y": "PARSERFAULT it."})
     write_lines(archive / "z.jsonl", {"x": "Zoe came.", "f": "PARSERFAULT it."})
     runs.run_job(job(archive))
@@ -173,91 +178,91 @@ def test_an_id_stays_with_the_document_that_has_it(archive: Path) -> None:
     runs.run_job(job(archive))
     assert texts_of(archive.parent / "out")["y"] == ["Zoe", "went."]
 
-    report = try_again(archive, build=build_mended_worker)
+    report = retry(archive, build=build_fixed_worker)
     assert (report.changes.new, report.changes.changed, report.changes.removed) == (0, 0, 0)
     texts = texts_of(report.output)
     assert (texts["x"], texts["y"]) == (["Zoe", "came."], ["Zoe", "went."])
-    assert {letter.doc_id for letter in letters_of(report, errors=("duplicate_id",))} >= {"x", "y"}
+    assert {found.doc_id for found in dead_letters_of(report, errors=("duplicate_id",))} >= {"x", "y"}
     assert runs.run_job(job(archive), build=fakes.build_no_worker).shards == report.shards
 
 
 @pytest.mark.slow
-def test_a_file_that_was_mended_is_brought_up_to_date(archive: Path) -> None:
+def test_retry_annotates_all_changes_of_a_fixed_file(archive: Path) -> None:
     runs.run_job(job(archive))
-    mended = (archive / "mixed.jsonl").read_text().replace('{"id": "torn\n', "").replace("TAGGERFAULT", "Tagged")
-    (archive / "mixed.jsonl").write_text(mended.replace("Dora sang.", "Dora sings."))
-    report = try_again(archive, DeadLetterFilter(errors=("tag_failed",)))
+    fixed = (archive / "mixed.jsonl").read_text().replace('{"id": "torn\n', "").replace("TAGGERFAULT", "Tagged")
+    (archive / "mixed.jsonl").write_text(fixed.replace("Dora sang.", "Dora sings."))
+    report = retry(archive, DeadLetterFilter(errors=("tag_failed",)))
     assert texts_of(report.output)["f"] == ["Tagged", "two."]
     assert texts_of(report.output)["d"] == ["Dora", "sings."]
     assert attempts(report) == {"d": 0, "e": 0, "whole.txt": 0}
     again = runs.run_job(job(archive), build=fakes.build_no_worker)
     assert again.shards == report.shards
     (archive / "mixed.jsonl").write_text('{"id": "z", "text": "Zoe came."}\n' + (archive / "mixed.jsonl").read_text())
-    assert attempts(try_again(archive)) == {"d": 1, "e": 1, "whole.txt": 1}
+    assert attempts(retry(archive)) == {"d": 1, "e": 1, "whole.txt": 1}
 
 
 @pytest.mark.slow
-def test_a_torn_stream_is_one_letter_that_is_tried_again(archive: Path) -> None:
+def test_a_truncated_stream_is_one_dead_letter_and_is_retried(archive: Path) -> None:
     lines = (archive / "sound.jsonl").read_bytes()
     (archive / "torn.jsonl.gz").write_bytes(gzip.compress(lines.replace(b'"', b'"x', 2))[:-9])
     report = runs.run_job(job(archive))
-    standing = letters_of(report, stages=("read",))
-    again = letters_of(try_again(archive, DeadLetterFilter(stages=("read",))), stages=("read",))
-    assert [(letter.message, letter.attempts + 1) for letter in standing] == [
-        (letter.message, letter.attempts) for letter in again
+    before = dead_letters_of(report, stages=("read",))
+    again = dead_letters_of(retry(archive, DeadLetterFilter(stages=("read",))), stages=("read",))
+    assert [(found.message, found.attempts + 1) for found in before] == [
+        (found.message, found.attempts) for found in again
     ]
-    assert any(letter.source_uri.endswith("torn.jsonl.gz") for letter in again)
+    assert any(found.source_uri.endswith("torn.jsonl.gz") for found in again)
 
 
-def test_without_a_chosen_letter_nothing_is_done(archive: Path) -> None:
+def test_retry_does_nothing_when_no_dead_letter_matches(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = parts(first.output)
-    report = try_again(archive, DeadLetterFilter(ids=("nobody",)), build=fakes.build_no_worker)
+    report = retry(archive, DeadLetterFilter(ids=("nobody",)), build=fakes.build_no_worker)
     assert parts(report.output) == before
     assert OutputFolder(report.output).latest_generation() == 0
     assert (report.dead_letters, report.changes.retried) == (5, 0)
 
 
-def test_a_retry_that_would_mix_recipes_is_refused(archive: Path) -> None:
+def test_retry_refuses_a_different_configuration_or_parser(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(PlanError, match=r"parser.sentence_cap: was 200, is now 100.*'concord annotate' does all"):
-        try_again(archive, config=job(archive, parser={"sentence_cap": 100}))
+        retry(archive, config=job(archive, parser={"sentence_cap": 100}))
     with pytest.raises(PlanError, match="parser: was"):
-        try_again(archive, parser=fakes.PARSER.model_copy(update={"digest": "8" * 64}))
-    assert try_again(archive, config=job(archive, max_removed=0.0)).changes.retried == 5
+        retry(archive, parser=fakes.PARSER.model_copy(update={"digest": "8" * 64}))
+    assert retry(archive, config=job(archive, max_removed=0.0)).changes.retried == 5
 
 
-def test_a_file_that_is_gone_is_named(archive: Path) -> None:
+def test_retry_names_an_input_file_that_no_longer_exists(archive: Path) -> None:
     runs.run_job(job(archive))
     (archive / "whole.txt").unlink()
     with pytest.raises(InputError, match=r"whole.txt: holds dead letters .* gone"):
-        try_again(archive)
-    assert attempts(try_again(archive, DeadLetterFilter(ids=("e",))))["e"] == 1
+        retry(archive)
+    assert attempts(retry(archive, DeadLetterFilter(ids=("e",))))["e"] == 1
 
 
-def test_an_unfinished_run_is_finished_first(archive: Path) -> None:
+def test_retry_refuses_an_unfinished_run(archive: Path) -> None:
     with pytest.raises(StoreError):
         runs.run_job(job(archive), build=fakes.build_worker_without_room)
     with pytest.raises(PlanError, match="not finished"):
-        try_again(archive)
+        retry(archive)
     runs.run_job(job(archive))
     (archive / "new.txt").write_text("Dora went.")
     with pytest.raises(StoreError):
         runs.run_job(job(archive), build=fakes.build_worker_without_room)
     with pytest.raises(PlanError, match="generation 1 is not finished"):
-        try_again(archive)
+        retry(archive)
 
 
 @pytest.mark.slow
-def test_an_interrupted_retry_is_gone_on_with_by_either_command(archive: Path) -> None:
+def test_an_interrupted_retry_is_continued_by_retry_or_annotate(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(StoreError):
-        try_again(archive, build=fakes.build_worker_without_room)
-    report = try_again(archive)
+        retry(archive, build=fakes.build_worker_without_room)
+    report = retry(archive)
     assert set(attempts(report).values()) == {1}
     assert OutputFolder(report.output).latest_generation() == 1
     with pytest.raises(StoreError):
-        try_again(archive, build=fakes.build_worker_without_room)
+        retry(archive, build=fakes.build_worker_without_room)
     report = runs.run_job(job(archive))
     assert set(attempts(report).values()) == {1}
     assert report.annotated == 0
@@ -265,30 +270,30 @@ def test_an_interrupted_retry_is_gone_on_with_by_either_command(archive: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", CRASH_STEPS[:-1])
-def test_a_retry_killed_anywhere_ends_as_undisturbed(archive: Path, step: str) -> None:
+def test_a_retry_killed_at_any_step_ends_with_the_same_bytes(archive: Path, step: str) -> None:
     for name in ("out", "undisturbed"):
         runs.run_job(job(archive).model_copy(update={"output": str(archive.parent / name)}))
     undisturbed = job(archive).model_copy(update={"output": str(archive.parent / "undisturbed")})
-    try_again(archive, config=undisturbed, build=build_mended_worker)
-    killed = runs.in_child(lambda: try_again(archive, build=build_mended_worker), crash_at=step)
+    retry(archive, config=undisturbed, build=build_fixed_worker)
+    killed = runs.in_child(lambda: retry(archive, build=build_fixed_worker), crash_at=step)
     killed.join()
     if step != "swap":
-        report = try_again(archive, build=build_mended_worker)
+        report = retry(archive, build=build_fixed_worker)
     else:
-        # The run is finished by then but for the sweeping, which the next run of either kind does.
+        # Only removing orphans is left to do, which the next run of either kind does.
         report = runs.run_job(job(archive))
     assert set(attempts(report).values()) == {1}
-    assert runs.committed_bytes(report.output) == runs.committed_bytes(archive.parent / "undisturbed")
+    assert runs.committed_bytes(stores.local(report.output)) == runs.committed_bytes(archive.parent / "undisturbed")
 
 
-def test_letters_stand_under_a_limit(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_covers_dead_letters_of_a_limited_run(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limited = job(archive, limit=6)
     first = runs.run_job(limited)
     assert first.read == 6
     assert first.dead_letters > 0
     again = runs.run_job(limited, build=fakes.build_no_worker)
     assert (again.changes.new, OutputFolder(first.output).latest_generation()) == (0, 0)
-    report = try_again(archive, config=limited)
+    report = retry(archive, config=limited)
     assert (report.read, report.changes.retried) == (6, first.dead_letters)
     (archive / "0 first.txt").write_text("Before all others.")
     moved_on = runs.run_job(limited.model_copy(update={"output": str(archive.parent / "fresh")}))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from concord_testing import runs
+from concord_testing import runs, stores
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError, StoreError
 from concord.pipeline.output.manifest import PartFile, ShardReport
@@ -113,7 +113,7 @@ def test_committed_shards_are_those_with_complete_parts(output: Path, plan: Plan
     (output / committed[0].files["tokens"].path).unlink()
     cut = output / committed[1].files["tokens"].path
     cut.write_bytes(cut.read_bytes()[:-1])
-    folder.record_path(2, generation=0).write_text("{")
+    stores.local(folder.record_path(2, generation=0)).write_text("{")
     assert sorted(folder.committed_shards(plan)) == [shard.index for shard in plan.shards][3:]
 
 
@@ -127,7 +127,7 @@ def test_remove_broken_commits_keeps_the_records_of_complete_shards(output: Path
 
 def test_finish_needs_every_shard(output: Path, plan: Plan) -> None:
     folder = OutputFolder(output)
-    folder.record_path(1, generation=0).unlink()
+    folder.record_path(1, generation=0).unlink(missing_ok=True)
     with pytest.raises(IntegrityError, match="shard 00001"):
         folder.finish(plan)
 

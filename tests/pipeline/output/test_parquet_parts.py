@@ -1,4 +1,4 @@
-"""Parts stand whole under their name or not at all."""
+"""A part under its final name is complete."""
 
 import errno
 import hashlib
@@ -40,7 +40,7 @@ def files_below(output: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("rows", [0, 3, ROW_GROUP_ROWS + 1])
-def test_a_part_reads_back_as_it_was_written(tmp_path: Path, rows: int) -> None:
+def test_write_part_writes_the_table_that_it_is_given(tmp_path: Path, rows: int) -> None:
     table = error_rows(rows)
     part = write(table, tmp_path)
     content = (tmp_path / part.path).read_bytes()
@@ -53,7 +53,7 @@ def test_a_part_reads_back_as_it_was_written(tmp_path: Path, rows: int) -> None:
     assert read.schema.equals(table.schema, check_metadata=True)
 
 
-def test_a_part_has_page_index_checksums_and_row_groups_of_fixed_size(tmp_path: Path) -> None:
+def test_write_part_adds_page_index_checksums_and_row_groups_of_fixed_size(tmp_path: Path) -> None:
     part = write(error_rows(ROW_GROUP_ROWS + 1), tmp_path)
     file = pq.ParquetFile(tmp_path / part.path, page_checksum_verification=True)
     assert [file.metadata.row_group(number).num_rows for number in range(2)] == [ROW_GROUP_ROWS, 1]
@@ -63,19 +63,19 @@ def test_a_part_has_page_index_checksums_and_row_groups_of_fixed_size(tmp_path: 
     assert "RLE_DICTIONARY" in column.encodings
 
 
-def test_equal_tables_give_equal_bytes_however_they_are_chunked(tmp_path: Path) -> None:
+def test_write_part_writes_equal_bytes_however_a_table_is_chunked(tmp_path: Path) -> None:
     table = error_rows(1000)
     chunked = pa.concat_tables([table.slice(0, 1), table.slice(1, 500), table.slice(501)])
     assert write(table, tmp_path / "a") == write(chunked, tmp_path / "b")
 
 
-def test_a_part_may_be_written_again_over_itself(tmp_path: Path) -> None:
+def test_write_part_may_replace_an_equal_part(tmp_path: Path) -> None:
     assert write(error_rows(5), tmp_path) == write(error_rows(5), tmp_path)
     assert len(files_below(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_no_space_leaves_nothing_and_says_what_to_do(
+def test_write_part_leaves_no_file_when_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def no_space(_descriptor: int) -> None:
@@ -88,12 +88,12 @@ def test_no_space_leaves_nothing_and_says_what_to_do(
     assert files_below(tmp_path) == []
 
 
-def test_a_fault_while_writing_leaves_no_readable_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = pq.write_table
+def test_write_part_leaves_no_file_when_rows_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table = pq.write_table
 
     def cut_short(table: pa.Table, *arguments: Any, **options: Any) -> None:
-        # What a full disk leaves of a file that is closed nevertheless: a valid footer over fewer rows.
-        whole(table.slice(0, 1), *arguments, **options)
+        # A file closed on a full disk may have a valid footer over fewer rows.
+        write_table(table.slice(0, 1), *arguments, **options)
 
     monkeypatch.setattr(pq, "write_table", cut_short)
     with pytest.raises(IntegrityError, match="expected 5 rows, read back 1"):
@@ -101,7 +101,7 @@ def test_a_fault_while_writing_leaves_no_readable_piece(tmp_path: Path, monkeypa
     assert files_below(tmp_path) == []
 
 
-def test_other_faults_of_the_system_stay_what_they_are(tmp_path: Path) -> None:
+def test_write_part_raises_other_errors_of_the_system_unchanged(tmp_path: Path) -> None:
     (tmp_path / "errors").write_text("a file where a folder must be")
     with pytest.raises(FileExistsError):
         write(error_rows(1), tmp_path)

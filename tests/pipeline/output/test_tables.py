@@ -1,4 +1,4 @@
-"""Records to tables, and the check of offsets."""
+"""Tables of annotated documents, and the check of offsets."""
 
 import hashlib
 from dataclasses import replace
@@ -70,7 +70,7 @@ def test_every_field_has_a_description() -> None:
             assert field.metadata[b"description"]
 
 
-def test_tables_have_the_schemas_and_are_signed() -> None:
+def test_annotated_tables_have_the_schemas_and_signatures() -> None:
     tables = tables_of(AnnotatedDocument(parsed=parsed("Hi", (word(0, "Hi"),)), predictions=(prediction("O"),)))
     assert list(tables) == ["documents", "sentences", "tokens", "entities"]
     for name, table in tables.items():
@@ -81,7 +81,7 @@ def test_tables_have_the_schemas_and_are_signed() -> None:
         assert table.schema.metadata[b"concord.calibration"] == b"tokens: isotonic"
 
 
-def test_rows_say_what_the_records_say() -> None:
+def test_annotated_tables_contain_the_values_of_the_documents() -> None:
     text = "Ann Lee met.  Bob\U0001f600"
     annotated = AnnotatedDocument(
         parsed=parsed(
@@ -138,7 +138,7 @@ def test_rows_say_what_the_records_say() -> None:
     ]
 
 
-def test_an_entity_across_a_seam_belongs_to_the_piece_where_it_begins() -> None:
+def test_an_entity_across_pieces_belongs_to_the_piece_where_it_starts() -> None:
     annotated = AnnotatedDocument(
         parsed=parsed("in New York now", (word(0, "in"), word(3, "New")), (word(7, "York"), word(12, "now"))),
         predictions=(prediction("O", "B-LOC", spans=(Span(1, 3, "LOC"),)), prediction("I-LOC", "O")),
@@ -148,12 +148,12 @@ def test_an_entity_across_a_seam_belongs_to_the_piece_where_it_begins() -> None:
     assert (entity["start_char"], entity["end_char"], entity["text"]) == (3, 11, "New York")
 
 
-def test_an_empty_document_is_one_row_and_nothing_else() -> None:
+def test_an_empty_document_is_one_row_of_documents_only() -> None:
     tables = tables_of(AnnotatedDocument(parsed=parsed(" \n"), predictions=()))
     assert [tables[name].num_rows for name in ("documents", "sentences", "tokens", "entities")] == [1, 0, 0, 0]
 
 
-def test_no_documents_give_empty_tables() -> None:
+def test_annotated_tables_are_empty_without_documents() -> None:
     assert all(table.num_rows == 0 for table in tables_of().values())
 
 
@@ -164,26 +164,26 @@ def test_no_documents_give_empty_tables() -> None:
         replace(word(0, "Hi"), deprel=None),  # type: ignore[arg-type]
     ],
 )
-def test_a_value_that_the_schema_cannot_hold_is_refused(broken: ParsedWord) -> None:
+def test_annotated_tables_refuse_a_value_that_the_schema_does_not_allow(broken: ParsedWord) -> None:
     with pytest.raises(ValueError):
         tables_of(AnnotatedDocument(parsed=parsed("Hi", (broken,)), predictions=(prediction("O"),)))
 
 
-def test_a_prediction_of_another_length_is_refused() -> None:
+def test_annotated_tables_refuse_a_prediction_of_another_length() -> None:
     with pytest.raises(ValueError, match="expected 1, got 2"):
         tables_of(AnnotatedDocument(parsed=parsed("Hi", (word(0, "Hi"),)), predictions=(prediction("O", "O"),)))
 
 
-def test_errors_hold_what_utf8_cannot() -> None:
-    letter = DeadLetter(doc_id=None, source_uri="/in\udcff", position=3, stage="read", error="e", message="\ud800")
-    (row,) = error_table([letter], parser="p", tagger="t", calibration="none").to_pylist()
+def test_error_table_escapes_what_utf8_cannot_encode() -> None:
+    dead_letter = DeadLetter(doc_id=None, source_uri="/in\udcff", position=3, stage="read", error="e", message="\ud800")
+    (row,) = error_table([dead_letter], parser="p", tagger="t", calibration="none").to_pylist()
     assert row["source_uri"] == "/in\\udcff"
     assert row["message"] == "\\ud800"
     assert row["doc_id"] is None
 
 
 @given(st.text(alphabet="ab \n\t\u00a0\u2028e\u0301\U0001f600.", max_size=60))
-def test_offsets_of_words_between_white_space_are_true(text: str) -> None:
+def test_find_offset_fault_accepts_words_between_white_space(text: str) -> None:
     assert find_offset_fault(fakes.parsed_document(document(text))) is None
 
 
@@ -210,6 +210,6 @@ SHARED = (word(0, "don't", form="do"), word(0, "don't", form="not"))
         (parsed("a \u200b", (word(0, "a"),)), "is in no word"),
     ],
 )
-def test_a_fault_of_offsets_is_named(case: ParsedDocument, fault: str | None) -> None:
+def test_find_offset_fault_describes_the_fault(case: ParsedDocument, fault: str | None) -> None:
     found = find_offset_fault(case)
     assert (found is None) if fault is None else (found is not None and fault in found)

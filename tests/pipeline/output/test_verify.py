@@ -8,7 +8,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import runs
+from concord_testing import runs, stores
 
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.output_folder import OutputFolder
@@ -51,15 +51,15 @@ def flip_a_byte(output: Path) -> None:
 
 
 def edit_record(output: Path) -> None:
-    path = OutputFolder(output).record_path(0, generation=0)
+    path = stores.local(OutputFolder(output).record_path(0, generation=0))
     path.write_bytes(path.read_bytes().replace(b'"read":', b'"read":1'))
 
 
 def edit_manifest(output: Path) -> None:
-    folder = OutputFolder(output)
-    values = orjson.loads(folder.manifest_path.read_bytes())
+    path = stores.local(OutputFolder(output).manifest_path)
+    values = orjson.loads(path.read_bytes())
     values["shards"][0]["annotated"] += 1
-    folder.manifest_path.write_bytes(orjson.dumps(values))
+    path.write_bytes(orjson.dumps(values))
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,14 @@ def edit_manifest(output: Path) -> None:
         (lambda output: some_part(output).write_bytes(b""), "tokens/part-00000", "bytes, found 0"),
         (lambda output: (output / "errors" / "part-x.parquet").touch(), "errors/part-x.parquet", "orphan"),
         (lambda output: (output / "_run" / "staging" / "x").touch(), "_run/staging/x", "orphan"),
-        (lambda output: OutputFolder(output).record_path(1, generation=0).unlink(), "_run/commits/0/00001", "missing"),
+        (
+            lambda output: OutputFolder(output).record_path(1, generation=0).unlink(missing_ok=True),
+            "_run/commits/0/00001",
+            "missing",
+        ),
         (edit_record, "_run/commits/0/00000.json", "not what the manifest says"),
         (edit_manifest, "_run/commits/0/00000.json", "not what the manifest says"),
-        (lambda output: OutputFolder(output).plan_path(0).write_text("{}"), "_run/plans/0.json", ""),
+        (lambda output: stores.local(OutputFolder(output).plan_path(0)).write_text("{}"), "_run/plans/0.json", ""),
     ],
 )
 def test_verify_finds_damage(output: Path, damage: Callable[[Path], None], place: str, problem: str) -> None:
@@ -105,9 +109,9 @@ def rewrite(output: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> 
         sha256=file_sha256(path),
     )
     report = replace(first, files={**first.files, name: part})
-    folder.record_path(0, generation=0).write_bytes(orjson.dumps(report))
+    stores.local(folder.record_path(0, generation=0)).write_bytes(orjson.dumps(report))
     shards = (report, *manifest.shards[1:])
-    folder.manifest_path.write_bytes(orjson.dumps(replace(manifest, shards=shards)))
+    stores.local(folder.manifest_path).write_bytes(orjson.dumps(replace(manifest, shards=shards)))
 
 
 def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Callable[[pa.Table], pa.Table]:

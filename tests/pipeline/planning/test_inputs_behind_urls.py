@@ -142,10 +142,10 @@ def test_pieces_of_a_plain_file_are_read_by_ranges(tmp_path: Path) -> None:
     with stores.web_server({"/in.jsonl": b"".join(lines)}) as (url, server):
         config = runs.job(f"{url}/in.jsonl", tmp_path / "out")
         plan = Planner(config, OutputFolder(tmp_path / "out"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
-        server.asked.clear()
+        server.requested_ranges.clear()
         read = [record.doc_id for record in read_piece(plan.shards[-1].pieces[0], config.reader)]
     assert read == ["d39"]
-    assert server.asked == [f"bytes={sum(map(len, lines[:39]))}-{sum(map(len, lines)) - 1}"]
+    assert server.requested_ranges == [f"bytes={sum(map(len, lines[:39]))}-{sum(map(len, lines)) - 1}"]
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -213,7 +213,7 @@ def test_a_file_that_changes_while_it_is_planned_is_noticed(
 def test_an_answer_of_a_web_server_tells_whose_fault_it_is(
     tmp_path: Path, path: str, status: int, expected: type[ConcordError]
 ) -> None:
-    with stores.web_server({}, answers={path: status}) as (url, _), pytest.raises(expected) as caught:
+    with stores.web_server({}, statuses={path: status}) as (url, _), pytest.raises(expected) as caught:
         planned(f"{url}{path}", tmp_path)
     assert str(caught.value).startswith(f"{url}{path}: ")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from concord_testing import stores
 from typing_extensions import override
 
 from concord.pipeline.documents import DeadLetter
@@ -27,7 +28,7 @@ NEWS = {
     ),
     "fair": ("Goole|B-LOC|O|0.6 waits", "Nobody came to Goole|B-LOC"),
 }
-LETTER = DeadLetter(
+DEAD_LETTER = DeadLetter(
     doc_id="cut",
     source_uri="/data/a.jsonl",
     position=812,
@@ -87,17 +88,17 @@ class Page(HTMLParser):
 
 
 def page_of(output: Path) -> Page:
-    return Page(write_report(output).read_text(encoding="utf-8"))
+    return Page(stores.local(write_report(output)).read_text(encoding="utf-8"))
 
 
 def test_report_states_the_equation(finish_run: FinishRun) -> None:
-    page = page_of(finish_run(NEWS, dead_letters=[LETTER]))
+    page = page_of(finish_run(NEWS, dead_letters=[DEAD_LETTER]))
     assert "3 records read = 2 annotated + 0 unchanged + 1 dead letter" in page.words("")
     assert "entities_en 3 222222222222" in page.words("")
 
 
 def test_report_names_location_and_reason_of_a_dead_letter(finish_run: FinishRun) -> None:
-    words = page_of(finish_run(NEWS, dead_letters=[LETTER])).words("dead-letters")
+    words = page_of(finish_run(NEWS, dead_letters=[DEAD_LETTER])).words("dead-letters")
     assert "invalid_json" in words
     assert "the line breaks off /data/a.jsonl, byte 812" in words
     assert "document cut" in words
@@ -159,14 +160,14 @@ def test_report_shows_rates_when_times_were_recorded(finish_run: FinishRun) -> N
 
 @pytest.mark.parametrize("documents", [{}, {"empty": ()}, {"certain": ("One|O|O|0.0 word",)}])
 def test_report_is_complete_for_a_nearly_empty_run(finish_run: FinishRun, documents: dict[str, Sequence[str]]) -> None:
-    page = page_of(finish_run(documents, dead_letters=[LETTER]))
+    page = page_of(finish_run(documents, dead_letters=[DEAD_LETTER]))
     assert page.open == []
     assert "No entity was found" in page.words("entities")
     assert "There is no such name" in page.words("names")
 
 
 def test_report_makes_no_network_requests(finish_run: FinishRun) -> None:
-    page = page_of(finish_run(NEWS, dead_letters=[LETTER]))
+    page = page_of(finish_run(NEWS, dead_letters=[DEAD_LETTER]))
     assert page.open == []
     assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object", "base", "form"}
     targets = [
@@ -197,11 +198,11 @@ def test_report_replaces_an_earlier_one_and_leaves_no_staged_file(finish_run: Fi
 
 def hostile(finish_run: FinishRun) -> Path:
     """Write a run with markup wherever the input's text can appear."""
-    letter = DeadLetter(
+    dead_letter = DeadLetter(
         doc_id=IMAGE, source_uri=SCRIPT, position=0, stage="read", error="invalid_json", message=f"got {SCRIPT}"
     )
     sentences = (f"{SCRIPT}|B-PER|B-LOC|0.9 met {IMAGE}|B-{IMAGE}|O|0.8", f"{SCRIPT}|B-LOC left")
-    return finish_run({IMAGE: sentences, '"><marquee>': (f"{SCRIPT} alone",)}, dead_letters=[letter])
+    return finish_run({IMAGE: sentences, '"><marquee>': (f"{SCRIPT} alone",)}, dead_letters=[dead_letter])
 
 
 def browser() -> str | None:
@@ -212,7 +213,7 @@ def browser() -> str | None:
 @pytest.mark.slow
 @pytest.mark.skipif(browser() is None, reason="no Chromium found: install chromium to see a browser read the report")
 def test_report_runs_no_script_in_a_browser_when_names_are_markup(finish_run: FinishRun, tmp_path: Path) -> None:
-    path = write_report(hostile(finish_run))
+    path = stores.local(write_report(hostile(finish_run)))
     # Without the content security policy only the escaping prevents scripts.
     bare = tmp_path / "bare.html"
     bare.write_text(re.sub(r"<meta http-equiv=[^>]+>", "", path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -23,14 +23,14 @@ NEWS = {
 }
 
 
-def letter(position: int, error: str = "malformed_json") -> DeadLetter:
+def dead_letter(position: int, error: str = "malformed_json") -> DeadLetter:
     return DeadLetter(
         doc_id=None, source_uri="/data/a.jsonl", position=position, stage="read", error=error, message=f"at {position}"
     )
 
 
 def test_quality_counts_the_rows_of_the_tables(finish_run: FinishRun) -> None:
-    found = measure_quality(finish_run(NEWS, dead_letters=[letter(7)]))
+    found = measure_quality(finish_run(NEWS, dead_letters=[dead_letter(7)]))
     assert (found.manifest.read, found.manifest.annotated, found.manifest.dead_letters) == (4, 3, 1)
     assert (found.documents, found.sentences, found.tokens, found.entities) == (3, 6, 21, 7)
     assert [(kind.label, kind.drafted, kind.count, kind.names) for kind in found.types] == [
@@ -100,8 +100,8 @@ def test_quality_drops_rare_names_when_there_are_too_many(
 
 
 def test_quality_groups_dead_letters_by_reason(finish_run: FinishRun) -> None:
-    letters = [letter(place) for place in range(5)] + [letter(9, "invalid_utf8")]
-    found = measure_quality(finish_run(NEWS, dead_letters=letters))
+    dead_letters = [dead_letter(place) for place in range(5)] + [dead_letter(9, "invalid_utf8")]
+    found = measure_quality(finish_run(NEWS, dead_letters=dead_letters))
     assert [(reason.stage, reason.error, reason.count, len(reason.examples)) for reason in found.reasons] == [
         ("read", "malformed_json", 5, 3),
         ("read", "invalid_utf8", 1, 1),
@@ -110,7 +110,7 @@ def test_quality_groups_dead_letters_by_reason(finish_run: FinishRun) -> None:
 
 
 def test_quality_of_a_run_without_a_document(finish_run: FinishRun) -> None:
-    found = measure_quality(finish_run({}, dead_letters=[letter(0)]))
+    found = measure_quality(finish_run({}, dead_letters=[dead_letter(0)]))
     assert (found.documents, found.tokens, found.types, found.histogram, found.whole_documents) == (0, 0, (), (), ())
 
 

@@ -1,4 +1,4 @@
-"""Collections below a URL of S3: the promises of a folder hold, without links and renames."""
+"""Outputs in S3: the guarantees of a folder hold, without hard links and renames."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +13,13 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import s3
-from concord.pipeline.storage.output_paths import output_path
+from concord.pipeline.storage.output_paths import S3Path, output_path
 
 pytestmark = pytest.mark.slow
 
 
 def committed(url: str) -> dict[str, bytes]:
-    """Give what runs.committed_bytes gives of a folder."""
+    """Return the committed files as runs.committed_bytes does for a folder."""
     found = stores.contents(url)
     kept = {name for name in found if name.endswith(".parquet") or name.startswith("_run/commits/")}
     return {name: found[name] for name in sorted(kept | {"_run/manifest.json"})}
@@ -27,18 +27,20 @@ def committed(url: str) -> dict[str, bytes]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Give a file of twelve documents and one that becomes a dead letter."""
+    """Write a file of twelve documents and one that becomes a dead letter."""
     return runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
 
 
 @pytest.fixture
 def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
-    """Give the bytes of a local run."""
+    """Return the bytes of a local run."""
     runs.run_job(runs.job(source, tmp_path / "undisturbed"))
     return dict(sorted(runs.committed_bytes(tmp_path / "undisturbed").items()))
 
 
-def test_a_collection_in_s3_has_the_bytes_of_a_folder(source: Path, s3_url: str, undisturbed: dict[str, bytes]) -> None:
+def test_a_run_into_s3_writes_the_bytes_of_a_local_run(
+    source: Path, s3_url: str, undisturbed: dict[str, bytes]
+) -> None:
     output = f"{s3_url}/my/out"
     report = runs.run_job(runs.job(source, output, report=True))
     assert committed(output) == undisturbed
@@ -51,7 +53,7 @@ def test_a_collection_in_s3_has_the_bytes_of_a_folder(source: Path, s3_url: str,
     assert not any("staging" in name for name in stores.contents(output))
 
 
-def test_a_finished_run_is_left_as_it_is(source: Path, s3_url: str) -> None:
+def test_annotate_leaves_a_finished_run_unchanged(source: Path, s3_url: str) -> None:
     stores.put(f"{s3_url}/in.jsonl", source.read_bytes())
     config = runs.job(f"{s3_url}/in.jsonl", f"{s3_url}/out", report=True)
     runs.run_job(config)
@@ -61,7 +63,7 @@ def test_a_finished_run_is_left_as_it_is(source: Path, s3_url: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["plan", "rename:1", "rename:4", "rename:9", "commit:1", "commit:2", "swap"])
-def test_a_kill_between_two_writes_changes_no_byte(
+def test_a_run_killed_between_two_writes_ends_with_the_same_bytes(
     source: Path, s3_url: str, undisturbed: dict[str, bytes], step: str
 ) -> None:
     output = f"{s3_url}/out"
@@ -74,7 +76,9 @@ def test_a_kill_between_two_writes_changes_no_byte(
     assert verify(output_path(output)) == []
 
 
-def test_two_drivers_at_once_commit_each_shard_once(source: Path, s3_url: str, undisturbed: dict[str, bytes]) -> None:
+def test_two_concurrent_drivers_commit_each_shard_once(
+    source: Path, s3_url: str, undisturbed: dict[str, bytes]
+) -> None:
     config = runs.job(source, f"{s3_url}/out")
     drivers = [runs.in_child(lambda: runs.run_job(config)) for _ in range(2)]
     for driver in drivers:
@@ -84,15 +88,16 @@ def test_two_drivers_at_once_commit_each_shard_once(source: Path, s3_url: str, u
     assert verify(output_path(f"{s3_url}/out")) == []
 
 
-def test_of_many_writers_of_a_record_one_wins(s3_url: str) -> None:
-    place = output_path(f"{s3_url}/record.json")
+def test_write_once_succeeds_for_one_of_many_writers(s3_url: str) -> None:
+    path = output_path(f"{s3_url}/record.json")
+    assert isinstance(path, S3Path)
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda number: (place.write_once(b"%d" % number), number), range(32)))
+        won = list(pool.map(lambda number: (path.write_once(b"%d" % number), number), range(32)))
     winners = [number for wrote, number in won if wrote]
-    assert [b"%d" % number for number in winners] == [place.read_bytes()]
+    assert [b"%d" % number for number in winners] == [path.read_bytes()]
 
 
-def test_the_loser_of_a_shard_removes_its_parts(s3_url: str) -> None:
+def test_the_second_commit_of_a_shard_removes_its_parts(s3_url: str) -> None:
     folder = OutputFolder(f"{s3_url}/out")
     first, second = (report(name) for name in ("part-00000-g0-11111111", "part-00000-g0-22222222"))
     for part in (first, second):
@@ -109,7 +114,7 @@ def report(name: str) -> ShardReport:
     )
 
 
-def test_a_record_whose_answer_went_missing_counts_all_the_same(s3_url: str) -> None:
+def test_a_commit_counts_when_the_response_was_lost(s3_url: str) -> None:
     folder = OutputFolder(f"{s3_url}/out")
     own = report("part-00000-g0-11111111")
     stores.put(f"{s3_url}/out/{own.files['documents'].path}", b"rows")
@@ -117,7 +122,7 @@ def test_a_record_whose_answer_went_missing_counts_all_the_same(s3_url: str) -> 
     assert folder.find_commit(0, generation=0) == own
 
 
-def test_a_second_generation_touches_only_what_has_changed(tmp_path: Path, s3_url: str) -> None:
+def test_a_second_generation_rewrites_only_what_has_changed(tmp_path: Path, s3_url: str) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=12)
     stores.put(f"{s3_url}/in/in.jsonl", source.read_bytes())
     config = runs.job(f"{s3_url}/in", f"{s3_url}/out")
@@ -136,7 +141,7 @@ def test_a_second_generation_touches_only_what_has_changed(tmp_path: Path, s3_ur
     assert verify(output_path(f"{s3_url}/out")) == []
 
 
-def test_verify_finds_what_is_not_as_it_was_written(source: Path, s3_url: str) -> None:
+def test_verify_finds_damaged_missing_and_orphaned_parts(source: Path, s3_url: str) -> None:
     output = f"{s3_url}/out"
     runs.run_job(runs.job(source, output))
     part = min(name for name in stores.contents(output) if name.startswith("tokens/"))
@@ -162,7 +167,7 @@ def test_verify_finds_what_is_not_as_it_was_written(source: Path, s3_url: str) -
     assert verify(output_path(output)) == []
 
 
-def test_an_output_inside_its_input_is_not_read(source: Path, s3_url: str) -> None:
+def test_annotate_skips_an_output_inside_its_input(source: Path, s3_url: str) -> None:
     stores.put(f"{s3_url}/in.jsonl", source.read_bytes())
     config = runs.job(s3_url, f"{s3_url}/out")
     assert runs.run_job(config).read == runs.run_job(config).read == 13
@@ -170,20 +175,20 @@ def test_an_output_inside_its_input_is_not_read(source: Path, s3_url: str) -> No
         runs.run_job(runs.job(f"{s3_url}/out/documents", f"{s3_url}/out", accept_input=True))
 
 
-def test_a_store_that_does_not_answer_can_be_tried_again(
+def test_an_unreachable_store_exits_with_the_code_for_a_retry(
     source: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = runs.job(source, f"{s3_url}/out")
     runs.run_job(config)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(s3, "client", s3.client.__wrapped__)
-    for look in (lambda: runs.run_job(config), lambda: verify(output_path(f"{s3_url}/out"))):
+    for action in (lambda: runs.run_job(config), lambda: verify(output_path(f"{s3_url}/out"))):
         with pytest.raises(StoreError, match="run the same command again") as caught:
-            look()
+            action()
         assert caught.value.exit_code == 75
 
 
 @pytest.mark.parametrize("output", ["memory://out", "https://host/out", "gs://bucket/out"])
-def test_outputs_go_to_folders_and_to_s3_only(source: Path, output: str) -> None:
+def test_annotate_refuses_an_output_that_is_neither_a_folder_nor_s3(source: Path, output: str) -> None:
     with pytest.raises(InputError, match="a folder or a URL of S3"):
         runs.run_job(runs.job(source, output))

@@ -1,4 +1,4 @@
-"""Files put behind URLs: objects of a bucket, and a small web server."""
+"""Files behind URLs for tests: objects in a bucket, and a small web server."""
 
 import os
 import threading
@@ -10,28 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from concord.pipeline.storage import s3
+from concord.pipeline.storage.output_paths import OutputPath
 
 
-def split(url: str) -> dict[str, str]:
-    """Give bucket and key of a URL, as boto3 calls them."""
+def local(path: OutputPath) -> Path:
+    """Return a path of an output that is a folder."""
+    assert isinstance(path, Path)
+    return path
+
+
+def split_url(url: str) -> dict[str, str]:
+    """Return bucket and key of a URL as keyword arguments for boto3."""
     bucket, _, key = url.removeprefix("s3://").partition("/")
     return {"Bucket": bucket, "Key": key}
 
 
 def put(url: str, content: bytes) -> None:
-    """Write an object over whatever bore its key."""
-    s3.client(os.getpid()).put_object(**split(url), Body=content)
+    """Write an object, replacing any existing one."""
+    s3.client(os.getpid()).put_object(**split_url(url), Body=content)
 
 
 def get(url: str) -> bytes:
     """Read an object."""
-    content: bytes = s3.client(os.getpid()).get_object(**split(url))["Body"].read()
+    content: bytes = s3.client(os.getpid()).get_object(**split_url(url))["Body"].read()
     return content
 
 
 def remove(url: str) -> None:
     """Remove an object."""
-    s3.client(os.getpid()).delete_object(**split(url))
+    s3.client(os.getpid()).delete_object(**split_url(url))
 
 
 def put_folder(folder: Path, url: str) -> None:
@@ -42,16 +49,16 @@ def put_folder(folder: Path, url: str) -> None:
 
 
 def contents(url: str) -> dict[str, bytes]:
-    """Give every object below a URL, by its path below it."""
-    place = split(url)
+    """Return the content of every object below a URL, by relative path."""
+    place = split_url(url)
     found = s3.Bucket(place["Bucket"]).list(f"{place['Key']}/")
     bucket = f"s3://{place['Bucket']}"
     return {item.key.removeprefix(f"{place['Key']}/"): get(f"{bucket}/{item.key}") for item in found}
 
 
 def states(url: str) -> dict[str, object]:
-    """Give etag and time of every object below a URL, by its path below it."""
-    place = split(url)
+    """Return etag and time of every object below a URL, by relative path."""
+    place = split_url(url)
     listed = s3.client(os.getpid()).list_objects_v2(Bucket=place["Bucket"], Prefix=f"{place['Key']}/")
     return {
         found["Key"].removeprefix(f"{place['Key']}/"): (found["ETag"], found["LastModified"])
@@ -60,33 +67,33 @@ def states(url: str) -> dict[str, object]:
 
 
 class WebServer(ThreadingHTTPServer):
-    """A server of a few files in memory; ``answers`` gives the status of a path that has none."""
+    """Serves a few files from memory; ``statuses`` are those of paths that are not files."""
 
-    def __init__(self, files: Mapping[str, bytes], *, ranges: bool, answers: Mapping[str, int]) -> None:
+    def __init__(self, files: Mapping[str, bytes], *, ranges: bool, statuses: Mapping[str, int]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = dict(files)
         self.ranges = ranges
-        self.answers = answers
-        self.asked: list[str | None] = []
+        self.statuses = statuses
+        self.requested_ranges: list[str | None] = []
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: WebServer
 
     def do_HEAD(self) -> None:
-        self._answer(with_body=False)
+        self._respond(with_body=False)
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
+        self._respond(with_body=True)
 
-    def _answer(self, *, with_body: bool) -> None:
+    def _respond(self, *, with_body: bool) -> None:
         content = self.server.files.get(self.path)
         if content is None:
-            self.send_error(self.server.answers.get(self.path, 404))
+            self.send_error(self.server.statuses.get(self.path, 404))
             return
         wanted = self.headers.get("Range")
         if with_body:
-            self.server.asked.append(wanted)
+            self.server.requested_ranges.append(wanted)
         status, body = 200, content
         if wanted and self.server.ranges:
             start, end = wanted.removeprefix("bytes=").split("-")
@@ -104,10 +111,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def web_server(
-    files: Mapping[str, bytes], *, ranges: bool = True, answers: Mapping[str, int] | None = None
+    files: Mapping[str, bytes], *, ranges: bool = True, statuses: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, WebServer]]:
-    """Serve files; gives the server's URL and the server."""
-    server = WebServer(files, ranges=ranges, answers=answers or {})
+    """Serve files; yields the server's URL and the server."""
+    server = WebServer(files, ranges=ranges, statuses=statuses or {})
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
