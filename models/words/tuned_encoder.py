@@ -22,7 +22,7 @@ _FILES = ("config.json", TOKENIZER_NAME, "tokenizer_config.json", "special_token
 _PASS_SUBWORDS = {"cpu": 256, "cuda": 8192}
 # Padded subwords of a training batch whose activations are kept; those of further passes are computed again in the
 # backward pass, so that a batch of long documents fits into memory.
-_KEPT_SUBWORDS = 2048
+KEPT_SUBWORDS = 2048
 _LAYER = re.compile(r"\blayers?\.(\d+)\.")
 
 
@@ -62,7 +62,7 @@ class TunedEncoder(nn.Module):
         for windows in cut_passes(self._reader.windows(sentences), subwords=_PASS_SUBWORDS[device.type]):
             numbers, attention = (tensor.to(device) for tensor in self._reader.pad(windows))
             subwords += numbers.numel()
-            if torch.is_grad_enabled() and subwords > _KEPT_SUBWORDS:
+            if torch.is_grad_enabled() and subwords > KEPT_SUBWORDS:
                 states = checkpoint(self._states, numbers, attention, use_reentrant=False)
             else:
                 states = self._states(numbers, attention)

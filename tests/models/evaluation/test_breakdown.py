@@ -1,4 +1,4 @@
-"""Scores in parts, counted by hand; the parts of a whole sum to it."""
+"""Scores by group, counted by hand; the groups add up to the overall score."""
 
 from collections.abc import Callable, Mapping
 
@@ -31,68 +31,68 @@ label_pairs = st.lists(_label_lists, min_size=1, max_size=6)
 
 
 def found(scores: Mapping[str, Scores]) -> dict[str, tuple[int, int, int]]:
-    """Give gold, predicted and correct of the groups that hold anything."""
+    """Return the gold, predicted and correct counts of groups that are not empty."""
     return {
         name: (part.gold, part.predicted, part.correct) for name, part in scores.items() if part.gold or part.predicted
     }
 
 
-def test_mentions_are_grouped_by_their_words() -> None:
+def test_mentions_are_grouped_by_number_of_words() -> None:
     gold = [["B-PER", "O", "B-LOC", "I-LOC", "O", "B-ORG", "I-ORG", "I-ORG", "I-ORG", "I-ORG"]]
-    said = [["B-PER", "O", "B-LOC", "O", "O", "B-ORG", "I-ORG", "I-ORG", "I-ORG", "I-ORG"]]
-    scores = scores_by_mention_length(gold, said)
+    predicted = [["B-PER", "O", "B-LOC", "O", "O", "B-ORG", "I-ORG", "I-ORG", "I-ORG", "I-ORG"]]
+    scores = scores_by_mention_length(gold, predicted)
     assert list(scores) == ["1", "2", "3", "4+"]
     assert found(scores) == {"1": (1, 2, 1), "2": (1, 0, 0), "4+": (1, 1, 1)}
 
 
-def test_a_sentence_of_ten_words_is_in_the_first_bin() -> None:
+def test_sentence_of_ten_words_is_in_the_first_bin() -> None:
     assert [sentence_length(words) for words in (1, 10, 11, 50, 51, 5000)] == [
         *("1-10", "1-10", "11-20", "41-50", "51+", "51+")
     ]
     gold = [["B-PER", *["O"] * 9], ["B-PER", *["O"] * 10], ["B-PER"]]
-    said = [["B-PER", *["O"] * 9], ["B-LOC", *["O"] * 10], ["O"]]
-    assert found(scores_by_sentence_length(gold, said)) == {"1-10": (2, 1, 1), "11-20": (1, 1, 0)}
+    predicted = [["B-PER", *["O"] * 9], ["B-LOC", *["O"] * 10], ["O"]]
+    assert found(scores_by_sentence_length(gold, predicted)) == {"1-10": (2, 1, 1), "11-20": (1, 1, 0)}
 
 
-def test_a_name_is_seen_with_its_type_with_another_or_not_at_all(sentence: Callable[[str], Sentence]) -> None:
+def test_novelty_distinguishes_same_type_other_type_and_unseen(sentence: Callable[[str], Sentence]) -> None:
     known = known_names([sentence("Lake/B-LOC Tamar/I-LOC met Ada/B-PER"), sentence("ADA/B-ORG closed")])
     assert known == {("lake", "tamar"): {"LOC"}, ("ada",): {"PER", "ORG"}}
     gold = [sentence("ada/B-PER saw lake/B-PER tamar/I-PER in Tamar/B-LOC")]
-    said = [("B-PER", "O", "B-LOC", "I-LOC", "O", "B-LOC")]
-    assert found(scores_by_novelty(gold, said, known)) == {
+    predicted = [("B-PER", "O", "B-LOC", "I-LOC", "O", "B-LOC")]
+    assert found(scores_by_novelty(gold, predicted, known)) == {
         "seen_same_type": (1, 2, 1),
         "seen_other_type": (1, 0, 0),
         "unseen": (1, 1, 1),
     }
 
 
-def test_words_are_names_of_one_word_where_labels_are_of_tokens(sentence: Callable[[str], Sentence]) -> None:
+def test_words_are_names_of_one_word_for_token_labels(sentence: Callable[[str], Sentence]) -> None:
     known = known_names([sentence("the/DET run/NOUN")], scheme=TOKENS)
     gold = [sentence("The/DET run/VERB ran/VERB"), sentence("run/NOUN")]
-    said = [("DET", "NOUN", "VERB"), ("NOUN",)]
-    assert found(scores_by_sentence_length([row.labels or () for row in gold], said, scheme=TOKENS)) == {
+    predicted = [("DET", "NOUN", "VERB"), ("NOUN",)]
+    assert found(scores_by_sentence_length([row.labels or () for row in gold], predicted, scheme=TOKENS)) == {
         "1-10": (4, 4, 3)
     }
-    parts = scores_by_novelty(gold, said, known, scheme=TOKENS)
+    parts = scores_by_novelty(gold, predicted, known, scheme=TOKENS)
     assert found(parts) == {"seen_same_type": (2, 3, 2), "seen_other_type": (1, 0, 0), "unseen": (1, 1, 1)}
-    assert recurring_scores([gold], said, scheme=TOKENS) == Scores(gold=2, predicted=2, correct=1)
+    assert recurring_scores([gold], predicted, scheme=TOKENS) == Scores(gold=2, predicted=2, correct=1)
 
 
-def test_a_name_recurs_within_one_document_only(sentence: Callable[[str], Sentence]) -> None:
+def test_names_recur_only_within_a_document(sentence: Callable[[str], Sentence]) -> None:
     documents = [
         [sentence("Ada/B-PER met Ford/B-PER"), sentence("ADA/B-ORG closed in Paris/B-LOC")],
         [sentence("Paris/B-LOC slept")],
     ]
-    said = [("B-PER", "O", "B-PER"), ("B-PER", "O", "O", "B-LOC"), ("B-LOC", "O")]
-    assert recurring_scores(documents, said) == Scores(gold=2, predicted=2, correct=1)
-    assert recurring_scores(documents[1:], said[2:]) == Scores()
+    predicted = [("B-PER", "O", "B-PER"), ("B-PER", "O", "O", "B-LOC"), ("B-LOC", "O")]
+    assert recurring_scores(documents, predicted) == Scores(gold=2, predicted=2, correct=1)
+    assert recurring_scores(documents[1:], predicted[2:]) == Scores()
 
 
-def test_words_are_scored_by_their_place_in_the_mention() -> None:
+def test_words_are_scored_by_their_position_in_the_mention() -> None:
     gold = [["B-PER", "I-PER", "I-PER", "O", "B-LOC"]]
-    said = [["B-PER", "I-PER", "O", "O", "B-ORG"]]
-    # As BIOES: gold B I E O S, said B E O O S (of another type).
-    assert found(scores_by_position(gold, said)) == {
+    predicted = [["B-PER", "I-PER", "O", "O", "B-ORG"]]
+    # As BIOES: gold B I E O S, predicted B E O O S (of another type).
+    assert found(scores_by_position(gold, predicted)) == {
         "O": (1, 2, 1),
         "S": (1, 1, 0),
         "B": (1, 1, 1),
@@ -101,14 +101,14 @@ def test_words_are_scored_by_their_place_in_the_mention() -> None:
     }
 
 
-def test_uncertainty_is_parted_by_outcome() -> None:
+def test_uncertainty_is_split_by_outcome() -> None:
     parted = uncertainty_by_outcome([["O", "B-PER"], ["O"]], [["O", "O"], ["O"]], [[0.1, 0.9], [0.2]])
     assert (parted.right, parted.wrong) == ((0.1, 0.2), (0.9,))
     assert parted.mean_right == pytest.approx(0.15)
     assert parted.ratio == pytest.approx(6.0)
 
 
-def test_a_ratio_needs_right_and_wrong_words() -> None:
+def test_ratio_requires_right_and_wrong_words() -> None:
     assert uncertainty_by_outcome([["O"]], [["O"]], [[0.5]]).ratio is None
     assert uncertainty_by_outcome([["O"]], [["B-PER"]], [[0.5]]).ratio is None
     certain = uncertainty_by_outcome([["O", "O"]], [["O", "B-PER"]], [[0.0, 0.5]])
@@ -116,35 +116,35 @@ def test_a_ratio_needs_right_and_wrong_words() -> None:
 
 
 @given(label_pairs, st.data())
-def test_parts_of_the_score_sum_to_the_whole(pairs: Pairs, data: st.DataObject) -> None:
-    gold, said = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+def test_groups_add_up_to_the_overall_score(pairs: Pairs, data: st.DataObject) -> None:
+    gold, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     words = [data.draw(st.lists(st.sampled_from("aAbc"), min_size=len(row), max_size=len(row))) for row in gold]
     sentences = [
         Sentence(words=tuple(row), labels=convert_labels(labels, source="BIO", target="BIO"))
         for row, labels in zip(words, gold, strict=True)
     ]
-    whole = span_scores(gold, said).overall
+    whole = span_scores(gold, predicted).overall
     for parts in (
-        scores_by_mention_length(gold, said),
-        scores_by_sentence_length(gold, said),
-        scores_by_novelty(sentences, said, known_names(sentences[::2])),
-        grouped_scores(gold, said, lambda number, _: str(number)),
+        scores_by_mention_length(gold, predicted),
+        scores_by_sentence_length(gold, predicted),
+        scores_by_novelty(sentences, predicted, known_names(sentences[::2])),
+        grouped_scores(gold, predicted, lambda number, _: str(number)),
     ):
         assert sum(parts.values(), Scores()) == whole
 
 
 @given(label_pairs)
-def test_positions_sum_to_the_words_and_to_the_accuracy(pairs: Pairs) -> None:
-    gold, said = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    whole = sum(scores_by_position(gold, said).values(), Scores())
+def test_positions_add_up_to_the_words_and_the_accuracy(pairs: Pairs) -> None:
+    gold, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    whole = sum(scores_by_position(gold, predicted).values(), Scores())
     assert whole.gold == whole.predicted == sum(map(len, gold))
-    as_bioes = [[convert_labels(row, source="BIO", target="BIOES") for row in rows] for rows in (gold, said)]
+    as_bioes = [[convert_labels(row, source="BIO", target="BIOES") for row in rows] for rows in (gold, predicted)]
     right = sum(wanted == given for rows in zip(*as_bioes, strict=True) for wanted, given in zip(*rows, strict=True))
     assert whole.correct == right
 
 
 @given(st.lists(st.lists(st.sampled_from(["O", "B-X", "B-Y"]), min_size=1, max_size=6), min_size=1, max_size=5))
-def test_every_mention_of_one_document_of_one_word_recurs_from_two_on(rows: list[list[str]]) -> None:
+def test_all_mentions_of_the_same_word_recur_from_two_on(rows: list[list[str]]) -> None:
     document = [Sentence(words=("Tamar",) * len(row), labels=tuple(row)) for row in rows]
     mentions = sum(label != "O" for row in rows for label in row)
     expected = mentions if mentions > 1 else 0

@@ -1,3 +1,5 @@
+"""Names and their labels within a document, and how far the labels agree."""
+
 from collections import Counter
 
 import pytest
@@ -8,55 +10,55 @@ from concord.models.evaluation.consistency import Consistency, consistency, name
 
 
 def labelled(*sentences: str) -> list[tuple[list[str], list[str]]]:
-    """Read sentences of ``word`` or ``word|label`` parted by blanks."""
+    """Parse sentences of ``word`` or ``word|label`` separated by spaces."""
     rows = [[(*item.split("|"), "O")[:2] for item in sentence.split()] for sentence in sentences]
     return [([word for word, _ in row], [label for _, label in row]) for row in rows]
 
 
-def test_name_labels_counts_entities_and_bare_occurrences_in_any_case():
+def test_name_labels_counts_entities_and_other_occurrences_in_any_case() -> None:
     document = labelled("Baxter|B-PER left", "BAXTER closes", "Baxter|B-ORG said so")
     assert name_labels(document) == {"baxter": Counter({"PER": 1, "O": 1, "ORG": 1})}
 
 
-def test_name_labels_leaves_out_words_within_a_longer_entity():
+def test_name_labels_ignores_words_inside_a_longer_entity() -> None:
     document = labelled("Lincoln|B-LOC sleeps", "Lincoln|B-ORG Freight|I-ORG grows")
     assert name_labels(document) == {"lincoln": Counter({"LOC": 1}), "lincoln freight": Counter({"ORG": 1})}
 
 
-def test_name_labels_counts_a_name_of_which_only_a_part_is_labelled():
+def test_name_labels_counts_a_partly_labelled_name() -> None:
     document = labelled("Alan|B-PER Baxter|I-PER left", "Alan Baxter|B-ORG left")
     assert name_labels(document)["alan baxter"] == Counter({"PER": 1, "O": 1})
 
 
-def test_name_labels_leaves_out_small_words_unless_an_entity_is_written_so():
+def test_name_labels_ignores_lower_case_words_unless_an_entity_is_in_lower_case() -> None:
     assert name_labels(labelled("Rose|B-PER sings", "a rose grows")) == {"rose": Counter({"PER": 1})}
-    with_small = name_labels(labelled("rose|B-PER sings", "a rose grows"))
-    assert with_small == {"rose": Counter({"PER": 1, "O": 1})}
+    in_lower_case = name_labels(labelled("rose|B-PER sings", "a rose grows"))
+    assert in_lower_case == {"rose": Counter({"PER": 1, "O": 1})}
 
 
-def test_name_labels_counts_words_of_a_script_without_case():
+def test_name_labels_counts_words_in_a_script_without_case() -> None:
     document = labelled("\u6771\u4eac|B-LOC \u306f", "\u6771\u4eac \u306e")
     assert name_labels(document) == {"\u6771\u4eac": Counter({"LOC": 1, "O": 1})}
 
 
-def test_name_labels_follows_an_entity_into_the_next_sentence():
+def test_name_labels_continues_an_entity_in_the_next_sentence() -> None:
     document = labelled("the Bank|B-ORG of|I-ORG", "Tamar|I-ORG lent", "Bank of Tamar", "Bank of", "Tamar ran")
     assert name_labels(document) == {"bank of tamar": Counter({"ORG": 1, "O": 1})}
 
 
-def test_name_labels_takes_names_from_other_labels_when_given():
+def test_name_labels_uses_names_of_other_labels_when_given() -> None:
     document = labelled("Baxter|B-PER left", "Goole waits", "Goole|B-LOC")
     gold = [["O", "O"], ["B-LOC", "O"], ["B-LOC"]]
     assert name_labels(document, naming=gold) == {"goole": Counter({"O": 1, "LOC": 1})}
 
 
-def test_consistency_counts_only_names_that_recur():
+def test_consistency_counts_only_recurring_names() -> None:
     names = {"a": Counter({"PER": 3, "LOC": 1}), "b": Counter({"ORG": 1}), "c": Counter({"O": 1, "LOC": 1})}
     assert consistency(names) == Consistency(names=2, occurrences=6, agreeing=4)
     assert consistency(names).share == pytest.approx(4 / 6)
 
 
-def test_consistency_of_a_collection_is_the_micro_average():
+def test_consistency_of_a_collection_is_the_micro_average() -> None:
     total = Consistency(names=1, occurrences=2, agreeing=1) + Consistency(names=1, occurrences=6, agreeing=6)
     assert total.share == pytest.approx(7 / 8)
     assert Consistency().share is None
@@ -65,15 +67,15 @@ def test_consistency_of_a_collection_is_the_micro_average():
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("aAbB"), st.sampled_from(["O", "B-X", "B-Y"])), max_size=5), max_size=4)
 )
-def test_name_labels_of_single_words_is_plain_counting(rows: list[list[tuple[str, str]]]):
+def test_name_labels_of_single_words_equals_plain_counting(rows: list[list[tuple[str, str]]]) -> None:
     document = [([word for word, _ in row], [label for _, label in row]) for row in rows]
     words = [pair for row in rows for pair in row]
     expected: dict[str, Counter[str]] = {}
     for name in {word.lower() for word, label in words if label != "O"}:
-        small_counts = (name, "B-X") in words or (name, "B-Y") in words
+        lower_case_counts = (name, "B-X") in words or (name, "B-Y") in words
         expected[name] = Counter(
             label.removeprefix("B-")
             for word, label in words
-            if word.lower() == name and (label != "O" or small_counts or not word.islower())
+            if word.lower() == name and (label != "O" or lower_case_counts or not word.islower())
         )
     assert name_labels(document) == expected

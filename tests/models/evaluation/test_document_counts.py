@@ -39,32 +39,35 @@ def test_names_are_counted_by_document() -> None:
     }
 
 
-def test_right_labels_are_counted_by_document() -> None:
+def test_correct_labels_are_counted_by_document() -> None:
     document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP")), Sentence(words=("Stop",), labels=("VB",))]
     assert label_counts_by_document([document, []], [[("NNS", "VB"), ("VB",)], []]) == {"all": [[3, 3, 2], [0, 0, 0]]}
 
 
 @given(label_pairs)
-def test_groups_by_document_sum_to_the_scores(pairs: Pairs) -> None:
-    gold, said = ([list(labels) for labels in side] for side in zip(*pairs, strict=True))
-    counts = group_counts_by_document([gold, []], [said, []], lambda _, place, span: ("all", span.label, place % 2))
-    scores = span_scores(gold, said)
+def test_groups_by_document_add_up_to_the_scores(pairs: Pairs) -> None:
+    gold, predicted = ([list(labels) for labels in side] for side in zip(*pairs, strict=True))
+    counts = group_counts_by_document(
+        [gold, []], [predicted, []], lambda _, place, span: ("all", span.label, place % 2)
+    )
+    scores = span_scores(gold, predicted)
     for name, part in ({"all": scores.overall} | scores.by_type).items():
         assert counts.get(name, np.zeros((2, 3)))[0].tolist() == [part.gold, part.predicted, part.correct]
     assert all((own[1] == 0).all() for own in counts.values())
     if "all" in counts:
-        assert sum(counts[half] for half in (0, 1) if half in counts).tolist() == counts["all"].tolist()
+        halves = [counts[half] for half in (0, 1) if half in counts]
+        assert np.sum(halves, axis=0).tolist() == counts["all"].tolist()
 
 
 def test_consistency_by_document_counts_recurring_gold_names(sentence: Callable[[str], Sentence]) -> None:
     first = [sentence("Ada/B-PER met Ada/B-PER"), sentence("Ada/B-PER slept")]
     second = [sentence("Ada/B-PER met Tom/B-PER")]
-    said = [[["B-PER", "O", "B-LOC"], ["B-PER", "O"]], [["B-PER", "O", "O"]]]
-    assert consistency_counts_by_document([first, second], said).tolist() == [[3, 3, 2], [0, 0, 0]]
+    predicted = [[["B-PER", "O", "B-LOC"], ["B-PER", "O"]], [["B-PER", "O", "O"]]]
+    assert consistency_counts_by_document([first, second], predicted).tolist() == [[3, 3, 2], [0, 0, 0]]
     assert consistency_counts_by_document([], []).shape == (0, 3)
 
 
-def test_label_counts_by_document_refuse_another_number_of_labels_than_words() -> None:
+def test_label_counts_by_document_reject_a_wrong_number_of_labels() -> None:
     document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP"))]
     with pytest.raises(ValueError, match="sentence 0: expected 2 labels, got 1"):
         label_counts_by_document([document], [[("NNS",)]])

@@ -1,4 +1,4 @@
-"""Strict span scores, by hand and against seqeval."""
+"""Span scores, computed by hand and with seqeval, and accuracy of token labels."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ sentences = st.lists(
 )
 
 
-def test_a_span_counts_only_with_exact_bounds_and_type() -> None:
+def test_span_counts_only_with_exact_bounds_and_type() -> None:
     gold = [("B-PER", "I-PER", "O", "B-LOC"), ("B-ORG", "O")]
     found = [("B-PER", "O", "O", "B-LOC"), ("B-LOC", "O")]
     scores = span_scores(gold, found)
@@ -30,18 +30,18 @@ def test_a_span_counts_only_with_exact_bounds_and_type() -> None:
     assert scores.by_type["ORG"].f1 == 0.0
 
 
-def test_scores_of_nothing_are_zero() -> None:
+def test_scores_without_spans_are_zero() -> None:
     assert span_scores([("O",)], [("O",)]).overall.f1 == 0.0
 
 
-def test_a_missing_label_is_an_error() -> None:
+def test_missing_label_raises_a_value_error() -> None:
     with pytest.raises(ValueError, match="sentence 0: expected 2 labels, got 1"):
         span_scores([("O", "O")], [("O",)])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 @given(sentences)
-def test_strict_f1_is_seqevals(pairs: list[tuple[list[str], list[str]]]) -> None:
+def test_f1_equals_strict_f1_of_seqeval(pairs: list[tuple[list[str], list[str]]]) -> None:
     gold, found = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     assert span_scores(gold, found).overall.f1 == pytest.approx(seqeval_f1(gold, found))
 

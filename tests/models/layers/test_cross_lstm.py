@@ -1,4 +1,6 @@
-"""Stacked LSTMs: what each direction sees, sizes, and masks that hold for a whole batch."""
+"""Stacked LSTMs: what each direction sees, sizes, and masks shared by a whole batch."""
+
+from typing import TypeVar
 
 import pytest
 import torch
@@ -10,12 +12,15 @@ from concord.models.layers.dropout import draw_mask
 LENGTHS = torch.tensor([3, 8, 1, 6])
 INPUTS, HIDDEN, RATE = 5, 4, 0.35
 Stack = CrossLstm | IndependentLstm
+AnyStack = TypeVar("AnyStack", bound=Stack)
 both_kinds = pytest.mark.parametrize("kind", [CrossLstm, IndependentLstm])
 
 
-def make_stack(kind: type[Stack], *, rate: float = RATE) -> Stack:
+def make_stack(kind: type[AnyStack], *, rate: float = RATE) -> AnyStack:
     torch.manual_seed(3)
-    return kind(StackedLstmConfig(hidden=HIDDEN, layers=2, dropout=rate), INPUTS).double()
+    stack = kind(StackedLstmConfig(hidden=HIDDEN, layers=2, dropout=rate), INPUTS)
+    stack.double()
+    return stack
 
 
 def make_inputs() -> Tensor:
@@ -23,7 +28,7 @@ def make_inputs() -> Tensor:
 
 
 def slow_direction(lstm: nn.LSTM, suffix: str, words: Tensor, masks: dict[str, Tensor]) -> Tensor:
-    """Run one direction of one layer step by step with masks on what it reads, shape ``(T, H)``."""
+    """Run one direction of one layer step by step with masks on input and state; return shape ``(T, H)``."""
     bias = lstm.get_parameter(f"bias_ih_{suffix}") + lstm.get_parameter(f"bias_hh_{suffix}")
     hidden = cell = torch.zeros(HIDDEN, dtype=words.dtype)
     states = []
@@ -38,14 +43,14 @@ def slow_direction(lstm: nn.LSTM, suffix: str, words: Tensor, masks: dict[str, T
 
 
 def draw_masks(lstm: nn.LSTM) -> tuple[dict[str, Tensor], Tensor]:
-    """Draw the masks of every cell and of the output, each for a whole batch, in the order of the stack."""
+    """Draw the masks of all cells and of the output for a batch, in the order of the stack."""
     weights = {name: value for name, value in lstm.named_parameters() if name.startswith("weight")}
     masks = {name: draw_mask((value.shape[1],), RATE, like=value) for name, value in weights.items()}
-    return masks, draw_mask((HIDDEN * (2 if lstm.bidirectional else 1),), RATE, like=lstm.bias_ih_l0)
+    return masks, draw_mask((HIDDEN * (2 if lstm.bidirectional else 1),), RATE, like=lstm.get_parameter("bias_ih_l0"))
 
 
 @torch.inference_mode()
-def test_cross_masks_equal_masks_on_activations_that_a_whole_batch_shares() -> None:
+def test_cross_stack_equals_masks_on_activations_shared_by_the_batch() -> None:
     stack, inputs = make_stack(CrossLstm), make_inputs()
     torch.manual_seed(9)
     found = stack(inputs, LENGTHS)
@@ -62,7 +67,7 @@ def test_cross_masks_equal_masks_on_activations_that_a_whole_batch_shares() -> N
 
 
 @torch.inference_mode()
-def test_independent_masks_equal_masks_on_activations_that_a_whole_batch_shares() -> None:
+def test_independent_stacks_equal_masks_on_activations_shared_by_the_batch() -> None:
     stack, inputs = make_stack(IndependentLstm), make_inputs()
     torch.manual_seed(9)
     found = stack(inputs, LENGTHS)
@@ -81,7 +86,7 @@ def test_independent_masks_equal_masks_on_activations_that_a_whole_batch_shares(
 
 @both_kinds
 @torch.inference_mode()
-def test_training_draws_fresh_masks_and_evaluation_none(kind: type[Stack]) -> None:
+def test_training_draws_new_masks_and_evaluation_uses_none(kind: type[Stack]) -> None:
     stack, inputs = make_stack(kind), make_inputs()
     assert not torch.equal(stack(inputs, LENGTHS), stack(inputs, LENGTHS))
     plain = make_stack(kind, rate=0.0)
@@ -90,12 +95,12 @@ def test_training_draws_fresh_masks_and_evaluation_none(kind: type[Stack]) -> No
 
 
 def reached(outputs: Tensor, inputs: Tensor, word: int) -> list[bool]:
-    """Tell which words of the one sentence decide some outputs at a word."""
+    """Return which words of the sentence affect some outputs at a word."""
     (gradient,) = torch.autograd.grad(outputs[0, word].sum(), inputs, retain_graph=True)
     return (gradient[0] != 0).any(dim=1).tolist()
 
 
-def test_independent_directions_see_one_side_and_cross_directions_see_both() -> None:
+def test_independent_directions_see_one_side_and_cross_directions_both() -> None:
     inputs, lengths = make_inputs()[:1, :5].requires_grad_(), torch.tensor([5])
     apart = make_stack(IndependentLstm).eval()(inputs, lengths)
     assert reached(apart[:, :, :HIDDEN], inputs, 2) == [True, True, True, False, False]
@@ -113,8 +118,8 @@ def test_every_weight_gets_a_gradient_through_the_masks(kind: type[Stack]) -> No
 
 
 @pytest.mark.parametrize(("kind", "second"), [(IndependentLstm, 160_800), (CrossLstm, 240_800)])
-def test_sizes_are_the_papers_with_one_bias_a_cell(kind: type[Stack], second: int) -> None:
-    """The paper's cells have one bias; each of PyTorch's has two that are added up."""
+def test_sizes_match_the_paper_with_one_bias_per_cell(kind: type[Stack], second: int) -> None:
+    """A cell has one bias in the paper and two, which are added, in PyTorch."""
     named = dict(kind(StackedLstmConfig(), 364).named_parameters())
     sizes = [
         sum(weight.numel() for name, weight in named.items() if f"_l{layer}" in name and "bias_hh" not in name)
@@ -125,9 +130,8 @@ def test_sizes_are_the_papers_with_one_bias_a_cell(kind: type[Stack], second: in
 
 
 @both_kinds
-def test_cells_start_by_remembering(kind: type[Stack]) -> None:
-    biases = [
-        value for name, value in make_stack(kind).named_parameters() if name.startswith("bias") or ".bias" in name
-    ]
-    totals = sum(bias.detach() for bias in biases).split(HIDDEN)
+def test_cells_start_with_an_open_forget_gate(kind: type[Stack]) -> None:
+    named = make_stack(kind).named_parameters()
+    biases = [value.detach() for name, value in named if name.startswith("bias") or ".bias" in name]
+    totals = torch.stack(biases).sum(dim=0).split(HIDDEN)
     assert [total.tolist() for total in totals] == [[0.0] * 4, [4.0] * 4, [0.0] * 4, [0.0] * 4]

@@ -1,7 +1,7 @@
-"""What stacked LSTMs can tell from both sides of a word at once, on four phrases (Li et al., 2020).
+"""Which stacked LSTMs can combine the left and the right context of a word, tested on four phrases (Li et al., 2020).
 
-The label of the middle word is the exclusive or of its neighbours. Where the two directions never meet, its score is
-one number for the left plus one for the right, and no such sum is right for all four phrases: the best is a fair coin.
+The label of the middle word is the exclusive or of its neighbours. If the two directions never meet, its score is a sum
+of one number for the left and one for the right, and no such sum is right for all four phrases: chance is the best.
 """
 
 import math
@@ -20,8 +20,8 @@ from concord.models.tagger import Tagger
 PHRASES = [("key", "and", "peele"), ("you", "and", "i"), ("key", "and", "i"), ("you", "and", "peele")]
 MIDDLE_ALONE = [("O", "B-ART", "O")] * 2 + [("O", "O", "O")] * 2
 WHOLE_PHRASE = [("B-ART", "I-ART", "I-ART")] * 2 + [("O", "O", "O")] * 2
-# Nats: a coin for the middle word.
-COIN = math.log(2)
+# The loss at chance level for the middle word, in nats.
+CHANCE = math.log(2)
 
 WIDTH = 12
 SIZES: dict[str, Any] = {
@@ -42,7 +42,7 @@ def build_small(build: Build, name: str, sentences: list[Sentence], seed: int) -
 
 
 def train(tagger: Tagger, sentences: list[Sentence], *, steps: int, until: float = 0.0) -> float:
-    """Train on the phrases until the loss falls below a bound, and give the last loss."""
+    """Train on the phrases until the loss falls below a bound, and return the last loss."""
     batch, optimizer = tagger.encode(sentences), torch.optim.Adam(tagger.train().parameters(), lr=0.02)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -70,26 +70,26 @@ def test_cross_stacks_and_attention_learn_the_exclusive_or(build: Build, name: s
     assert right_phrases(tagger, sentences) == 4
 
 
-def assert_a_coin_decides(tagger: Tagger, sentences: list[Sentence], *, words: int = 1) -> None:
-    """Check a tagger whose loss is a mean over so many words a phrase, or else a sum over them."""
-    assert COIN - 1e-4 < words * train(tagger, sentences, steps=300) < COIN + 0.01
+def assert_chance_level(tagger: Tagger, sentences: list[Sentence], *, words: int = 1) -> None:
+    """Train a tagger whose loss is the mean over this many words per phrase (1 if it is their sum), and check it."""
+    assert CHANCE - 1e-4 < words * train(tagger, sentences, steps=300) < CHANCE + 0.01
     assert right_phrases(tagger, sentences) <= 3
 
 
 @slow
 @seeds
-def test_independent_stacks_throw_a_coin(build: Build, seed: int) -> None:
+def test_independent_stacks_are_no_better_than_chance(build: Build, seed: int) -> None:
     sentences = label(MIDDLE_ALONE)
-    assert_a_coin_decides(build_small(build, "baseline_bilstm_cnn", sentences, seed), sentences, words=3)
+    assert_chance_level(build_small(build, "baseline_bilstm_cnn", sentences, seed), sentences, words=3)
 
 
-def test_one_bidirectional_layer_throws_a_coin(build: Build) -> None:
+def test_one_bidirectional_layer_is_no_better_than_chance(build: Build) -> None:
     sentences = label(MIDDLE_ALONE)
-    assert_a_coin_decides(build_small(build, "bilstm_softmax", sentences, 1), sentences)
+    assert_chance_level(build_small(build, "bilstm_softmax", sentences, 1), sentences)
 
 
-def test_two_bidirectional_layers_of_the_library_in_place_of_independent_stacks_show(build: Build) -> None:
-    """They are the Cross stack: a Baseline made of them would learn what it must not."""
+def test_two_bidirectional_layers_of_torch_learn_what_independent_stacks_cannot(build: Build) -> None:
+    """They are a Cross stack, so they must not be used for the Baseline."""
     sentences = label(MIDDLE_ALONE)
     tagger = build_small(build, "baseline_bilstm_cnn", sentences, 1)
     tagger.lstm = BiLstm(BiLstmConfig(hidden=WIDTH, layers=2, dropout=0.0), 8)
@@ -104,14 +104,14 @@ def independent_stacks_with_crf(build: Build, sentences: list[Sentence]) -> Tagg
 
 
 @slow
-def test_a_crf_cannot_help_independent_stacks_where_the_neighbours_labels_tell_nothing(build: Build) -> None:
+def test_crf_does_not_help_independent_stacks_when_labels_of_neighbours_are_uninformative(build: Build) -> None:
     sentences = label(MIDDLE_ALONE)
-    assert_a_coin_decides(independent_stacks_with_crf(build, sentences), sentences)
+    assert_chance_level(independent_stacks_with_crf(build, sentences), sentences)
 
 
 @slow
-def test_a_crf_helps_independent_stacks_where_the_neighbours_labels_tell(build: Build) -> None:
-    """At the last word one direction has read the whole phrase, and transitions carry what it knows inward."""
+def test_crf_helps_independent_stacks_when_labels_of_neighbours_are_informative(build: Build) -> None:
+    """At the last word one direction has read the whole phrase, and transitions pass the information on."""
     sentences = label(WHOLE_PHRASE)
     tagger = independent_stacks_with_crf(build, sentences)
     assert train(tagger, sentences, steps=800, until=0.01) < 0.01

@@ -1,4 +1,4 @@
-"""Relative and global attention: whom a word attends to, what padding does, and sentences of one word."""
+"""Relative and global attention: weights, padding, and sentences of one word."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def others() -> OtherWordsAttention:
 
 
 @pytest.fixture
-def over_all() -> GlobalAttention:
+def global_attention() -> GlobalAttention:
     torch.manual_seed(0)
     return GlobalAttention(WIDTH, 4).double()
 
@@ -27,7 +27,7 @@ def vectors(*shape: int, seed: int = 1) -> Tensor:
 
 
 @torch.no_grad()
-def test_a_word_attends_to_all_words_but_itself(others: OtherWordsAttention) -> None:
+def test_word_attends_to_all_words_but_itself(others: OtherWordsAttention) -> None:
     weights = others.weights(vectors(3, 5, WIDTH), MASK)
     assert not weights.diagonal(dim1=1, dim2=2).any()
     assert torch.allclose(weights[0].sum(dim=-1), torch.ones(5, dtype=torch.float64))
@@ -38,7 +38,7 @@ def test_a_word_attends_to_all_words_but_itself(others: OtherWordsAttention) -> 
 
 
 @torch.no_grad()
-def test_other_words_are_gathered_as_the_formula_says(others: OtherWordsAttention) -> None:
+def test_context_of_other_words_follows_the_formula(others: OtherWordsAttention) -> None:
     states = vectors(1, 3, WIDTH)
     query, key, value = (layer(states[0]) for layer in (others.query, others.key, others.value))
     found = others(states, torch.ones(1, 3, dtype=torch.bool))
@@ -48,7 +48,7 @@ def test_other_words_are_gathered_as_the_formula_says(others: OtherWordsAttentio
         assert torch.allclose(found[0, place], shares @ value[rest] + value[place], atol=1e-14)
 
 
-def test_the_only_word_of_a_sentence_gathers_nothing_with_a_finite_gradient(others: OtherWordsAttention) -> None:
+def test_only_word_of_a_sentence_has_no_context_and_a_finite_gradient(others: OtherWordsAttention) -> None:
     states = vectors(3, 5, WIDTH).requires_grad_()
     found = others(states, MASK)
     assert torch.equal(found[2, 0], others.value(states)[2, 0])
@@ -61,35 +61,37 @@ def test_the_only_word_of_a_sentence_gathers_nothing_with_a_finite_gradient(othe
 
 
 @torch.no_grad()
-def test_padding_is_neither_read_nor_written(others: OtherWordsAttention, over_all: GlobalAttention) -> None:
+def test_padding_is_ignored_and_zero(others: OtherWordsAttention, global_attention: GlobalAttention) -> None:
     states, query = vectors(3, 5, WIDTH), vectors(3, 4, seed=2)
     for row, words in enumerate((5, 2, 1)):
         mask = torch.ones(1, words, dtype=torch.bool)
         part = slice(row, row + 1)
         for together, alone in (
             (others(states, MASK), others(states[part, :words], mask)),
-            (over_all(states, query, MASK), over_all(states[part, :words], query[part], mask)),
+            (global_attention(states, query, MASK), global_attention(states[part, :words], query[part], mask)),
         ):
             assert torch.allclose(together[row, :words], alone[0], atol=1e-14)
             assert not together[row, words:].any()
 
 
 @torch.no_grad()
-def test_shares_of_a_sentence_sum_to_one_and_scale_its_words(over_all: GlobalAttention) -> None:
+def test_global_weights_sum_to_one_and_scale_the_words(global_attention: GlobalAttention) -> None:
     states, query = vectors(3, 5, WIDTH), vectors(3, 4, seed=2)
-    shares = over_all.weights(states, query, MASK)
+    shares = global_attention.weights(states, query, MASK)
     assert torch.allclose(shares.sum(dim=1), torch.ones(3, dtype=torch.float64))
     assert not shares[~MASK].any()
-    hidden = (over_all.state(states[0]) + over_all.query(query[0])).tanh()
-    assert torch.allclose(shares[0], over_all.score(hidden)[:, 0].softmax(dim=0), atol=1e-14)
-    assert torch.allclose(over_all(states, query, MASK)[0], shares[0, :, None] * states[0], atol=1e-14)
+    hidden = (global_attention.state(states[0]) + global_attention.query(query[0])).tanh()
+    assert torch.allclose(shares[0], global_attention.score(hidden)[:, 0].softmax(dim=0), atol=1e-14)
+    assert torch.allclose(global_attention(states, query, MASK)[0], shares[0, :, None] * states[0], atol=1e-14)
 
 
 @torch.no_grad()
-def test_words_in_another_order_get_the_same_shares_for_the_same_query(over_all: GlobalAttention) -> None:
+def test_global_weights_do_not_depend_on_word_order(global_attention: GlobalAttention) -> None:
     states, query = vectors(3, 5, WIDTH), vectors(3, 4, seed=2)
     order = [3, 0, 4, 2, 1]
     whole = torch.ones(3, 5, dtype=torch.bool)
-    found = over_all(states[:, order], query, whole)
-    assert torch.allclose(found, over_all(states, query, whole)[:, order], atol=1e-14)
-    assert not torch.allclose(over_all(states, query + 1, whole), over_all(states, query, whole), atol=1e-3)
+    found = global_attention(states[:, order], query, whole)
+    assert torch.allclose(found, global_attention(states, query, whole)[:, order], atol=1e-14)
+    assert not torch.allclose(
+        global_attention(states, query + 1, whole), global_attention(states, query, whole), atol=1e-3
+    )

@@ -1,4 +1,4 @@
-"""Relative attention: offsets alone matter, whatever the sentence's length or what came before."""
+"""Relative attention depends only on offsets, not on sentence length or earlier sentences."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_scores_follow_the_formula(attention: RelativeAttention) -> None:
 
 @pytest.mark.parametrize("shift", [1, 3, 20])
 @torch.no_grad()
-def test_scores_do_not_change_when_the_same_words_stand_later(attention: RelativeAttention, shift: int) -> None:
+def test_scores_do_not_change_when_words_are_shifted(attention: RelativeAttention, shift: int) -> None:
     queries, keys = states(5), states(5, seed=2)
     pad = states(shift, seed=3)
     later = attention.scores(torch.cat([pad, queries], dim=1), torch.cat([pad, keys], dim=1))
@@ -55,7 +55,7 @@ def test_scores_do_not_change_when_the_same_words_stand_later(attention: Relativ
 
 
 @torch.no_grad()
-def test_scores_change_when_the_sign_of_the_offsets_flips(attention: RelativeAttention) -> None:
+def test_scores_change_with_the_sign_of_the_offsets(attention: RelativeAttention) -> None:
     queries, keys = states(5), states(5, seed=2)
     forward = attention.scores(queries, keys)
     flipped = attention.scores(queries.flip(1), keys.flip(1)).flip(-1, -2)
@@ -64,7 +64,7 @@ def test_scores_change_when_the_sign_of_the_offsets_flips(attention: RelativeAtt
     assert float(difference[~torch.eye(5, dtype=torch.bool)].min()) > 1e-3
 
 
-def test_offsets_are_encoded_alike_whatever_length_came_before() -> None:
+def test_offset_encodings_do_not_depend_on_earlier_lengths() -> None:
     like = torch.zeros(())
     before = relative_sinusoids(10, 8, like=like)
     long = relative_sinusoids(300, 8, like=like)
@@ -74,7 +74,7 @@ def test_offsets_are_encoded_alike_whatever_length_came_before() -> None:
 
 
 @torch.no_grad()
-def test_attention_gives_the_same_after_a_long_sentence(attention: RelativeAttention) -> None:
+def test_attention_does_not_depend_on_earlier_sentences(attention: RelativeAttention) -> None:
     short = states(10)
     mask = torch.ones(1, 10, dtype=torch.bool)
     before = attention(short, short, mask)
@@ -94,7 +94,7 @@ def test_align_offsets_equals_the_naive_loop(length: int) -> None:
 
 
 @torch.no_grad()
-def test_padding_is_neither_read_nor_written(attention: RelativeAttention) -> None:
+def test_padding_is_ignored_and_zero(attention: RelativeAttention) -> None:
     words = states(6)
     mask = torch.tensor([[True] * 4 + [False] * 2])
     found = attention(words, words, mask)
@@ -103,7 +103,7 @@ def test_padding_is_neither_read_nor_written(attention: RelativeAttention) -> No
     assert not found[:, 4:].any()
 
 
-def test_attention_of_a_single_word_is_its_own_value_with_a_finite_gradient(attention: RelativeAttention) -> None:
+def test_attention_of_a_single_word_is_its_value_with_a_finite_gradient(attention: RelativeAttention) -> None:
     word = states(1).requires_grad_()
     found = attention(word, word, torch.ones(1, 1, dtype=torch.bool))
     assert torch.allclose(found, attention.value(word))
@@ -112,7 +112,7 @@ def test_attention_of_a_single_word_is_its_own_value_with_a_finite_gradient(atte
     assert bool(word.grad.isfinite().all())
 
 
-def test_every_layer_and_stream_starts_with_weights_of_its_own() -> None:
+def test_every_layer_and_stream_has_its_own_weights() -> None:
     torch.manual_seed(0)
     encoder = TwoStreamEncoder(TwoStreamConfig(heads=2, head_dimension=6, layers=3))
     queries = [module.query.weight for module in encoder.modules() if isinstance(module, RelativeAttention)]
@@ -122,8 +122,8 @@ def test_every_layer_and_stream_starts_with_weights_of_its_own() -> None:
 
 
 @torch.no_grad()
-def test_labels_reach_a_word_through_attention_alone() -> None:
-    """The label stream has no residual: with its values at zero nothing of the labels is left."""
+def test_labels_reach_a_word_only_through_attention() -> None:
+    """The label stream has no residual connection: with zero values the labels have no effect."""
     torch.manual_seed(0)
     encoder = TwoStreamEncoder(CONFIG).double().eval()
     words, labels, mask = states(4), states(4, seed=2), torch.ones(1, 4, dtype=torch.bool)
@@ -135,6 +135,6 @@ def test_labels_reach_a_word_through_attention_alone() -> None:
     assert not encoder.read_labels(words, labels, mask)[1].any()
 
 
-def test_an_odd_head_is_refused() -> None:
+def test_odd_head_dimension_is_rejected() -> None:
     with pytest.raises(ConfigError, match="head_dimension"):
         TwoStreamConfig.from_mapping({"heads": 2, "head_dimension": 7})

@@ -1,4 +1,4 @@
-"""Self-attention over words against PyTorch's own."""
+"""Self-attention over words, compared with that of PyTorch."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def make_states() -> Tensor:
 
 
 @torch.inference_mode()
-def test_contexts_are_those_of_the_library_head_by_head(attention: MultiHeadSelfAttention) -> None:
+def test_contexts_equal_those_of_torch_head_by_head(attention: MultiHeadSelfAttention) -> None:
     states = make_states()
     found = attention(states, MASK)
     for row, length in enumerate(LENGTHS.tolist()):
@@ -36,7 +36,7 @@ def test_contexts_are_those_of_the_library_head_by_head(attention: MultiHeadSelf
 
 
 @torch.inference_mode()
-def test_weights_sum_to_one_and_never_fall_on_padding(attention: MultiHeadSelfAttention) -> None:
+def test_weights_sum_to_one_and_are_zero_on_padding(attention: MultiHeadSelfAttention) -> None:
     weights = attention.weights(make_states(), MASK)
     assert weights.shape == (3, 3, 7, 7)
     assert torch.allclose(weights.sum(dim=-1), torch.ones(3, 3, 7, dtype=torch.float64))
@@ -45,12 +45,12 @@ def test_weights_sum_to_one_and_never_fall_on_padding(attention: MultiHeadSelfAt
 
 
 @torch.inference_mode()
-def test_a_word_attends_to_itself_too(attention: MultiHeadSelfAttention) -> None:
+def test_word_attends_to_itself_too(attention: MultiHeadSelfAttention) -> None:
     alone = attention.weights(make_states()[2:, :1], MASK[2:, :1])
     assert torch.equal(alone, torch.ones_like(alone))
 
 
-def test_projections_have_the_papers_sizes_and_no_bias() -> None:
+def test_projections_have_the_sizes_of_the_paper_and_no_bias() -> None:
     attention = MultiHeadSelfAttention(SelfAttentionConfig(), 200)
     assert {name: tuple(weight.shape) for name, weight in attention.named_parameters()} == dict.fromkeys(
         ("query.weight", "key.weight", "value.weight"), (200, 200)

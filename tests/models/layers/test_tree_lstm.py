@@ -1,4 +1,4 @@
-"""The Child-Sum Tree-LSTM: equal to the naive recursion and, on a chain, to a plain LSTM; bad trees are refused."""
+"""The Child-Sum Tree-LSTM equals naive recursion and, on a chain, a plain LSTM; malformed trees are rejected."""
 
 import random
 
@@ -23,7 +23,7 @@ def tree(*heads: int) -> Sentence:
 
 
 def random_tree(chance: random.Random, words: int, *, roots: int = 1) -> Sentence:
-    """Hang every word on one that came before it in a random order."""
+    """Attach every word to an earlier one in a random order."""
     order = chance.sample(range(words), words)
     heads = [0] * words
     for place in range(roots, words):
@@ -36,11 +36,11 @@ def vectors(*shape: int, seed: int = 1) -> Tensor:
 
 
 def naive(layer: TreeLstm, inputs: Tensor, heads: tuple[int, ...]) -> Tensor:
-    """Compute every word by itself, from the formulas."""
-    done: dict[int, tuple[Tensor, Tensor]] = {}
+    """Compute the state of every word recursively, from the formulas."""
+    computed: dict[int, tuple[Tensor, Tensor]] = {}
 
     def state(place: int) -> tuple[Tensor, Tensor]:
-        if place not in done:
+        if place not in computed:
             children = [state(child) for child, head in enumerate(heads) if head == place + 1]
             forget, entering, candidate, leaving = layer.input(inputs[place]).chunk(4)
             total = sum((hidden for hidden, _ in children), torch.zeros(HIDDEN, dtype=inputs.dtype))
@@ -48,22 +48,25 @@ def naive(layer: TreeLstm, inputs: Tensor, heads: tuple[int, ...]) -> Tensor:
             cell = (entering + gates[0]).sigmoid() * (candidate + gates[1]).tanh()
             for hidden, child_cell in children:
                 cell = cell + (forget + layer.forget_state(hidden)).sigmoid() * child_cell
-            done[place] = ((leaving + gates[2]).sigmoid() * cell.tanh(), cell)
-        return done[place]
+            computed[place] = ((leaving + gates[2]).sigmoid() * cell.tanh(), cell)
+        return computed[place]
 
     return torch.stack([state(place)[0] for place in range(len(heads))])
 
 
 @torch.no_grad()
-def test_a_chain_equals_a_plain_lstm_that_reads_from_its_end(layer: TreeLstm) -> None:
+def test_chain_equals_a_plain_lstm_run_from_its_end(layer: TreeLstm) -> None:
     lstm = nn.LSTM(INPUTS, HIDDEN, batch_first=True).double()
     weight, bias = layer.input.weight.chunk(4), layer.input.bias.chunk(4)
     state = layer.state.weight.chunk(3)
-    # A plain LSTM has its gates in the order entering, forget, candidate, leaving.
-    lstm.weight_ih_l0.copy_(torch.cat([weight[1], weight[0], weight[2], weight[3]]))
-    lstm.weight_hh_l0.copy_(torch.cat([state[0], layer.forget_state.weight, state[1], state[2]]))
-    lstm.bias_ih_l0.copy_(torch.cat([bias[1], bias[0], bias[2], bias[3]]))
-    lstm.bias_hh_l0.zero_()
+    # The gates of a plain LSTM are in the order input, forget, candidate, output.
+    values = {
+        "weight_ih_l0": torch.cat([weight[1], weight[0], weight[2], weight[3]]),
+        "weight_hh_l0": torch.cat([state[0], layer.forget_state.weight, state[1], state[2]]),
+        "bias_ih_l0": torch.cat([bias[1], bias[0], bias[2], bias[3]]),
+        "bias_hh_l0": torch.zeros(4 * HIDDEN),
+    }
+    lstm.load_state_dict(values)
     inputs = vectors(1, 9, INPUTS)
     found = layer(inputs, grow_forest([tree(*range(9))]))
     expected = lstm(inputs.flip(1))[0].flip(1)
@@ -71,7 +74,7 @@ def test_a_chain_equals_a_plain_lstm_that_reads_from_its_end(layer: TreeLstm) ->
 
 
 @pytest.mark.parametrize("roots", [1, 3])
-def test_states_and_gradients_equal_those_of_the_naive_recursion(layer: TreeLstm, roots: int) -> None:
+def test_states_and_gradients_equal_those_of_naive_recursion(layer: TreeLstm, roots: int) -> None:
     chance = random.Random(roots)
     sentences = [random_tree(chance, words, roots=min(roots, words)) for words in (1, 2, 7, 12, 30)]
     inputs = vectors(5, 30, INPUTS).requires_grad_()
@@ -92,7 +95,7 @@ def test_states_and_gradients_equal_those_of_the_naive_recursion(layer: TreeLstm
 
 
 @torch.no_grad()
-def test_a_sentence_gets_the_same_states_alone_and_among_others(layer: TreeLstm) -> None:
+def test_states_are_the_same_alone_and_in_a_batch(layer: TreeLstm) -> None:
     chance = random.Random(5)
     sentences = [random_tree(chance, chance.randint(1, 20), roots=1) for _ in range(12)]
     inputs = vectors(12, 20, INPUTS)
@@ -104,7 +107,7 @@ def test_a_sentence_gets_the_same_states_alone_and_among_others(layer: TreeLstm)
 
 
 @torch.no_grad()
-def test_the_order_of_children_does_not_matter(layer: TreeLstm) -> None:
+def test_order_of_children_does_not_matter(layer: TreeLstm) -> None:
     inputs = vectors(1, 4, INPUTS)
     first = layer(inputs, grow_forest([tree(0, 1, 1, 1)]))
     swapped = layer(inputs[:, [0, 3, 1, 2]], grow_forest([tree(0, 1, 1, 1)]))
@@ -113,21 +116,21 @@ def test_the_order_of_children_does_not_matter(layer: TreeLstm) -> None:
 
 
 @torch.no_grad()
-def test_a_word_hears_of_what_hangs_from_it_and_of_nothing_else(layer: TreeLstm) -> None:
+def test_word_depends_only_on_its_descendants(layer: TreeLstm) -> None:
     sentence = tree(2, 0, 2, 3, 3)
     inputs = vectors(1, 5, INPUTS)
     before = layer(inputs, grow_forest([sentence]))
-    heard = {1: {1, 2}, 2: {2}, 3: {2, 3}, 4: {2, 3, 4}, 5: {2, 3, 5}}
-    for changed, hearers in heard.items():
+    ancestors = {1: {1, 2}, 2: {2}, 3: {2, 3}, 4: {2, 3, 4}, 5: {2, 3, 5}}
+    for changed, affected in ancestors.items():
         other = inputs.clone()
         other[0, changed - 1] += 1
         after = layer(other, grow_forest([sentence]))
         differs = {place + 1 for place in range(5) if not torch.equal(before[0, place], after[0, place])}
-        assert differs == hearers
+        assert differs == affected
 
 
 @torch.no_grad()
-def test_the_state_of_a_sentence_is_the_mean_over_its_roots(layer: TreeLstm) -> None:
+def test_root_state_is_the_mean_over_the_roots(layer: TreeLstm) -> None:
     sentences = [tree(0, 1, 0, 3, 0), tree(2, 0)]
     forest = grow_forest(sentences)
     states = layer(vectors(2, 5, INPUTS), forest)
@@ -146,17 +149,17 @@ def test_the_state_of_a_sentence_is_the_mean_over_its_roots(layer: TreeLstm) -> 
         ((0, -1), "word 2, 'w2', of the sentence 'w1 w2': expected a head from 0 to 2, got -1"),
     ],
 )
-def test_what_is_no_tree_is_refused_with_sentence_and_word(heads: tuple[int, ...], fault: str) -> None:
+def test_malformed_tree_error_names_sentence_and_word(heads: tuple[int, ...], fault: str) -> None:
     with pytest.raises(TreeError, match=fault):
         grow_forest([tree(0, 1, 1), tree(*heads)])
 
 
-def test_a_sentence_without_heads_is_refused() -> None:
+def test_sentence_without_heads_is_rejected() -> None:
     with pytest.raises(TreeError, match="got none for the sentence 'It rained'"):
         grow_forest([tree(0), Sentence(words=("It", "rained"))])
 
 
-def test_a_long_chain_and_a_wide_star_take_as_many_steps_as_they_are_high() -> None:
+def test_number_of_steps_is_the_height_of_the_tree() -> None:
     chain, star = tree(*range(300)), tree(0, *[1] * 299)
     assert len(grow_forest([chain]).levels) == 300
     assert len(grow_forest([star]).levels) == 2

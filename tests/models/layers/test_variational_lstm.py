@@ -1,4 +1,4 @@
-"""The variational LSTM: masks that hold for a whole sentence, and weight samples that are the same thing."""
+"""The variational LSTM: masks shared by all steps of a sentence, and weight samples with masks folded in."""
 
 import pytest
 import torch
@@ -13,11 +13,11 @@ LENGTHS = torch.tensor([3, 8, 1, 6])
 
 
 def slow_lstm(lstm: nn.LSTM, inputs: Tensor, state_mask: Tensor) -> Tensor:
-    """Read one sentence both ways, step by step, as the equations stand.
+    """Run both directions over one sentence, step by step, following the equations.
 
     Args:
-        inputs: shape ``(T, D)``; z_x is already on them.
-        state_mask: z_h of both directions, shape ``(2, H)``.
+        inputs: shape ``(T, D)``, already masked by z_x.
+        state_mask: z_h for both directions, shape ``(2, H)``.
 
     Returns:
         Shape ``(T, 2H)``.
@@ -47,21 +47,25 @@ def make_lstm(rate: float, *, layers: int = 1, hidden: int = HIDDEN) -> Variatio
     return VariationalLstm(config, INPUTS).double()
 
 
+def lstm_layers(lstm: VariationalLstm | LstmSample) -> list[nn.LSTM]:
+    return [layer for layer in lstm.layers if isinstance(layer, nn.LSTM)]
+
+
 def make_inputs(sentences: int = len(LENGTHS), steps: int = 8) -> Tensor:
     generator = torch.Generator().manual_seed(4)
     return torch.randn(sentences, steps, INPUTS, dtype=torch.float64, generator=generator)
 
 
 def folded_mask(folded: Tensor, original: Tensor) -> Tensor:
-    """Give the factor of each column, which must be the same in every row."""
+    """Return the factor of each column, which must be the same in every row."""
     factors = folded / original
     assert torch.allclose(factors, factors[:1].expand_as(factors), atol=1e-12, rtol=0)
     return factors[0]
 
 
 @torch.no_grad()
-def test_masked_lstm_equals_the_slow_loop() -> None:
-    lstm, inputs = make_lstm(0.5).layers[0], make_inputs()
+def test_masked_lstm_equals_a_naive_loop() -> None:
+    lstm, inputs = lstm_layers(make_lstm(0.5))[0], make_inputs()
     mask = draw_mask((2, len(LENGTHS), HIDDEN), 0.5, like=inputs)
     found = run_masked_lstm(lstm, inputs, LENGTHS, mask)
     for row, length in enumerate(LENGTHS.tolist()):
@@ -70,8 +74,8 @@ def test_masked_lstm_equals_the_slow_loop() -> None:
         assert not found[row, length:].any()
 
 
-def test_masked_lstm_with_ones_equals_the_library_with_its_gradient() -> None:
-    lstm, inputs = make_lstm(0.5).layers[0], make_inputs()
+def test_masked_lstm_with_ones_equals_torch_including_gradients() -> None:
+    lstm, inputs = lstm_layers(make_lstm(0.5))[0], make_inputs()
     ones = torch.ones(2, len(LENGTHS), HIDDEN, dtype=torch.float64)
     masked, plain = run_masked_lstm(lstm, inputs, LENGTHS, ones), run_lstm(lstm, inputs, LENGTHS)
     assert float((masked - plain).detach().abs().max()) < 1e-12
@@ -79,8 +83,8 @@ def test_masked_lstm_with_ones_equals_the_library_with_its_gradient() -> None:
     assert all(torch.allclose(left, right, atol=1e-10) for left, right in zip(*gradients, strict=True))
 
 
-def test_training_masks_inputs_alike_at_all_steps_and_apart_over_sentences() -> None:
-    """A masked feature has no gradient at any step of its sentence; an unmasked one has some at every step."""
+def test_input_masks_are_shared_by_steps_but_not_by_sentences() -> None:
+    """A masked feature has a zero gradient at all steps of its sentence, an unmasked one at none."""
     lstm = make_lstm(0.5, hidden=12)
     inputs = make_inputs(sentences=6).requires_grad_()
     hidden, _ = lstm(inputs, torch.full((6,), 8))
@@ -91,24 +95,24 @@ def test_training_masks_inputs_alike_at_all_steps_and_apart_over_sentences() -> 
     assert len({tuple(row) for row in kept[:, 0].tolist()}) > 1
 
 
-def test_training_masks_states_alike_at_all_steps_and_apart_over_sentences() -> None:
-    """A unit that z_h masks all along its sentence gives no gradient to the weights that read it."""
+def test_state_masks_are_shared_by_steps_but_not_by_sentences() -> None:
+    """The weights that read a unit masked by z_h get no gradient from the sentence."""
     lstm = make_lstm(0.5, hidden=12)
     hidden, _ = lstm(make_inputs(sentences=6), torch.full((6,), 8))
     patterns = set()
     for direction in ("", "_reverse"):
-        weight = lstm.layers[0].get_parameter(f"weight_hh_l0{direction}")
+        weight = lstm_layers(lstm)[0].get_parameter(f"weight_hh_l0{direction}")
         for row in range(6):
             (gradient,) = torch.autograd.grad(hidden[row].sum(), weight, retain_graph=True)
             patterns.add(tuple((gradient != 0).any(dim=0).tolist()))
-    # Masks fresh at each of 8 steps would leave a unit without gradient once in 256 times.
+    # With new masks at each of 8 steps a unit would have no gradient once in 256 times.
     shares = [sum(pattern) / len(pattern) for pattern in patterns]
     assert len(patterns) == 12
     assert 0.2 < sum(shares) / len(shares) < 0.8
 
 
 @torch.no_grad()
-def test_training_masks_outputs_alike_at_all_steps_and_apart_over_sentences() -> None:
+def test_output_masks_are_shared_by_steps_but_not_by_sentences() -> None:
     lstm = make_lstm(0.25, hidden=12)
     hidden, masked = lstm(make_inputs(sentences=6), torch.full((6,), 8))
     factors = masked / hidden
@@ -119,13 +123,13 @@ def test_training_masks_outputs_alike_at_all_steps_and_apart_over_sentences() ->
 
 
 @torch.no_grad()
-def test_training_draws_fresh_masks_at_every_call() -> None:
+def test_training_draws_new_masks_at_every_call() -> None:
     lstm, inputs = make_lstm(0.5), make_inputs()
     assert not torch.equal(lstm(inputs, LENGTHS)[0], lstm(inputs, LENGTHS)[0])
 
 
 @torch.no_grad()
-def test_evaluation_mode_does_not_switch_the_masks_off() -> None:
+def test_masks_stay_on_in_evaluation_mode() -> None:
     lstm, inputs = make_lstm(0.5).eval(), make_inputs()
     assert not torch.equal(lstm(inputs, LENGTHS)[1], lstm(inputs, LENGTHS)[1])
 
@@ -138,7 +142,7 @@ def test_masks_folded_into_weights_equal_masks_on_activations(layers: int) -> No
     found = sample(inputs, LENGTHS)
     for row, length in enumerate(LENGTHS.tolist()):
         states = inputs[row, :length]
-        for folded, original in zip(sample.layers, lstm.layers, strict=True):
+        for folded, original in zip(lstm_layers(sample), lstm_layers(lstm), strict=True):
             masks = {
                 name: folded_mask(folded.get_parameter(f"weight_{name}"), original.get_parameter(f"weight_{name}"))
                 for name in ("ih_l0", "ih_l0_reverse", "hh_l0", "hh_l0_reverse")
@@ -149,7 +153,7 @@ def test_masks_folded_into_weights_equal_masks_on_activations(layers: int) -> No
         assert float((found[row, :length] - states).abs().max()) < 1e-12
 
 
-def test_masks_are_zeros_and_the_inverse_of_the_share_kept() -> None:
+def test_masks_are_zero_or_the_inverse_of_the_keep_probability() -> None:
     mask = draw_mask((10_000,), 0.25, like=torch.zeros(()), generator=torch.Generator().manual_seed(0))
     assert sorted(set(mask.tolist())) == pytest.approx([0.0, 1 / 0.75])
     assert 0.97 < float(mask.mean()) < 1.03
@@ -160,7 +164,7 @@ def are_equal(left: LstmSample, right: LstmSample) -> bool:
     return torch.equal(left.output_mask, right.output_mask) and all(torch.equal(*pair) for pair in pairs)
 
 
-def test_samples_differ_and_come_from_the_seed_alone() -> None:
+def test_samples_differ_and_depend_only_on_the_seed() -> None:
     lstm = make_lstm(0.4)
     five, two, other = lstm.draw_samples(5, seed=7), lstm.draw_samples(2, seed=7), lstm.draw_samples(2, seed=8)
     torch.manual_seed(99)
@@ -171,7 +175,7 @@ def test_samples_differ_and_come_from_the_seed_alone() -> None:
         assert not are_equal(left, right)
 
 
-def test_drawing_samples_leaves_weights_and_the_global_generator_alone() -> None:
+def test_drawing_samples_does_not_change_weights_or_the_global_generator() -> None:
     lstm = make_lstm(0.4)
     before, random_state = {name: value.clone() for name, value in lstm.state_dict().items()}, torch.get_rng_state()
     lstm.draw_samples(3, seed=7)
@@ -180,9 +184,9 @@ def test_drawing_samples_leaves_weights_and_the_global_generator_alone() -> None
 
 
 @torch.no_grad()
-def test_without_dropout_a_sample_is_the_plain_lstm() -> None:
+def test_sample_without_dropout_is_the_plain_lstm() -> None:
     lstm, inputs = make_lstm(0.0), make_inputs()
-    plain = run_lstm(lstm.layers[0], inputs, LENGTHS)
+    plain = run_lstm(lstm_layers(lstm)[0], inputs, LENGTHS)
     for sample in lstm.draw_samples(2, seed=1):
         assert torch.equal(sample(inputs, LENGTHS), plain)
         assert torch.equal(sample.output_mask, torch.ones(2 * HIDDEN, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""The ablations of Ye et al. (2021), Table IV: each switch takes away what it names and nothing else."""
+"""The ablations of Ye et al. (2021), Table IV: each switch turns off what it names and nothing else."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -47,7 +47,7 @@ def encode(tagger: Any, documents: Documents) -> Batch:
 
 
 def memory_of(batch: Batch, tagger: TwoStageTagger, read: dict[int, list[int]], *, seed: int = 0) -> MemoryContents:
-    """Give random contents, and slots by the number of the word that reads."""
+    """Return random contents, and the slots of each reading word."""
     generator = torch.Generator().manual_seed(seed)
     words, labels = int(batch.mask.numel()), len(tagger.vocabulary.labels)
     slots = torch.full((words, 3), -1)
@@ -71,7 +71,7 @@ def ablated(request: pytest.FixtureRequest, build: Build) -> Any:
     return build(name, **changes)
 
 
-# Written down before there were switches.
+# The values of the taggers without ablation switches.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "probabilities"),
@@ -80,7 +80,7 @@ def ablated(request: pytest.FixtureRequest, build: Build) -> Any:
         ("doc_uanet", [0.1417, 0.157518, 0.137893, 0.191375, 0.131598, 0.146586, 0.10822]),
     ],
 )
-def test_without_a_switch_weights_and_answers_are_what_they_were(
+def test_default_weights_and_predictions_are_unchanged(
     name: str, probabilities: list[float], build: Build, documents: Documents
 ) -> None:
     table = build(name).tabulate(documents, threshold=REFINE_ALL)
@@ -89,7 +89,7 @@ def test_without_a_switch_weights_and_answers_are_what_they_were(
     assert table.uncertainty[:7].tolist() == pytest.approx(uncertainty, abs=1e-5)
 
 
-def test_every_weight_of_an_ablation_learns(ablated: Any, documents: Documents) -> None:
+def test_all_weights_of_an_ablation_get_a_gradient(ablated: Any, documents: Documents) -> None:
     ablated.train().loss(encode(ablated, documents)).backward()
     idle = [key for key, weight in ablated.named_parameters() if weight.grad is None or not bool(weight.grad.any())]
     assert idle == []
@@ -97,7 +97,7 @@ def test_every_weight_of_an_ablation_learns(ablated: Any, documents: Documents) 
     assert sorted(grouped) == sorted(id(weight) for weight in ablated.parameters())
 
 
-def test_an_ablation_is_saved_with_its_switch(ablated: Any, tmp_path: Path, random_documents: Draw) -> None:
+def test_ablation_is_saved_with_its_switch(ablated: Any, tmp_path: Path, random_documents: Draw) -> None:
     documents = random_documents(3, documents=3)
     save_tagger(ablated, tmp_path)
     loaded = load_tagger(tmp_path)
@@ -106,14 +106,14 @@ def test_an_ablation_is_saved_with_its_switch(ablated: Any, tmp_path: Path, rand
     assert all(torch.equal(getattr(first, column), getattr(second, column)) for column in COLUMNS)
 
 
-def test_an_ablation_gives_the_same_alone_and_in_a_batch(ablated: Any, random_documents: Draw) -> None:
+def test_ablation_predicts_the_same_alone_and_in_a_batch(ablated: Any, random_documents: Draw) -> None:
     documents = random_documents(2, documents=4)
     together = ablated.tabulate(documents, threshold=REFINE_ALL)
     apart = [ablated.tabulate([document], threshold=REFINE_ALL) for document in documents]
     assert torch.allclose(together.probability, torch.cat([table.probability for table in apart]), atol=1e-5)
 
 
-def test_without_label_information_stage_two_reads_words_only(build: Build, documents: Documents) -> None:
+def test_stage_two_reads_only_words_without_label_information(build: Build, documents: Documents) -> None:
     for changes in ({"sentence_labels": False}, {}):
         tagger = build("uanet", **changes)
         batch = encode(tagger, documents)
@@ -123,18 +123,18 @@ def test_without_label_information_stage_two_reads_words_only(build: Build, docu
         assert (named == []) == bool(changes)
 
 
-def test_without_document_labels_only_states_are_remembered(build: Build, documents: Documents) -> None:
+def test_memory_holds_only_states_without_document_labels(build: Build, documents: Documents) -> None:
     assert memory_matters(build("doc_uanet", **NO_LABELS), documents, [4]) == {"hidden": True, "labels": False}
 
 
-def test_without_document_contexts_only_labels_are_remembered(build: Build, documents: Documents) -> None:
+def test_memory_holds_only_labels_without_document_contexts(build: Build, documents: Documents) -> None:
     tagger = build("doc_uanet", **NO_CONTEXTS)
     assert memory_matters(tagger, documents, [4]) == {"hidden": False, "labels": True}
-    # States address the slots: with more than one slot they say which label counts.
+    # States address the slots: with more than one slot they determine the weights of the labels.
     assert memory_matters(tagger, documents, [4, 7]) == {"hidden": True, "labels": True}
 
 
-def test_without_sentence_labels_the_memory_is_read_whole(build: Build, documents: Documents) -> None:
+def test_memory_is_read_completely_without_sentence_labels(build: Build, documents: Documents) -> None:
     tagger = build("doc_uanet", sentence_labels=False)
     assert memory_matters(tagger, documents, [4]) == {"hidden": True, "labels": True}
     batch = encode(tagger, documents)
@@ -144,7 +144,7 @@ def test_without_sentence_labels_the_memory_is_read_whole(build: Build, document
 
 
 def memory_matters(tagger: TwoStageTagger, documents: Documents, slots: list[int]) -> dict[str, bool]:
-    """Say which contents change what stage two says of a word that reads ``slots``."""
+    """Return which contents affect the result of stage two for a word that reads ``slots``."""
     batch = encode(tagger, documents)
     drafts = drafts_of(batch, tagger, seed=1)
     memory, other = (memory_of(batch, tagger, {0: slots}, seed=seed) for seed in (1, 2))
@@ -159,7 +159,7 @@ def memory_matters(tagger: TwoStageTagger, documents: Documents, slots: list[int
     }
 
 
-def test_without_both_it_is_uanet_trained_on_documents(build: Build, random_documents: Draw) -> None:
+def test_doc_uanet_without_memory_is_uanet_trained_on_documents(build: Build, random_documents: Draw) -> None:
     tagger, uanet = build("doc_uanet", **NO_MEMORY), build("uanet", seed=2)
     assert tagger.learns_from_documents
     uanet.load_state_dict(tagger.state_dict())
@@ -168,7 +168,7 @@ def test_without_both_it_is_uanet_trained_on_documents(build: Build, random_docu
     assert all(torch.equal(getattr(found, column), getattr(expected, column)) for column in COLUMNS)
 
 
-def test_a_hard_label_is_the_embedding_of_the_draft_whatever_its_probability(build: Build) -> None:
+def test_hard_label_is_the_embedding_of_the_draft_regardless_of_probability(build: Build) -> None:
     network = build("uanet", label_embedding="hard").refine_network
     probabilities = torch.full((2, 3, network.label_embedding.shape[0]), 0.01)
     probabilities[..., 5] = 0.5
@@ -182,7 +182,7 @@ def test_a_hard_label_is_the_embedding_of_the_draft_whatever_its_probability(bui
 
 
 @pytest.mark.parametrize("name", ["uanet", "doc_uanet", "rel_transformer", "variational_lstm"])
-def test_a_crf_gives_well_formed_labels_where_a_softmax_does_not(
+def test_crf_labels_are_well_formed_where_those_of_a_softmax_are_not(
     name: str, build: Build, random_documents: Draw
 ) -> None:
     documents = random_documents(8, documents=4)
@@ -198,9 +198,7 @@ def test_a_crf_gives_well_formed_labels_where_a_softmax_does_not(
     assert legal == {"softmax": False, "crf": True}
 
 
-def test_uncertain_words_take_the_label_that_the_crf_gives_in_the_whole_sentence(
-    build: Build, random_documents: Draw
-) -> None:
+def test_uncertain_words_get_their_label_in_the_best_sequence_of_the_crf(build: Build, random_documents: Draw) -> None:
     tagger, documents = build("uanet", decoder="crf"), random_documents(8, documents=4)
     everything = tagger.tabulate(documents, threshold=REFINE_ALL)
     threshold = everything.uncertainty.median().item()
@@ -211,7 +209,7 @@ def test_uncertain_words_take_the_label_that_the_crf_gives_in_the_whole_sentence
 
 
 @torch.no_grad()
-def test_a_crf_without_transitions_has_the_marginals_of_the_softmax(build: Build, random_documents: Draw) -> None:
+def test_crf_without_transitions_has_the_marginals_of_the_softmax(build: Build, random_documents: Draw) -> None:
     documents = random_documents(8, documents=2)
     soft, crf = build("uanet"), build("uanet", decoder="crf")
     batch = encode(soft, documents)
@@ -227,7 +225,7 @@ def test_a_crf_without_transitions_has_the_marginals_of_the_softmax(build: Build
     assert labels.shape == batch.mask.shape
 
 
-def test_loss_of_a_crf_is_its_negative_log_likelihood_over_sentences(build: Build, documents: Documents) -> None:
+def test_loss_of_a_crf_is_its_mean_negative_log_likelihood(build: Build, documents: Documents) -> None:
     still = {"hidden": 8, "input_dropout": 0.0, "recurrent_dropout": 0.0, "output_dropout": 0.0}
     tagger = build("uanet", decoder="crf", lstm=still)
     tagger.refine_network.decoder.crf.transitions.data.normal_()
@@ -241,7 +239,7 @@ def test_loss_of_a_crf_is_its_negative_log_likelihood_over_sentences(build: Buil
     assert float(tagger.loss(batch).detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
-def test_the_variational_lstm_is_uanets_drafts(build: Build, random_documents: Draw) -> None:
+def test_variational_lstm_equals_the_drafts_of_uanet(build: Build, random_documents: Draw) -> None:
     documents = random_documents(5, documents=3)
     tagger, uanet = build("variational_lstm"), build("uanet", seed=2)
     tagger.network.load_state_dict(uanet.draft_network.state_dict())
@@ -252,7 +250,7 @@ def test_the_variational_lstm_is_uanets_drafts(build: Build, random_documents: D
         assert torch.allclose(found.probability, expected.probability, atol=1e-6)
 
 
-def test_a_crf_over_the_variational_lstm_reads_the_mean_logits(build: Build, random_documents: Draw) -> None:
+def test_crf_over_the_variational_lstm_reads_the_mean_logits(build: Build, random_documents: Draw) -> None:
     documents = random_documents(5, documents=1, sentences=1)
     tagger = build("variational_lstm", decoder="crf")
     network, batch = tagger.network, encode(tagger, documents)
@@ -266,7 +264,7 @@ def test_a_crf_over_the_variational_lstm_reads_the_mean_logits(build: Build, ran
 
 
 @torch.no_grad()
-def test_the_relative_transformer_is_stage_two_without_drafts(build: Build, documents: Documents) -> None:
+def test_relative_transformer_equals_stage_two_without_drafts(build: Build, documents: Documents) -> None:
     tagger, uanet = build("rel_transformer"), build("uanet", seed=2, sentence_labels=False)
     for own, stage_two in (("representation", "representation"), ("words_in", "words_in"),
                            ("transformer", "encoder"), ("output", "output")):  # fmt: skip

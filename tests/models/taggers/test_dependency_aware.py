@@ -1,4 +1,4 @@
-"""The dependency-aware tagger: what enters it, its loss, the switches of the ablation, trees that are missing."""
+"""The dependency-aware tagger: its input, loss, ablation switches, and missing trees."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,12 +27,12 @@ def uncertainty(tagger: Tagger, *sentences: Sentence) -> Tensor:
 
 
 def with_other_heads(sentence: Sentence) -> Sentence:
-    """Make the sentence a chain from its first word on; relations stay."""
+    """Return the sentence with a chain as its tree, from the first word on, and the same relations."""
     return replace(sentence, heads=tuple(range(len(sentence.words))))
 
 
 @pytest.mark.parametrize(
-    ("changes", "hears"),
+    ("changes", "used"),
     [
         ({}, {"tags", "relations", "heads"}),
         ({"tags": False}, {"relations", "heads"}),
@@ -42,7 +42,7 @@ def with_other_heads(sentence: Sentence) -> Sentence:
         ({"branches": "sequence", "tags": False, "relations": False}, set()),
     ],
 )
-def test_each_switch_of_the_input_turns_its_part_off(build: Build, changes: dict[str, Any], hears: set[str]) -> None:
+def test_input_switches_turn_off_their_part(build: Build, changes: dict[str, Any], used: set[str]) -> None:
     tagger = build("dependency_aware", **changes)
     before = uncertainty(tagger, SENTENCE)
     others = {
@@ -50,7 +50,7 @@ def test_each_switch_of_the_input_turns_its_part_off(build: Build, changes: dict
         "relations": replace(SENTENCE, relations=("case",) * 7),
         "heads": with_other_heads(SENTENCE),
     }
-    assert {name for name, other in others.items() if not torch.equal(uncertainty(tagger, other), before)} == hears
+    assert {name for name, other in others.items() if not torch.equal(uncertainty(tagger, other), before)} == used
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_each_switch_of_the_input_turns_its_part_off(build: Build, changes: dict
         ({"relative_attention": False, "global_attention": False}, {GlobalAttention: 0, nn.LayerNorm: 4}),
     ],
 )
-def test_each_switch_builds_what_it_says_and_trains(
+def test_switches_build_the_named_parts_and_train(
     build: Build, documents: list[list[Sentence]], changes: dict[str, Any], built: dict[type[nn.Module], int]
 ) -> None:
     tagger = build("dependency_aware", **changes)
@@ -73,7 +73,7 @@ def test_each_switch_builds_what_it_says_and_trains(
     assert all(weight.grad is not None and bool(weight.grad.any()) for weight in tagger.parameters())
 
 
-def test_tags_and_relations_are_a_quarter_as_wide_as_the_word(build: Build) -> None:
+def test_tags_and_relations_have_a_quarter_of_the_word_width(build: Build) -> None:
     words = {"word_dimension": 256, "characters": None, "dropout": 0.0}
     tagger = build("dependency_aware", representation=words)
     assert tagger.tags.embedding_dim == tagger.relations.embedding_dim == 64
@@ -83,7 +83,7 @@ def test_tags_and_relations_are_a_quarter_as_wide_as_the_word(build: Build) -> N
         build("dependency_aware", representation=words | {"word_dimension": 7})
 
 
-def test_the_loss_is_a_mean_over_words_with_a_penalty_on_lstms_and_attentions(
+def test_loss_is_a_mean_over_words_plus_a_penalty_on_lstms_and_attentions(
     build: Build, documents: list[list[Sentence]]
 ) -> None:
     plain, penalised = (build("dependency_aware", regularization=value) for value in (0.0, 0.5))
@@ -102,7 +102,7 @@ def test_the_loss_is_a_mean_over_words_with_a_penalty_on_lstms_and_attentions(
     assert all("norm" in name for name in outside if name.split(".")[0] in {"sequence", "tree", "relative", "overall"})
 
 
-def test_the_sentence_is_summed_up_by_the_ends_of_the_lstm_and_the_roots_of_the_tree(
+def test_summary_of_a_sentence_is_its_last_lstm_states_and_its_roots(
     build: Build, record_calls: Callable[..., Any]
 ) -> None:
     tagger = build("dependency_aware", relative_attention=False)
@@ -121,7 +121,7 @@ def test_the_sentence_is_summed_up_by_the_ends_of_the_lstm_and_the_roots_of_the_
     assert torch.equal(query[1, width:], states[1, root, width:])
 
 
-def test_input_dropout_is_one_mask_for_all_words_of_a_sentence(
+def test_input_dropout_uses_one_mask_for_all_words_of_a_sentence(
     build: Build, documents: list[list[Sentence]], record_calls: Callable[..., Any]
 ) -> None:
     tagger = build("dependency_aware", input_dropout=0.5, dropout=0.0, layers=1)
@@ -130,7 +130,8 @@ def test_input_dropout_is_one_mask_for_all_words_of_a_sentence(
     def inputs() -> Tensor:
         with torch.inference_mode(), record_calls(BiLstm) as calls:
             tagger.distribution(batch)
-        return calls[0][1][0]
+        read: Tensor = calls[0][1][0]
+        return read
 
     whole = inputs()
     tagger.train()
@@ -149,14 +150,15 @@ def test_input_dropout_is_one_mask_for_all_words_of_a_sentence(
 
 
 @pytest.mark.parametrize("missing", ["tags", "heads", "relations"])
-def test_a_sentence_without_a_tree_is_refused_by_name_with_a_way_out(build: Build, missing: str) -> None:
+def test_sentence_without_a_tree_error_names_it_and_says_what_to_do(build: Build, missing: str) -> None:
     tagger = build("dependency_aware")
-    bare = replace(with_tree(Sentence(words=("It", "rained", "."))), **{missing: None})
+    changes: dict[str, Any] = {missing: None}
+    bare = replace(with_tree(Sentence(words=("It", "rained", "."))), **changes)
     with pytest.raises(TreeError, match=r"got a sentence without: 'It rained \.'; run `concord parse`"):
         tagger.predict_documents([[SENTENCE], [bare]])
 
 
-def test_unknown_tags_and_relations_add_nothing_and_are_no_error(build: Build, vocabulary: Vocabulary) -> None:
+def test_unknown_tags_and_relations_are_zero(build: Build, vocabulary: Vocabulary) -> None:
     tagger = build("dependency_aware")
     strange = replace(SENTENCE, tags=("STRANGE",) * 7, relations=("odd:kind",) * 7)
     batch = tagger.encode([strange])
@@ -168,7 +170,7 @@ def test_unknown_tags_and_relations_add_nothing_and_are_no_error(build: Build, v
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_window_of_a_long_sentence_has_a_tree_of_its_own(build: Build, seed: int) -> None:
+def test_every_window_of_a_long_sentence_has_its_own_tree(build: Build, seed: int) -> None:
     sentence = with_tree(Sentence(words=tuple(f"w{seed}-{number}" for number in range(70))))
     windows = cut_windows([[sentence]], longest=20, overlap=6)
     assert len(windows) > 3
@@ -192,7 +194,7 @@ def test_every_window_of_a_long_sentence_has_a_tree_of_its_own(build: Build, see
         ({"relative_attention": False, "global_attention": False}, []),
     ],
 )
-def test_attention_maps_are_those_of_the_attentions_built(
+def test_attention_maps_are_those_of_the_configured_attentions(
     build: Build, changes: dict[str, Any], names: list[str]
 ) -> None:
     (maps,) = build("dependency_aware", **changes).attention_maps([SENTENCE])

@@ -1,4 +1,4 @@
-"""What every tagger promises, whichever it is; a new one is tested here without a line of test code.
+"""What every tagger guarantees; a new one is tested here without extra test code.
 
 The taggers are built from the ``small`` profile of their file in conf/train, over a tiny vocabulary.
 """
@@ -29,7 +29,7 @@ CONF = CHECKOUT / "conf" / "train"
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined", "span")
 Documents = list[list[Sentence]]
 Build = Callable[..., Tagger]
-# Every word to stage two, where there is one: each promise is to hold for all that a tagger computes.
+# Refine every word, if there is a stage two, so that the tests cover all that a tagger computes.
 REFINE_ALL = -1.0
 
 
@@ -40,7 +40,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def small(name: str, vocabulary: Vocabulary) -> Build:
-    """Build the tagger from its small profile."""
+    """Return a function that builds the tagger from its small profile."""
 
     def make(*, vocabulary: Vocabulary = vocabulary, **changes: Any) -> Tagger:
         profile = read_train_config(CONF / f"{name}.yaml").profiles["small"]
@@ -65,7 +65,7 @@ def parsed(*words: str) -> Sentence:
 
 
 def assert_whole(prediction: Prediction, sentence: Sentence, tagger: Tagger) -> None:
-    """Check everything that one prediction promises by itself."""
+    """Check the invariants of a single prediction."""
     words = len(sentence.words)
     columns = (
         prediction.labels, prediction.draft_labels, prediction.probabilities, prediction.margins,
@@ -84,7 +84,7 @@ def assert_whole(prediction: Prediction, sentence: Sentence, tagger: Tagger) -> 
     assert all(-1e-6 <= value <= most for value in prediction.uncertainty)
 
 
-def test_name_is_that_of_the_module_and_types_are_those_of_the_vocabulary(name: str, tagger: Tagger) -> None:
+def test_name_is_that_of_the_module_and_types_those_of_the_vocabulary(name: str, tagger: Tagger) -> None:
     assert tagger.name == name
     assert type(tagger).__module__ == f"concord.models.taggers.{name}"
     assert tagger.entity_types == ("LOC", "ORG", "PER")
@@ -99,7 +99,7 @@ def test_every_word_gets_one_label(tagger: Tagger, random_documents: Callable[..
             assert_whole(prediction, sentence, tagger)
 
 
-def test_empty_and_one_word_sentences_and_empty_documents(tagger: Tagger) -> None:
+def test_empty_documents_and_sentences_and_single_words_are_labelled(tagger: Tagger) -> None:
     documents = [[], [parsed()], [parsed("Paris"), parsed(), parsed("?")]]
     predictions = tagger.predict_documents(documents, threshold=REFINE_ALL)
     assert [[len(entry.labels) for entry in document] for document in predictions] == [[], [0], [1, 0, 1]]
@@ -110,13 +110,15 @@ def test_empty_and_one_word_sentences_and_empty_documents(tagger: Tagger) -> Non
     assert tagger.predict_documents([]) == []
 
 
-def test_odd_words_are_labelled(tagger: Tagger) -> None:
+def test_unusual_words_are_labelled(tagger: Tagger) -> None:
     words = ("\u200d", "\U0001f469\u200d\U0001f680", "\ud800", "e\u0301", " ", "x" * 5000, "\u0661\u0662", "\x00")
     ((prediction,),) = tagger.predict_documents([[parsed(*words)]])
     assert_whole(prediction, parsed(*words), tagger)
 
 
-def test_answer_is_the_same_alone_and_in_a_batch(tagger: Tagger, random_documents: Callable[..., Documents]) -> None:
+def test_prediction_is_the_same_alone_and_in_a_batch(
+    tagger: Tagger, random_documents: Callable[..., Documents]
+) -> None:
     documents = random_documents(2, documents=5)
     together = tagger.predict_documents(documents, threshold=REFINE_ALL)
     for document, expected in zip(documents, together, strict=True):
@@ -129,7 +131,7 @@ def test_answer_is_the_same_alone_and_in_a_batch(tagger: Tagger, random_document
             assert near or left.confidences == pytest.approx(right.confidences, abs=1e-5)
 
 
-def test_a_tagger_without_document_memory_takes_sentences_apart(
+def test_sentences_are_independent_without_a_document_memory(
     tagger: Tagger, random_documents: Callable[..., Documents]
 ) -> None:
     if tagger.learns_from_documents:
@@ -162,7 +164,7 @@ def test_every_parameter_gets_a_gradient_and_belongs_to_one_group(tagger: Tagger
     assert sorted(grouped) == sorted(id(weight) for weight in tagger.parameters())
 
 
-def test_the_unknown_word_is_trained(tagger: Tagger, documents: Documents) -> None:
+def test_unknown_word_is_trained(tagger: Tagger, documents: Documents) -> None:
     tables = [
         module.words.weight
         for module in tagger.modules()
@@ -193,12 +195,12 @@ def test_loss_falls_on_one_batch(tagger: Tagger, documents: Documents) -> None:
     assert all(math.isfinite(loss) for loss in losses)
 
 
-def test_loss_asks_for_gold_labels(tagger: Tagger) -> None:
+def test_loss_requires_gold_labels(tagger: Tagger) -> None:
     with pytest.raises(ValueError, match="expected gold labels"):
         tagger.loss(tagger.encode([parsed("a", "b")]))
 
 
-def test_prediction_works_under_inference_mode_and_leaves_no_trace(tagger: Tagger, documents: Documents) -> None:
+def test_prediction_works_in_inference_mode_without_side_effects(tagger: Tagger, documents: Documents) -> None:
     random_state = torch.get_rng_state()
     before = {name: value.clone() for name, value in tagger.state_dict().items()}
     with torch.inference_mode():
@@ -212,7 +214,7 @@ def test_prediction_works_under_inference_mode_and_leaves_no_trace(tagger: Tagge
     tagger.train().loss(encode(tagger, documents)).backward()
 
 
-def test_training_mode_is_refused(tagger: Tagger, documents: Documents) -> None:
+def test_prediction_in_training_mode_is_rejected(tagger: Tagger, documents: Documents) -> None:
     with pytest.raises(ValueError, match="expected a tagger in evaluation mode"):
         tagger.train().predict_documents(documents)
     assert tagger.training
@@ -241,7 +243,7 @@ def test_attention_maps_are_weights_over_named_columns(
 
 @pytest.mark.parametrize("kinds", [(), ("PER",)])
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
-def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...], scheme: LabelScheme) -> None:
+def test_one_entity_type_or_none_is_supported(small: Build, kinds: tuple[str, ...], scheme: LabelScheme) -> None:
     labels = ("B-PER", "I-PER", "O") if kinds else ("O", "O", "O")
     sentence = with_tree(Sentence(words=("Ada", "King", "slept"), labels=labels))
     vocabulary = Vocabulary.from_sentences([sentence], scheme=scheme)
@@ -258,8 +260,8 @@ def test_one_entity_type_or_none_is_enough(small: Build, kinds: tuple[str, ...],
     assert math.isfinite(float(loss.detach()))
 
 
-def test_token_labels_come_out_as_they_are(small: Build) -> None:
-    # A prefix means nothing here: "I-" may follow anything and "B-" names no entity.
+def test_token_labels_are_predicted_unchanged(small: Build) -> None:
+    # Prefixes have no meaning here: "I-" may follow any label and "B-" does not begin an entity.
     sentence = with_tree(Sentence(words=("Ada", "King", "slept", "."), labels=("I-NNP", "B-", "VBD", "O")))
     vocabulary = Vocabulary.from_sentences([sentence], scheme=TOKENS)
     tagger = small(vocabulary=vocabulary, scheme="TOKENS")
@@ -274,7 +276,7 @@ def test_token_labels_come_out_as_they_are(small: Build) -> None:
     assert math.isfinite(float(loss.detach()))
 
 
-def test_a_thousand_token_labels_are_few_enough(small: Build, random_documents: Callable[..., Documents]) -> None:
+def test_thousand_token_labels_are_supported(small: Build, random_documents: Callable[..., Documents]) -> None:
     labels = tuple(f"N{number}" for number in range(1000))
     everything = with_tree(Sentence(words=("a",) * 1000, labels=labels))
     tagger = small(vocabulary=Vocabulary.from_sentences([everything], scheme=TOKENS), scheme="TOKENS")
@@ -287,7 +289,7 @@ def test_a_thousand_token_labels_are_few_enough(small: Build, random_documents: 
             assert set(prediction.labels) <= set(labels)
 
 
-def test_bf16_gives_whole_predictions_close_to_those_of_fp32(
+def test_bf16_predictions_are_complete_and_close_to_fp32(
     tagger: Tagger, random_documents: Callable[..., Documents]
 ) -> None:
     documents = random_documents(4, documents=2)

@@ -1,4 +1,4 @@
-"""Structured refinement: sizes of the paper, what layers share, and gradients through marginals."""
+"""Structured refinement: sizes, what layers share, and gradients through marginals."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -25,7 +25,7 @@ Documents = list[list[Sentence]]
 
 @pytest.fixture
 def paper(build: Callable[..., Any]) -> Build:
-    """Build the tagger in the sizes of the paper, for 18 entity types in BIOES: 73 labels."""
+    """Build the tagger in the paper's sizes, for 18 entity types in BIOES, that is 73 labels."""
     vocabulary = Vocabulary(
         words=("word",), characters=("c",), labels=BIOES.label_set([f"T{number:02}" for number in range(18)])
     )
@@ -55,13 +55,13 @@ def encode(tagger: StructuredRefinement, documents: Documents) -> Batch:
 
 
 def count(tagger: StructuredRefinement) -> int:
-    """Count parameters without the tables of words and characters."""
+    """Count parameters without word and character embeddings."""
     tables = {id(module.weight) for module in tagger.modules() if isinstance(module, nn.Embedding)}
     return sum(weight.numel() for weight in tagger.parameters() if id(weight) not in tables)
 
 
 class Marginals(nn.Module):
-    """Gives the marginals of a random chain."""
+    """Has the marginals of a random chain."""
 
     def __init__(self, labels: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def random_emissions(labels: int) -> Tensor:
     return torch.randn(3, 5, labels, dtype=torch.float64, generator=generator)
 
 
-def test_parameters_are_as_many_as_in_the_paper(paper: Build) -> None:
+def test_number_of_parameters_matches_the_paper(paper: Build) -> None:
     one = count(paper())
     assert one == 3_813_475
     assert sum(weight.numel() for weight in paper().crfs.parameters()) == 5_475
@@ -97,7 +97,7 @@ def test_parameters_are_as_many_as_in_the_paper(paper: Build) -> None:
 
 
 @pytest.mark.parametrize(("sharing", "same"), [("both", (1, 1)), ("embeddings", (1, 3)), ("none", (3, 3))])
-def test_layers_and_decoder_use_the_same_objects_where_they_share(
+def test_layers_and_decoder_use_the_same_objects_when_shared(
     tagger: Build,
     documents: Documents,
     record_calls: Callable[..., AbstractContextManager[Any]],
@@ -115,14 +115,14 @@ def test_layers_and_decoder_use_the_same_objects_where_they_share(
     assert chains[-1] is built.crfs[-1]
 
 
-def test_a_layer_with_latent_labels_of_its_own_learns(tagger: Build, documents: Documents) -> None:
+def test_layer_with_its_own_latent_labels_learns(tagger: Build, documents: Documents) -> None:
     built = tagger(sharing="none", latent_labels=4)
     assert [len(embedding) for embedding in built.label_embeddings] == [4, 13]
     built.train().loss(encode(built, documents)).backward()
     assert all(weight.grad is not None and bool((weight.grad != 0).any()) for weight in built.parameters())
 
 
-def test_latent_labels_that_are_shared_are_refused(tagger: Build) -> None:
+def test_shared_latent_labels_are_rejected(tagger: Build) -> None:
     with pytest.raises(ConfigError, match=r"latent_labels: .*expected sharing: none"):
         tagger(latent_labels=4)
 
@@ -145,7 +145,7 @@ def test_attention_is_the_expected_projected_label_embedding(merge: Merge) -> No
             assert torch.allclose(refined[row, word], layer.norm(joined), atol=1e-12, rtol=0)
 
 
-def test_gradient_of_the_marginals_is_that_of_finite_differences() -> None:
+def test_gradient_of_the_marginals_equals_finite_differences() -> None:
     network = Marginals(3)
     names, scores = zip(*network.named_parameters(), strict=True)
 
@@ -158,7 +158,7 @@ def test_gradient_of_the_marginals_is_that_of_finite_differences() -> None:
     assert torch.autograd.gradgradcheck(marginals, (emissions, *scores), eps=1e-6, atol=1e-7, rtol=0)
 
 
-def test_weights_of_a_word_depend_on_the_scores_of_other_words_of_its_sentence() -> None:
+def test_weights_of_a_word_depend_on_the_scores_of_other_words() -> None:
     emissions = random_emissions(3).requires_grad_()
     marginals = Marginals(3)(emissions)
     for word in range(4):

@@ -1,7 +1,7 @@
-"""Training: resumed equals undisturbed, the best epoch is kept, thresholds and learning rates by plain means."""
+"""Training: resuming, the best epoch and its threshold, and splitting of long sentences."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from concord_testing.trees import with_tree
 
 from concord.models.checkpoint import load_tagger
 from concord.models.config import ConfigError
+from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.metrics import span_scores, token_scores
@@ -73,12 +74,12 @@ def fit_config(tagger: Tagger, **changes: object) -> FitConfig:
 
 
 class Killed(Exception):
-    """Stands for a kill between two epochs."""
+    """Simulates a kill between two epochs."""
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_resumed_training_ends_with_the_weights_of_an_undisturbed_one(name: str, device: str, tmp_path: Path) -> None:
+def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(name: str, device: str, tmp_path: Path) -> None:
     def stop(result: EpochResult) -> None:
         if result.epoch == 2:
             raise Killed
@@ -97,10 +98,10 @@ def test_a_resumed_training_ends_with_the_weights_of_an_undisturbed_one(name: st
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_the_bundle_is_the_best_epochs_tagger(name: str, tmp_path: Path) -> None:
+def test_bundle_is_the_tagger_of_the_best_epoch(name: str, tmp_path: Path) -> None:
     tagger = new_tagger(name)
     result = fit(tagger, corpus(12), corpus(4), fit_config(tagger), tmp_path)
-    assert result.best.dev_f1 == max(epoch.dev_f1 for epoch in result.epochs)
+    assert result.best.dev_f1 == max(epoch.dev_f1 or 0.0 for epoch in result.epochs)
     best = load_tagger(result.bundle)
     assert best.threshold == result.best.threshold
     dev = corpus(4)
@@ -109,21 +110,21 @@ def test_the_bundle_is_the_best_epochs_tagger(name: str, tmp_path: Path) -> None
     assert span_scores(gold, labels).overall.f1 == pytest.approx(result.best.dev_f1)
 
 
-def test_another_trainings_state_is_refused(tmp_path: Path) -> None:
+def test_state_of_another_training_is_rejected(tmp_path: Path) -> None:
     tagger = new_tagger("bilstm_crf")
     fit(tagger, corpus(12), corpus(4), fit_config(tagger, epochs=1), tmp_path)
     with pytest.raises(ConfigError, match="state of a training with this configuration"):
         fit(tagger, corpus(12), corpus(4), fit_config(tagger, epochs=2), tmp_path)
 
 
-def test_training_ends_when_patience_does(tmp_path: Path) -> None:
+def test_training_stops_after_epochs_of_patience(tmp_path: Path) -> None:
     tagger = new_tagger("bilstm_crf")
     optimizers = {"tagger": {"kind": "sgd", "learning_rate": 1e-12}}
     config = fit_config(tagger, epochs=9, patience=2, optimizers=optimizers)
     assert len(fit(tagger, corpus(12), corpus(4), config, tmp_path).epochs) == 3
 
 
-def test_a_sentence_longer_than_the_window_trains_in_pieces(tmp_path: Path) -> None:
+def test_sentence_longer_than_the_window_is_split_for_training(tmp_path: Path) -> None:
     torch.manual_seed(3)
     long = Sentence(words=("Maria",) * 40, labels=("B-PER", *["I-PER"] * 39))
     config = MODELS["bilstm_crf"] | {"window_words": 16, "window_overlap": 4}
@@ -132,7 +133,7 @@ def test_a_sentence_longer_than_the_window_trains_in_pieces(tmp_path: Path) -> N
     assert math.isfinite(result.best.loss)
 
 
-def test_the_pieces_of_a_long_training_sentence_have_trees_of_their_own(tmp_path: Path) -> None:
+def test_parts_of_a_long_training_sentence_have_their_own_trees(tmp_path: Path) -> None:
     torch.manual_seed(3)
     words = tuple(f"w{number}" for number in range(40))
     long = with_tree(Sentence(words=words, labels=("O", "B-PER", *["I-PER"] * 30, *["O"] * 8)))
@@ -142,7 +143,7 @@ def test_the_pieces_of_a_long_training_sentence_have_trees_of_their_own(tmp_path
     assert math.isfinite(result.best.loss)
 
 
-def test_optimizers_must_be_those_of_the_taggers_groups() -> None:
+def test_optimizers_must_match_the_parameter_groups() -> None:
     tagger = new_tagger("doc_uanet")
     with pytest.raises(ConfigError, match=r"expected the groups \['stage_one', 'stage_two'\], got \['tagger'\]"):
         build_optimizers(tagger.parameter_groups(), {"tagger": OptimizerConfig()})
@@ -160,12 +161,12 @@ def test_optimizers_must_be_those_of_the_taggers_groups() -> None:
         ("linear", 9, 99, 0.1 / 90),
     ],
 )
-def test_learning_rates_follow_their_schedule(schedule: str, epoch: int, step: int, expected: float) -> None:
+def test_learning_rate_follows_its_schedule(schedule: str, epoch: int, step: int, expected: float) -> None:
     config = OptimizerConfig.from_mapping({"learning_rate": 0.1, "schedule": schedule, "decay": 0.05, "warmup": 0.1})
     assert learning_rate(config, epoch=epoch, step=step, steps=100) == pytest.approx(expected)
 
 
-def test_cosine_restarts_equal_those_of_the_library_and_end_with_a_cycle() -> None:
+def test_cosine_restarts_equal_those_of_torch() -> None:
     config = OptimizerConfig(learning_rate=5e-3, schedule="cosine_restarts", first_cycle=10, cycle_growth=2)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=5e-3)
     library = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=10, T_mult=2)
@@ -179,7 +180,7 @@ def test_cosine_restarts_equal_those_of_the_library_and_end_with_a_cycle() -> No
     assert [epoch for epoch, rate in enumerate(found) if rate == 5e-3] == [0, 10, 30, 70, 150]
 
 
-def test_the_grid_reaches_from_all_refined_to_none() -> None:
+def test_threshold_grid_ranges_from_all_refined_to_none() -> None:
     grid = threshold_grid(7)
     assert grid[0] == REFINE_ALL
     assert grid[1:3] == (0.0, 0.05)
@@ -187,7 +188,7 @@ def test_the_grid_reaches_from_all_refined_to_none() -> None:
     assert list(grid) == sorted(grid)
 
 
-def test_the_sweep_gives_what_each_threshold_gives_by_itself(tmp_path: Path) -> None:
+def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
     tagger = new_tagger("doc_uanet")
     dev = corpus(8)
     fit(tagger, corpus(12), dev, fit_config(tagger, epochs=2), tmp_path)
@@ -199,7 +200,7 @@ def test_the_sweep_gives_what_each_threshold_gives_by_itself(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_tagger_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Path) -> None:
+def test_best_epoch_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Path) -> None:
     train, dev = (
         [
             [Sentence(words=each.words, labels=tuple(map(str.lower, each.words))) for each in document]
@@ -228,14 +229,19 @@ def test_a_tagger_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("scheme", "expected"), [(TOKENS, "I-X"), (BIO, "B-X")])
-def test_a_cut_begins_an_entity_anew_and_leaves_token_labels_alone(
-    scheme: LabelScheme, expected: str, tmp_path: Path
+def test_entity_is_split_with_a_long_sentence_but_token_labels_are_unchanged(
+    scheme: LabelScheme, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = Sentence(words=("Maria",) * 20, labels=("B-X", *["I-X"] * 19))
     config = MODELS["bilstm_crf"] | {"window_words": 16, "window_overlap": 4, "scheme": scheme.name}
     tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences([long], scheme=scheme))
-    batches = []
-    tagger.loss = lambda batch, loss=tagger.loss: batches.append(batch) or loss(batch)  # type: ignore[method-assign]
+    batches: list[Batch] = []
+
+    def loss(batch: Batch, *, original: Callable[[Batch], torch.Tensor] = tagger.loss) -> torch.Tensor:
+        batches.append(batch)
+        return original(batch)
+
+    monkeypatch.setattr(tagger, "loss", loss)
     fit(tagger, [[long]], [[long]], fit_config(tagger, epochs=1), tmp_path)
     pieces = [sentence for batch in batches for sentence in batch.sentences if len(sentence.words) == 4]
     assert [piece.labels for piece in pieces] == [(expected, "I-X", "I-X", "I-X")]
@@ -246,6 +252,6 @@ def sequences(labels: torch.Tensor, dev: Sequence[Sequence[Sentence]], tagger: T
     return label_sequences(labels, dev, tagger.vocabulary)
 
 
-def test_of_equal_thresholds_the_one_that_refines_least_is_best() -> None:
+def test_best_threshold_of_a_tie_is_the_one_that_refines_least() -> None:
     curve = [ThresholdScore(threshold=value, score=score) for value, score in ((-1.0, 5.0), (0.2, 9.0), (0.4, 9.0))]
     assert best_threshold(curve).threshold == 0.4

@@ -1,4 +1,4 @@
-"""The character CNN: the maximum over a word's own positions, whatever the padding."""
+"""The character CNN: the maximum over the positions of a word, regardless of padding."""
 
 import torch
 
@@ -12,7 +12,7 @@ def char_cnn(widths: tuple[int, ...]) -> CharCnn:
 
 
 @torch.no_grad()
-def test_char_cnn_does_not_depend_on_the_longest_word_of_the_batch() -> None:
+def test_char_cnn_ignores_the_length_of_the_longest_word_in_the_batch() -> None:
     network = char_cnn((2, 3, 4))
     short = torch.tensor([[3, 4, 5]])
     padded = torch.tensor([[3, 4, 5, 0, 0, 0, 0, 0], [7] * 8])
@@ -20,7 +20,7 @@ def test_char_cnn_does_not_depend_on_the_longest_word_of_the_batch() -> None:
 
 
 @torch.no_grad()
-def test_char_cnn_is_the_maximum_over_the_words_own_positions() -> None:
+def test_char_cnn_is_the_maximum_over_positions_of_the_word() -> None:
     network = char_cnn((3,))
     characters = [3, 4, 5, 6]
     window = network.embedding(torch.tensor([0, *characters, 0]))
@@ -30,7 +30,7 @@ def test_char_cnn_is_the_maximum_over_the_words_own_positions() -> None:
 
 
 @torch.no_grad()
-def test_char_cnn_gives_zeros_for_no_characters_and_takes_one() -> None:
+def test_char_cnn_returns_zeros_without_characters_and_accepts_one_character() -> None:
     network = char_cnn((2, 3))
     found = network(torch.tensor([[0, 0], [UNKNOWN, 0]]))
     assert not found[0].any()

@@ -1,4 +1,4 @@
-"""The character LSTM against a plain LSTM on each word alone."""
+"""The character LSTM, compared with a plain LSTM on single words."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def one_direction(network: CharLstm, *, suffix: str) -> torch.nn.LSTM:
 
 
 @torch.inference_mode()
-def test_a_word_is_the_last_state_of_a_plain_lstm_each_way(network: CharLstm) -> None:
+def test_word_vector_is_the_last_state_of_a_plain_lstm_in_each_direction(network: CharLstm) -> None:
     forward, backward = (one_direction(network, suffix=suffix) for suffix in ("", "_reverse"))
     found = network(rows(WORDS, width=9))
     assert found.shape == (len(WORDS), network.output_dimension)
@@ -46,7 +46,7 @@ def test_padding_changes_nothing(network: CharLstm) -> None:
     assert torch.allclose(network(rows(WORDS, width=7)), alone, rtol=0, atol=1e-12)
 
 
-def test_a_row_without_characters_is_zero_and_gives_no_gradient(network: CharLstm) -> None:
+def test_row_without_characters_is_zero_and_has_no_gradient(network: CharLstm) -> None:
     found = network(rows([[], [3, 4]], width=3))
     assert not found[0].any()
     assert bool(found[1].any())
@@ -54,7 +54,7 @@ def test_a_row_without_characters_is_zero_and_gives_no_gradient(network: CharLst
     assert all(weight.grad is not None and not weight.grad.any() for weight in network.parameters())
 
 
-def test_every_weight_and_every_character_of_a_word_gets_a_gradient(network: CharLstm) -> None:
+def test_weights_and_characters_of_a_word_all_get_a_gradient(network: CharLstm) -> None:
     network(rows([[3, 4, 5, 6]], width=6)).pow(2).sum().backward()
     assert all(weight.grad is not None and bool(weight.grad.any()) for weight in network.parameters())
     assert network.embedding.weight.grad is not None
@@ -62,7 +62,7 @@ def test_every_weight_and_every_character_of_a_word_gets_a_gradient(network: Cha
     assert touched.tolist() == [3, 4, 5, 6]
 
 
-def test_a_representation_takes_it_in_place_of_the_cnn(vocabulary: Vocabulary) -> None:
+def test_representation_accepts_the_character_lstm(vocabulary: Vocabulary) -> None:
     config = WordRepresentationConfig(word_dimension=7, characters=CharLstmConfig(hidden=3), dropout=0.0)
     built = WordRepresentation(config, vocabulary).eval()
     batch = BatchEncoder(vocabulary).encode_batch([Sentence(words=("Works", "works", "Works"))])

@@ -1,4 +1,4 @@
-"""Finding an encoder: folders, installed packages, and what is said when one is missing."""
+"""Finding an encoder in folders and installed packages, and errors when one is missing."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_missing_encoder_says_how_to_install_it() -> None:
         find_encoder(config.source)
 
 
-def test_missing_transformers_says_which_extra_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_transformers_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     config = EncoderConfig(source=str(tmp_path), sha256=None)
@@ -30,7 +30,7 @@ def test_missing_transformers_says_which_extra_brings_it(tmp_path: Path, monkeyp
         read_encoder(config)
 
 
-def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
+def test_folder_without_weights_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(EncoderMissingError, match=r"expected .*model\.safetensors"):
         find_encoder(str(tmp_path))
 

@@ -1,4 +1,4 @@
-"""Frozen encoder features: a word is the mean of its subwords over the last layers, whatever the sentence's length."""
+"""Features of the frozen encoder: means over subwords and layers, windows of long sentences, and the cache."""
 
 import hashlib
 import shutil
@@ -28,7 +28,7 @@ def encoder(config: EncoderConfig) -> FrozenEncoder:
 
 @torch.inference_mode()
 def direct_features(folder: Path, words: tuple[str, ...], *, last_layers: int) -> Tensor:
-    """Encode a short sentence the plain way: tokenize word by word, average by hand."""
+    """Encode a short sentence directly: tokenize word by word and average."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer, network = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
@@ -57,7 +57,7 @@ def test_word_is_the_mean_of_its_subwords_over_the_last_layers(
 
 
 @pytest.mark.encoder
-def test_sentences_of_a_batch_do_not_touch_each_other(encoder: FrozenEncoder) -> None:
+def test_sentences_in_a_batch_are_independent(encoder: FrozenEncoder) -> None:
     together = encoder.features([WORDS, ("paris",), (), ("ada", "laughed")])
     assert [len(vectors) for vectors in together] == [5, 1, 0, 2]
     for words, vectors in zip([WORDS, ("paris",), (), ("ada", "laughed")], together, strict=True):
@@ -65,8 +65,8 @@ def test_sentences_of_a_batch_do_not_touch_each_other(encoder: FrozenEncoder) ->
 
 
 @pytest.mark.encoder
-def test_sentence_beyond_the_capacity_is_read_in_windows(encoder: FrozenEncoder, tiny_encoder: Path) -> None:
-    """The encoder takes 14 subwords at once; windows share 4 words, so they begin at words 0, 10, 20 and 30."""
+def test_sentence_longer_than_the_capacity_is_read_in_windows(encoder: FrozenEncoder, tiny_encoder: Path) -> None:
+    """The encoder takes 14 subwords; windows share 4 words, so they start at words 0, 10, 20 and 30."""
     sentence = ("ada", "king", "met", "ford", "in", "paris", "river", ".") * 5
     (found,) = encoder.features([sentence])
     assert found.shape == (40, 16)
@@ -80,20 +80,20 @@ def test_sentence_beyond_the_capacity_is_read_in_windows(encoder: FrozenEncoder,
 
 
 @pytest.mark.encoder
-def test_word_of_more_subwords_than_the_capacity_gets_a_vector(encoder: FrozenEncoder) -> None:
+def test_word_with_more_subwords_than_the_capacity_gets_a_vector(encoder: FrozenEncoder) -> None:
     (found,) = encoder.features([("ada", "laugh" + "e" * 60, "paris")])
     assert found.shape == (3, 16)
     assert bool(found.isfinite().all())
 
 
 @pytest.mark.encoder
-def test_word_without_a_subword_is_the_unknown_one(encoder: FrozenEncoder) -> None:
+def test_word_without_subwords_is_the_unknown_subword(encoder: FrozenEncoder) -> None:
     joiner, unknown = encoder.features([("ada", "\u200d", "paris"), ("ada", "unheardof", "paris")])
     assert torch.allclose(joiner, unknown, atol=1e-6)
 
 
 @pytest.mark.encoder
-def test_odd_words_get_a_vector(encoder: FrozenEncoder) -> None:
+def test_unusual_words_get_a_vector(encoder: FrozenEncoder) -> None:
     words = ("", " ", "\x00", "[SEP]", "\U0001f469\u200d\U0001f680", "e\u0301")
     (found,) = encoder.features([words])
     assert found.shape == (6, 16)
@@ -101,7 +101,7 @@ def test_odd_words_get_a_vector(encoder: FrozenEncoder) -> None:
 
 
 @pytest.mark.encoder
-def test_kept_features_are_those_that_would_be_computed(config: EncoderConfig) -> None:
+def test_cached_features_equal_computed_ones(config: EncoderConfig) -> None:
     encoder = FrozenEncoder(config)
     fresh = encoder.features([WORDS, ("paris",)])
     encoder.cache([WORDS, ("paris",), ("ada", "laughed"), (), WORDS])
@@ -110,7 +110,7 @@ def test_kept_features_are_those_that_would_be_computed(config: EncoderConfig) -
 
 
 @pytest.mark.encoder
-def test_kept_features_survive_a_file_and_stay_with_their_encoder(config: EncoderConfig, tmp_path: Path) -> None:
+def test_cache_is_read_back_from_a_file_of_the_same_encoder_only(config: EncoderConfig, tmp_path: Path) -> None:
     first, second = FrozenEncoder(config), FrozenEncoder(config)
     first.cache([WORDS, ("paris",)])
     first.write_cache(tmp_path / "features.safetensors")
@@ -122,12 +122,12 @@ def test_kept_features_survive_a_file_and_stay_with_their_encoder(config: Encode
 
 
 @pytest.mark.encoder
-def test_taggers_of_a_process_share_one_encoder(config: EncoderConfig) -> None:
+def test_taggers_in_a_process_share_one_encoder(config: EncoderConfig) -> None:
     assert load_encoder(config, "cpu") is load_encoder(config.model_copy(), "cpu")
 
 
 @pytest.mark.encoder
-def test_weights_with_another_digest_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_weights_with_another_digest_are_rejected(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     shutil.copytree(tiny_encoder, folder)
     weights = folder / "model.safetensors"

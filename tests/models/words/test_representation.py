@@ -1,4 +1,4 @@
-"""Word representations: tables with and without pretrained vectors, and the parts side by side."""
+"""Word representations: tables with and without pretrained vectors, and the concatenation of parts."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def representation(vocabulary: Vocabulary, *, unit_variance: bool = False) -> Wo
     return WordRepresentation(config, vocabulary)
 
 
-def test_vectors_are_matched_exactly_first_and_lower_cased_second() -> None:
+def test_vectors_match_the_exact_form_before_the_lower_cased_one() -> None:
     vocabulary = Vocabulary(words=("Ford", "ford", "Paris", "Zed"), characters=(), labels=("O",))
     vectors = WordVectors(["ford", "Ford", "paris", "ZED"], np.array([[1, 1], [2, 2], [3, 3], [4, 4]], np.float32))
     built = representation(vocabulary)
@@ -31,7 +31,7 @@ def test_vectors_are_matched_exactly_first_and_lower_cased_second() -> None:
     assert not built.words.weight[PADDING].any()
 
 
-def test_a_table_of_unit_variance_has_it_before_and_after_loading_vectors() -> None:
+def test_unit_variance_holds_before_and_after_loading_vectors() -> None:
     vocabulary = Vocabulary(words=tuple(map(str, range(200))), characters=(), labels=("O",))
     built = representation(vocabulary, unit_variance=True)
     assert built.words is not None
@@ -42,7 +42,7 @@ def test_a_table_of_unit_variance_has_it_before_and_after_loading_vectors() -> N
     assert not built.words.weight[PADDING].any()
 
 
-def test_words_without_a_vector_keep_their_small_start_beside_vectors_in_a_table_of_unit_variance() -> None:
+def test_unit_variance_keeps_words_without_a_vector_small_relative_to_vectors() -> None:
     vocabulary = Vocabulary(words=tuple(map(str, range(4000))), characters=(), labels=("O",))
     built = representation(vocabulary, unit_variance=True)
     assert built.words is not None
@@ -54,7 +54,7 @@ def test_words_without_a_vector_keep_their_small_start_beside_vectors_in_a_table
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
-def test_characters_start_from_the_mean_vectors_of_their_words(dimension: int) -> None:
+def test_characters_are_initialized_from_the_mean_vectors_of_their_words(dimension: int) -> None:
     vocabulary = Vocabulary(words=(), characters=("x", "y", "z", "q"), labels=("O",))
     vectors = WordVectors(["xy", "xx", "zy", "w"], np.array([[4, 1], [2, 0], [0, 9], [7, 7]], np.float32))
     means = torch.tensor([[3.0, 0.5], [2.0, 5.0], [0.0, 9.0]])
@@ -76,7 +76,7 @@ def test_characters_start_from_the_mean_vectors_of_their_words(dimension: int) -
     assert float(table[2:5, 0].var()) > float(table[2:5, 1].var())
 
 
-def test_characters_that_no_vector_spells_keep_their_start() -> None:
+def test_characters_of_no_pretrained_word_keep_their_initial_embedding() -> None:
     vocabulary = Vocabulary(words=(), characters=("x",), labels=("O",))
     built = WordRepresentation(WordRepresentationConfig(word_dimension=2, characters_from_vectors=True), vocabulary)
     assert built.characters is not None
@@ -85,12 +85,12 @@ def test_characters_that_no_vector_spells_keep_their_start() -> None:
     assert torch.equal(built.characters.embedding.weight, drawn)
 
 
-def test_characters_without_a_table_of_their_own_cannot_start_from_vectors() -> None:
+def test_characters_from_vectors_is_rejected_without_a_character_network() -> None:
     with pytest.raises(ConfigError, match=r"characters_from_vectors: .*expected characters of the kind cnn or lstm"):
         WordRepresentationConfig.from_mapping({"characters": None, "characters_from_vectors": True})
 
 
-def test_vectors_of_another_width_are_refused() -> None:
+def test_vectors_of_another_width_are_rejected() -> None:
     vocabulary = Vocabulary(words=("a",), characters=(), labels=("O",))
     with pytest.raises(ConfigError, match=r"word_dimension: expected 3 as the vectors have, got 2"):
         representation(vocabulary).load_vectors(vocabulary, WordVectors(["a"], np.zeros((1, 3), np.float32)))
@@ -104,7 +104,7 @@ def frozen(vocabulary: Vocabulary) -> WordRepresentation:
     return built
 
 
-def test_a_frozen_table_trains_the_one_vector_of_all_words_without_one() -> None:
+def test_frozen_table_trains_only_the_vector_shared_by_words_without_one() -> None:
     vocabulary = Vocabulary(words=("Ford", "Paris", "Zed"), characters=(), labels=("O",))
     built = frozen(vocabulary).train()
     batch = BatchEncoder(vocabulary).encode_batch([Sentence(words=("Ford", "Paris", "Zed", "never-seen"))])
@@ -123,22 +123,23 @@ def test_a_frozen_table_trains_the_one_vector_of_all_words_without_one() -> None
     assert torch.allclose(after[1:], before[1:] - 1.5)
 
 
-def test_a_frozen_table_is_saved_with_its_vectors() -> None:
+def test_frozen_table_is_saved_with_its_vectors() -> None:
     vocabulary = Vocabulary(words=("Ford", "Paris", "Zed"), characters=(), labels=("O",))
     stored, fresh = frozen(vocabulary), frozen(vocabulary)
+    assert fresh.words is not None
     fresh.words.weight.zero_()
     fresh.load_state_dict(stored.state_dict())
     batch = BatchEncoder(vocabulary).encode_batch([Sentence(words=("Ford", "Paris"))])
     assert torch.equal(fresh(batch, None), stored(batch, None))
 
 
-def test_a_representation_of_nothing_is_refused() -> None:
+def test_representation_without_parts_is_rejected() -> None:
     vocabulary = Vocabulary(words=("a",), characters=(), labels=("O",))
     with pytest.raises(ConfigError, match="expected a word embedding, characters or an encoder"):
         WordRepresentation(WordRepresentationConfig(word_dimension=0, characters=None), vocabulary)
 
 
-def test_parts_stand_side_by_side_and_an_encoder_is_projected_when_asked(vocabulary: Vocabulary) -> None:
+def test_parts_are_concatenated_and_encoder_features_are_projected_if_configured(vocabulary: Vocabulary) -> None:
     batch = BatchEncoder(vocabulary).encode_batch([Sentence(words=("in", "Paris"))])
     characters = CharCnnConfig(embedding_dimension=4, filters=3, widths=(2, 3))
     for projected, width in ((None, 7 + 6 + 9), (5, 7 + 6 + 5)):
@@ -148,7 +149,7 @@ def test_parts_stand_side_by_side_and_an_encoder_is_projected_when_asked(vocabul
         assert built(batch, torch.zeros(1, 2, 9)).shape == (1, 2, width)
 
 
-def test_char_cnn_reads_case(vocabulary: Vocabulary) -> None:
+def test_characters_distinguish_case(vocabulary: Vocabulary) -> None:
     config = WordRepresentationConfig(word_dimension=0, dropout=0.0)
     built = WordRepresentation(config, vocabulary).eval()
     batch = BatchEncoder(vocabulary).encode_batch([Sentence(words=("Works", "works"))])

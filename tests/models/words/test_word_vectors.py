@@ -1,4 +1,4 @@
-"""Files of pretrained word vectors: every common form is read, and faults name their line."""
+"""Files of pretrained word vectors: common formats are read, and errors name the line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,19 +32,19 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
     ],
     ids=["glove", "word2vec", "fasttext", "line-ends", "twice", "blank"],
 )
-def test_vectors_are_read_from_every_kind_of_text_file(write: Callable[[str], Path], text: str) -> None:
+def test_vectors_are_read_from_every_text_format(write: Callable[[str], Path], text: str) -> None:
     vectors = read_word_vectors(write(text))
     assert vectors.words == ["the", "Paris"]
     assert vectors.matrix.dtype == np.float32
     assert vectors.matrix.tolist() == [[0.5, -1.0], [2.0, pytest.approx(0.3)]]
 
 
-def test_vectors_of_odd_words_are_read(write: Callable[[str], Path]) -> None:
+def test_vectors_of_unusual_words_are_read(write: Callable[[str], Path]) -> None:
     vectors = read_word_vectors(write("\u00a0 1 2\n\u2028 3 4\n7 5 6\n\x85 7 8\n"))
     assert vectors.words == ["\u00a0", "\u2028", "7", "\x85"]
 
 
-def test_vectors_can_be_limited_to_the_first_words(write: Callable[[str], Path]) -> None:
+def test_vectors_are_limited_to_the_first_words(write: Callable[[str], Path]) -> None:
     assert read_word_vectors(write("a 1\nb 2\nc 3\n"), limit=2).words == ["a", "b"]
 
 
@@ -60,13 +60,13 @@ def test_vectors_can_be_limited_to_the_first_words(write: Callable[[str], Path])
         ("10 300\n", r"vectors\.txt: expected a word and its numbers on each line"),
     ],
 )
-def test_a_fault_in_vectors_names_file_and_line(write: Callable[[str], Path], text: str, message: str) -> None:
+def test_malformed_vectors_error_names_file_and_line(write: Callable[[str], Path], text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_word_vectors(write(text))
 
 
 @pytest.mark.parametrize("content", [b"a 1\n\xff 2\n", None])
-def test_a_file_of_vectors_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: bytes | None) -> None:
+def test_unreadable_vectors_raise_a_config_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "vectors.txt"
     if content is not None:
         path.write_bytes(content)
