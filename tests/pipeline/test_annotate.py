@@ -1,4 +1,4 @@
-"""One job from configuration to output folder: started, resumed, repeated."""
+"""A run from configuration to output folder: started, resumed, repeated."""
 
 import os
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from concord.pipeline.worker.shard_worker import ShardWorker
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Give a file of twelve documents."""
+    """A file of twelve documents."""
     return runs.write_collection(tmp_path / "in.jsonl")
 
 
 def state_of(output: Path) -> dict[str, tuple[int, int, str]]:
-    """Give inode, time of change and hash of every file, and inode and time of every folder."""
+    """Return inode, modification time and hash of every file, and inode and time of every folder."""
     paths = sorted([output, *output.rglob("*")])
     return {
         str(path): (path.stat().st_ino, path.stat().st_mtime_ns, file_sha256(path) if path.is_file() else "")
@@ -37,7 +37,7 @@ def state_of(output: Path) -> dict[str, tuple[int, int, str]]:
     }
 
 
-def test_a_run_leaves_what_the_architecture_lists(source: Path, tmp_path: Path) -> None:
+def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     report = runs.run_job(runs.job(source, output, report=True))
     assert sorted(path.name for path in output.iterdir()) == ["_run", "documents", "entities", "sentences", "tokens"]
@@ -58,7 +58,7 @@ def test_a_run_leaves_what_the_architecture_lists(source: Path, tmp_path: Path) 
     assert pq.read_table(output / "documents")["doc_id"].to_pylist() == [f"d{number}" for number in range(12)]
 
 
-def test_the_resolved_configuration_can_be_run_again(source: Path, tmp_path: Path) -> None:
+def test_resolved_configuration_can_be_run_again(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     config = runs.job(source, output)
     runs.run_job(config)
@@ -66,14 +66,14 @@ def test_the_resolved_configuration_can_be_run_again(source: Path, tmp_path: Pat
     assert AnnotateConfig.from_mapping(values) == config
 
 
-def test_paths_are_made_absolute(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_become_absolute(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = runs.run_job(runs.job(Path("in.jsonl"), Path("out")))
     assert report.output == tmp_path / "out"
     assert OutputFolder(report.output).plan().config.input == str(source)
 
 
-def test_a_finished_run_is_left_untouched(source: Path, tmp_path: Path) -> None:
+def test_finished_run_is_left_untouched(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out", report=True)
     first = runs.run_job(config)
     before = state_of(tmp_path / "out")
@@ -82,9 +82,9 @@ def test_a_finished_run_is_left_untouched(source: Path, tmp_path: Path) -> None:
     assert (again.done_before, again.annotated, again.words) == (first.shards, first.annotated, 0)
 
 
-def test_a_finished_run_is_repeated_without_ray(source: Path, tmp_path: Path) -> None:
+def test_finished_run_is_repeated_without_joining_ray(source: Path, tmp_path: Path) -> None:
     runs.run_job(runs.job(source, tmp_path / "out"))
-    # With no such cluster, joining would fail.
+    # There is no such cluster, so joining it would fail.
     os.environ["RAY_ADDRESS"] = "127.0.0.1:1"
     try:
         again = runs.run_job(runs.job(source, tmp_path / "out", executor={"kind": "ray", "threads": 1}))
@@ -93,20 +93,20 @@ def test_a_finished_run_is_repeated_without_ray(source: Path, tmp_path: Path) ->
     assert again.done_before == again.shards
 
 
-def test_two_runs_give_equal_bytes(source: Path, tmp_path: Path) -> None:
+def test_two_runs_write_equal_bytes(source: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         runs.run_job(runs.job(source, tmp_path / name))
     assert runs.committed_bytes(tmp_path / "a") == runs.committed_bytes(tmp_path / "b")
 
 
-def test_what_is_missing_is_done_again_and_nothing_else(source: Path, tmp_path: Path) -> None:
+def test_only_missing_shards_are_annotated_again(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     config = runs.job(source, output)
     runs.run_job(config)
     whole = runs.committed_bytes(output)
     folder = OutputFolder(output)
-    folder.manifest_path.unlink()
-    folder.record_path(1, generation=0).unlink()
+    (output / "_run" / "manifest.json").unlink()
+    (output / "_run" / "commits" / "0" / "00001.json").unlink()
     (output / folder.committed_shards(folder.plan())[2].files["tokens"].path).write_bytes(b"cut")
     (output / "tokens" / "part-00009-g0-stray.parquet").touch()
     (output / "_run" / "staging" / "left").touch()
@@ -117,7 +117,7 @@ def test_what_is_missing_is_done_again_and_nothing_else(source: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("lost", ["manifest.json", "report.html"])
-def test_what_a_kill_left_out_at_the_end_is_made_up(source: Path, tmp_path: Path, lost: str) -> None:
+def test_file_missing_after_a_kill_at_the_end_is_written(source: Path, tmp_path: Path, lost: str) -> None:
     config = runs.job(source, tmp_path / "out", report=True)
     runs.run_job(config)
     (tmp_path / "out" / "_run" / lost).unlink()
@@ -125,16 +125,16 @@ def test_what_a_kill_left_out_at_the_end_is_made_up(source: Path, tmp_path: Path
     assert (tmp_path / "out" / "_run" / lost).exists()
 
 
-def test_a_broken_manifest_is_made_anew(source: Path, tmp_path: Path) -> None:
+def test_broken_manifest_is_restored(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     runs.run_job(config)
     whole = runs.committed_bytes(tmp_path / "out")
-    OutputFolder(tmp_path / "out").manifest_path.write_text("{")
+    (tmp_path / "out" / "_run" / "manifest.json").write_text("{")
     runs.run_job(config)
     assert runs.committed_bytes(tmp_path / "out") == whole
 
 
-def test_a_stray_in_a_finished_run_is_removed(source: Path, tmp_path: Path) -> None:
+def test_orphan_in_a_finished_run_is_removed(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     runs.run_job(config)
     orphan = tmp_path / "out" / "documents" / "part-00000-g0-00000000.parquet"
@@ -144,7 +144,7 @@ def test_a_stray_in_a_finished_run_is_removed(source: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("change", [{"planning": {"shard_bytes": 900}}, {"executor": {"threads": 2}}])
-def test_what_changes_no_row_leaves_a_finished_run_untouched(
+def test_setting_that_changes_no_row_leaves_a_finished_run_untouched(
     source: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     runs.run_job(runs.job(source, tmp_path / "out"))
@@ -153,7 +153,7 @@ def test_what_changes_no_row_leaves_a_finished_run_untouched(
     assert state_of(tmp_path / "out") == before
 
 
-def test_another_place_of_the_input_needs_another_folder(source: Path, tmp_path: Path) -> None:
+def test_other_input_is_refused(source: Path, tmp_path: Path) -> None:
     runs.run_job(runs.job(source, tmp_path / "out"))
     before = state_of(tmp_path / "out")
     other = runs.write_collection(tmp_path / "other.jsonl")
@@ -162,7 +162,7 @@ def test_another_place_of_the_input_needs_another_folder(source: Path, tmp_path:
     assert state_of(tmp_path / "out") == before
 
 
-def test_threads_stay_those_of_the_plan(source: Path, tmp_path: Path) -> None:
+def test_threads_are_those_of_the_existing_plan(source: Path, tmp_path: Path) -> None:
     runs.run_job(runs.job(source, tmp_path / "out", executor={"threads": 3}))
     again = runs.run_job(runs.job(source, tmp_path / "out", executor={}), build=fakes.build_no_worker)
     assert again.done_before == again.shards
@@ -171,7 +171,7 @@ def test_threads_stay_those_of_the_plan(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "exit_code"), [(0.1, 3), (0.2, 0)])
-def test_more_dead_letters_than_allowed_end_with_3(
+def test_exit_code_is_3_when_dead_letters_exceed_the_limit(
     source: Path, tmp_path: Path, allowed: float, exit_code: int
 ) -> None:
     runs.write_collection(source, documents=12, extra=("PARSERFAULT", "LOSTTEXT"))
@@ -181,7 +181,7 @@ def test_more_dead_letters_than_allowed_end_with_3(
     assert verify(tmp_path / "out") == []
 
 
-def test_a_stage_that_drops_a_document_fails_the_run(source: Path, tmp_path: Path) -> None:
+def test_run_fails_when_a_stage_drops_a_document(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     with pytest.raises(ReconciliationError) as caught:
         runs.run_job(config, build=fakes.build_worker_that_loses)
@@ -191,8 +191,8 @@ def test_a_stage_that_drops_a_document_fails_the_run(source: Path, tmp_path: Pat
     assert verify(tmp_path / "out") == []
 
 
-def build_worker_that_breaks(plan: Plan) -> ShardWorker:
-    """Build a worker that raises what nobody foresaw, at the third shard."""
+def build_failing_worker(plan: Plan) -> ShardWorker:
+    """Build a worker that raises an unexpected error at the third shard."""
     worker = fakes.build_fake_worker(plan)
 
     def break_at_two(commit: Callable[..., Any], shard: Any, outcomes: Any, **step: Any) -> Any:
@@ -204,31 +204,31 @@ def build_worker_that_breaks(plan: Plan) -> ShardWorker:
     return worker
 
 
-def test_a_shard_that_fails_is_named_and_what_was_done_stays(source: Path, tmp_path: Path) -> None:
+def test_failed_shard_is_named_and_committed_shards_are_kept(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     with pytest.raises(ShardError, match="shard 00002: LookupError: no such thing"):
-        runs.run_job(config, build=build_worker_that_breaks)
+        runs.run_job(config, build=build_failing_worker)
     assert runs.run_job(config).done_before == 2
 
 
-def test_an_input_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+def test_missing_input_creates_no_output_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         runs.run_job(runs.job(tmp_path / "nothing.jsonl", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
-def test_progress_is_told_before_the_first_shard_and_after_each(source: Path, tmp_path: Path) -> None:
-    told: list[Progress] = []
-    report = runs.run_job(runs.job(source, tmp_path / "out"), progress=told.append)
-    assert [progress.shards_done for progress in told] == list(range(report.shards + 1))
-    assert told[0] == Progress(shards_done=0, shards=report.shards, read_done=0, read=12)
-    assert told[-1].read_done == 12
+def test_progress_is_reported_before_the_first_shard_and_after_each(source: Path, tmp_path: Path) -> None:
+    reported: list[Progress] = []
+    report = runs.run_job(runs.job(source, tmp_path / "out"), progress=reported.append)
+    assert [progress.shards_done for progress in reported] == list(range(report.shards + 1))
+    assert reported[0] == Progress(shards_done=0, shards=report.shards, read_done=0, read=12)
+    assert reported[-1].read_done == 12
 
 
-def test_times_of_all_calls_add_up(source: Path, tmp_path: Path) -> None:
+def test_stats_add_up_the_times_of_all_calls(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     with pytest.raises(ShardError):
-        runs.run_job(config, build=build_worker_that_breaks)
+        runs.run_job(config, build=build_failing_worker)
     report = runs.run_job(config)
     stats = orjson.loads((tmp_path / "out" / "_run" / "stats.json").read_bytes())
     tokens = pq.read_table(tmp_path / "out" / "tokens").num_rows
@@ -238,7 +238,7 @@ def test_times_of_all_calls_add_up(source: Path, tmp_path: Path) -> None:
     assert report.words_per_second == pytest.approx(report.words / report.wall_seconds)
 
 
-def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
+def test_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     report = dry_run(config, tagger=runs.TAGGER, parser=fakes.PARSER)
     assert not (tmp_path / "out").exists()
@@ -251,6 +251,6 @@ def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
         dry_run(runs.job(source, tmp_path / "out", limit=3), tagger=runs.TAGGER, parser=fakes.PARSER)
 
 
-def test_only_so_many_records_are_read_as_the_limit_says(source: Path, tmp_path: Path) -> None:
+def test_limit_is_the_number_of_records_read(source: Path, tmp_path: Path) -> None:
     report = runs.run_job(runs.job(source, tmp_path / "out", limit=5))
     assert (report.read, report.annotated) == (5, 5)

@@ -1,4 +1,4 @@
-"""Killing a run at any moment and running it again gives the bytes of an undisturbed run."""
+"""A run that was killed at any moment and started again writes the bytes of an undisturbed run."""
 
 import os
 import random
@@ -15,8 +15,8 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport
 
-# Parts of a shard: four tables, and errors where there are any. Each is written, flushed and renamed; so are, but for
-# the renaming, plan, resolved configuration, commit record and manifest.
+# A shard has a part for each of four tables, and one for errors if there are any. Each is written, flushed and renamed.
+# Plan, resolved configuration, commit record and manifest are written and flushed as well.
 CRASHES = (
     "plan",
     *("write:1", "write:2", "write:3", "write:5", "write:7", "write:13"),
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Give a file of twelve documents and one that becomes a dead letter."""
+    """A file of twelve documents and one that becomes a dead letter."""
     return runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
 
 
 @pytest.fixture
 def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
-    """Give the bytes of a run that nothing disturbed."""
+    """The bytes of an undisturbed run."""
     runs.run_job(runs.job(source, tmp_path / "undisturbed"))
     return runs.committed_bytes(tmp_path / "undisturbed")
 
@@ -53,7 +53,7 @@ def check_rerun(config: AnnotateConfig, undisturbed: dict[str, bytes]) -> RunRep
 
 
 @pytest.mark.parametrize("step", CRASHES)
-def test_a_kill_at_a_step_changes_no_byte(
+def test_kill_at_any_step_changes_no_byte(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes], step: str
 ) -> None:
     config = runs.job(source, tmp_path / "out")
@@ -63,9 +63,7 @@ def test_a_kill_at_a_step_changes_no_byte(
     check_rerun(config, undisturbed)
 
 
-def test_kills_at_step_after_step_end_in_the_same_bytes(
-    source: Path, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
+def test_repeated_kills_change_no_byte(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     config = runs.job(source, tmp_path / "out")
     kills = 0
     for step in ("fsync:3", "commit:1", "rename:2", "write:4", "commit:1", "rename:4", "commit:2", "sweep", "swap"):
@@ -77,7 +75,7 @@ def test_kills_at_step_after_step_end_in_the_same_bytes(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_kill_at_a_random_moment_changes_no_byte(
+def test_kill_at_a_random_moment_changes_no_byte(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes], seed: int
 ) -> None:
     config = runs.job(source, tmp_path / "out")
@@ -97,7 +95,7 @@ def wait_for_commits(output: Path, commits: int) -> None:
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_lets_the_shard_in_flight_finish(
+def test_signal_lets_the_shard_in_flight_finish(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes], number: signal.Signals, exit_code: int
 ) -> None:
     config = runs.job(source, tmp_path / "out")
@@ -116,7 +114,7 @@ def test_a_signal_lets_the_shard_in_flight_finish(
     assert check_rerun(config, undisturbed).done_before == len(done)
 
 
-def test_two_drivers_at_once_are_harmless(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+def test_two_drivers_at_once_change_no_byte(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     config = runs.job(source, tmp_path / "out")
     for attempt in range(3):
         runs.configure_fakes(source, seconds=0.002 * attempt)
@@ -129,17 +127,17 @@ def test_two_drivers_at_once_are_harmless(source: Path, tmp_path: Path, undistur
             record.unlink()
 
 
-def test_a_full_store_stops_the_run_and_room_lets_it_go_on(
+def test_run_stops_when_the_disk_is_full_and_resumes_with_space(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
     config = runs.job(source, tmp_path / "out")
 
-    def run_in_little_room() -> None:
-        # Parts of tokens are larger than this, the others are not: what a full disk gives in the midst of a shard.
+    def run_with_little_space() -> None:
+        # Only parts of tokens are larger than this, as if the disk became full in the middle of a shard.
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
         runs.run_job(config)
 
-    process = runs.in_child(run_in_little_room)
+    process = runs.in_child(run_with_little_space)
     process.join()
     assert process.exitcode == 75
     assert not list((tmp_path / "out").glob("_run/commits/*/*"))

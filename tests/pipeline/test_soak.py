@@ -1,7 +1,7 @@
 """The soak test draws schedules from a seed, carries them out, and finds faults."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from concord_testing.soak.archive import Archive
 from concord_testing.soak.rounds import Round, SoakSetup, soak
 from concord_testing.soak.schedule import Edit, Fault, Schedule, ScheduledRun, draw
 
+from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.executors.base import BuildWorker
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -63,15 +64,13 @@ def build_inconsistent_worker(plan: Plan) -> ShardWorker:
     worker = ShardWorker(plan, parser=parser, tagger=fakes.FakeTagger())
     if plan.config.output.endswith("/disturbed"):
         fakes.wrap_stage(
-            worker.read_stage, lambda run, shard, **parses: [_shortened(record) for record in run(shard, **parses)]
+            worker.read_stage, lambda run, shard, **parses: [shorten(record) for record in run(shard, **parses)]
         )
     return worker
 
 
-def _shortened(record: object) -> object:
-    return (
-        fakes.Document(**{**asdict(record), "text": record.text[:-5]}) if isinstance(record, fakes.Document) else record
-    )  # type: ignore[arg-type]
+def shorten(record: Document | DeadLetter) -> Document | DeadLetter:
+    return replace(record, text=record.text[:-5]) if isinstance(record, Document) else record
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from multiprocessing import Process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,13 @@ def ray_job(source: Path, output: Path, **changes: Any) -> AnnotateConfig:
     return runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2} | changes)
 
 
-def start(config: AnnotateConfig, address: str, build: BuildWorker = fakes.build_fake_worker) -> Process:
+def start(config: AnnotateConfig, address: str, build: BuildWorker = fakes.build_fake_worker) -> BaseProcess:
     """Start a driver that joins the cluster."""
     environment = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT)}
     return runs.in_child(lambda: runs.run_job(config, build=build), **environment)
 
 
-def finish(process: Process) -> int:
+def finish(process: BaseProcess) -> int:
     process.join()
     assert process.exitcode is not None
     return process.exitcode

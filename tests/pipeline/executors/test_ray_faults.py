@@ -7,8 +7,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing import Pipe, Process
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
 
@@ -45,7 +46,7 @@ def expected(source: Path, tmp_path: Path) -> dict[str, bytes]:
 
 def start(
     source: Path, output: Path, address: str, *, environment: Mapping[str, str] = MappingProxyType({}), **executor: int
-) -> Process:
+) -> BaseProcess:
     """Start a driver that joins a cluster."""
     config = runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2, **executor})
     variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT), **environment}
@@ -63,7 +64,7 @@ def commits(output: Path) -> int:
     return len(list(output.glob("_run/commits/*/*.json")))
 
 
-def end_of(process: Process) -> int | None:
+def end_of(process: BaseProcess) -> int | None:
     process.join(timeout=240)
     return process.exitcode
 

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from multiprocessing import Process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -50,7 +50,7 @@ def ray_job(source: Path, output: Path, **executor: Any) -> AnnotateConfig:
     return runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 1} | executor)
 
 
-def start(config: AnnotateConfig, head: Head, **builders: Any) -> Process:
+def start(config: AnnotateConfig, head: Head, **builders: Any) -> BaseProcess:
     """Start a driver that joins the cluster and leaves its report beside the output."""
 
     def work() -> None:
@@ -61,7 +61,7 @@ def start(config: AnnotateConfig, head: Head, **builders: Any) -> Process:
     return runs.in_child(work, **variables)
 
 
-def finish(process: Process) -> int:
+def finish(process: BaseProcess) -> int:
     process.join()
     assert process.exitcode is not None
     return process.exitcode

@@ -1,8 +1,11 @@
+"""Plans of new collections: which files are found, how they are cut, and what decides the digest."""
+
 import gzip
 import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +29,7 @@ def plan_for(
     tagger: ComponentIdentity = TAGGER,
     threads: int = 1,
     hashes: FileHashes | None = None,
-    **settings: object,
+    **settings: Any,
 ) -> Plan:
     config = AnnotateConfig(input=str(where), output=str(output), **settings)
     return make_plan(
@@ -64,7 +67,7 @@ def names(plan: Plan) -> list[str]:
     return [piece.name for shard in plan.shards for piece in shard.pieces]
 
 
-def test_folder_gives_its_files_sorted_and_passes_over_hidden_ones(folder: Path) -> None:
+def test_folder_yields_its_files_sorted_without_hidden_ones(folder: Path) -> None:
     plan = plan_for(folder)
 
     assert names(plan) == ["a.txt", "b.jsonl", "deep/d.ndjson", "deep/er/c.TXT.GZ"]
@@ -73,7 +76,7 @@ def test_folder_gives_its_files_sorted_and_passes_over_hidden_ones(folder: Path)
     assert plan.read == 5
 
 
-def test_folder_lists_and_counts_files_of_unknown_names(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_unknown_format_are_logged_and_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         plan = plan_for(folder)
 
@@ -82,7 +85,7 @@ def test_folder_lists_and_counts_files_of_unknown_names(folder: Path, caplog: py
     assert "table.parquet.gz" in caplog.text
 
 
-def test_folder_without_a_usable_file_says_what_was_expected(tmp_path: Path) -> None:
+def test_folder_without_a_usable_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("no")
 
     with pytest.raises(InputError, match=r"expected .*\.jsonl.*got 'notes\.md'.*reader\.format"):
@@ -97,12 +100,12 @@ def test_folder_without_a_usable_file_says_what_was_expected(tmp_path: Path) -> 
         ("/dev/null", "found nothing"),
     ],
 )
-def test_input_that_names_nothing_is_refused(where: str, expected: str) -> None:
+def test_input_without_files_is_refused(where: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
         plan_for(where)
 
 
-def test_file_of_unknown_name_is_read_in_the_format_that_was_named(tmp_path: Path) -> None:
+def test_file_of_unknown_suffix_is_read_when_the_format_is_configured(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("text")
 
     with pytest.raises(InputError, match=r"reader\.format"):
@@ -110,14 +113,14 @@ def test_file_of_unknown_name_is_read_in_the_format_that_was_named(tmp_path: Pat
     assert names(plan_for(tmp_path / "notes.md", reader=ReaderConfig(format="text"))) == ["notes.md"]
 
 
-def test_named_format_filters_a_folder_but_holds_for_a_pattern(folder: Path) -> None:
+def test_configured_format_filters_a_folder_but_applies_to_a_pattern(folder: Path) -> None:
     text = ReaderConfig(format="text")
 
     assert names(plan_for(folder, reader=text)) == ["a.txt", "deep/er/c.TXT.GZ"]
     assert names(plan_for(f"{folder}/*.md", reader=text)) == ["notes.md"]
 
 
-def test_pattern_names_files_below_its_fixed_part(folder: Path) -> None:
+def test_pattern_matches_files_and_names_them_below_its_fixed_part(folder: Path) -> None:
     assert names(plan_for(f"{folder}/*")) == ["a.txt", "b.jsonl", "deep/d.ndjson", "deep/er/c.TXT.GZ"]
     assert names(plan_for(f"{folder}/**/*.ndjson")) == ["deep/d.ndjson"]
     assert names(plan_for(f"{folder}/d*/*.ndjson")) == ["deep/d.ndjson"]
@@ -129,7 +132,7 @@ def test_file_with_pattern_characters_in_its_name_is_found(tmp_path: Path) -> No
     assert names(plan_for(tmp_path / "a[1].txt")) == ["a[1].txt"]
 
 
-def test_links_lead_on_but_not_in_circles(folder: Path) -> None:
+def test_links_are_followed_once(folder: Path) -> None:
     (folder / "deep" / "round").symlink_to(folder)
     (folder / "elsewhere").symlink_to(folder.parent / "other")
     (folder.parent / "other").mkdir()
@@ -162,7 +165,7 @@ def test_run_never_reads_its_own_output(folder: Path) -> None:
         plan_for(output / "documents", output=output)
 
 
-def test_file_name_that_no_output_can_hold_is_an_input_error(tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "a\udcff.txt").write_text("text")
 
     with pytest.raises(InputError, match="rename the file"):
@@ -225,7 +228,7 @@ def test_file_without_records_is_a_source_without_pieces(tmp_path: Path) -> None
     assert [source.records for source in plan.sources] == [0]
 
 
-def test_later_records_of_one_id_are_marked_across_files(tmp_path: Path) -> None:
+def test_duplicate_ids_are_marked_across_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines("a", "b", "a"))
     (tmp_path / "b.jsonl").write_bytes(lines("c", "b") + b'{"id": "z"}\n{"id": "z", "text": ""}\n')
     (tmp_path / "c").write_bytes(lines("no"))
@@ -236,7 +239,7 @@ def test_later_records_of_one_id_are_marked_across_files(tmp_path: Path) -> None
     assert [piece.duplicates for shard in plan.shards for piece in shard.pieces] == [(2 * line,), (line,)]
 
 
-def test_plan_survives_json_and_is_the_same_bytes_again(folder: Path) -> None:
+def test_plan_survives_json_with_equal_bytes(folder: Path) -> None:
     plan = plan_for(folder, planning=PlanningConfig(shard_bytes=1))
     again = Plan.from_json(plan.to_json())
 
@@ -245,12 +248,12 @@ def test_plan_survives_json_and_is_the_same_bytes_again(folder: Path) -> None:
     assert again.digest == plan.digest
 
 
-def test_plan_that_was_cut_is_refused(folder: Path) -> None:
+def test_truncated_plan_is_refused(folder: Path) -> None:
     with pytest.raises(PlanError, match="new output folder"):
         Plan.from_json(plan_for(folder).to_json()[:-10])
 
 
-def test_digest_leaves_out_what_cannot_change_the_output(folder: Path) -> None:
+def test_digest_ignores_what_cannot_change_the_output(folder: Path) -> None:
     plan = plan_for(folder)
     other = plan_for(
         folder,
@@ -265,7 +268,7 @@ def test_digest_leaves_out_what_cannot_change_the_output(folder: Path) -> None:
     assert other.recipe.difference(plan.recipe) == []
 
 
-def test_difference_names_what_decides_the_rows(folder: Path) -> None:
+def test_recipe_difference_names_what_decides_the_rows(folder: Path) -> None:
     plan = plan_for(folder)
     (folder / "a.txt").write_text("changed")
     cut = plan_for(folder, threads=2, planning=PlanningConfig(shard_bytes=7), limit=1)
@@ -278,7 +281,7 @@ def test_difference_names_what_decides_the_rows(folder: Path) -> None:
     assert other.recipe.has_same_parses(plan.recipe)
 
 
-ROW_CHANGES = {
+ROW_CHANGES: dict[str, dict[str, Any]] = {
     "reader": {"format": "text", "id_field": "x", "text_field": "x", "encoding": "latin-1"},
     "parser": {
         "package": "other",
@@ -289,13 +292,13 @@ ROW_CHANGES = {
     },
     "tagger": {"device": "auto", "precision": "bf16", "batch_words": 7, "samples": 3, "threshold": 0.1},
 }
-ELSEWHERE = {"parser": {"directory"}, "tagger": {"model", "accept_parser"}}
+NOT_DECIDING = {"parser": {"directory"}, "tagger": {"model", "accept_parser"}}
 
 
 @pytest.mark.parametrize("section", ROW_CHANGES)
-def test_every_field_that_can_change_a_row_counts(section: str) -> None:
+def test_row_config_covers_every_field_that_can_change_a_row(section: str) -> None:
     plain = AnnotateConfig(input="/in", output="/out")
-    fields = set(type(getattr(plain, section)).model_fields) - ELSEWHERE.get(section, set())
+    fields = set(type(getattr(plain, section)).model_fields) - NOT_DECIDING.get(section, set())
     assert fields == ROW_CHANGES[section].keys()
     for name, value in ROW_CHANGES[section].items():
         changed = getattr(plain, section).model_copy(update={name: value})

@@ -1,4 +1,4 @@
-"""Inputs behind URLs: what is found, what is read, what is noticed, and what faults say."""
+"""Inputs behind URLs: which files are found, how they are read, and the errors of stores."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ SENTENCE = "Anna met Bob in Geneva on the first day and walked on."
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
-    """Give a folder with a file of every format, packed and not, hidden ones, and names that say nothing."""
+    """A folder with a file of every format, compressed and not, a hidden one, and one of unknown format."""
     folder = tmp_path / "texts"
     (folder / "deep" / "er").mkdir(parents=True)
     records = [{"id": f"d{number}", "text": f"{number} {SENTENCE}", "year": number} for number in range(40)]
@@ -49,7 +49,7 @@ def collection(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory() -> Iterator[str]:
-    """Give the URL of an empty folder in fsspec's memory."""
+    """The URL of an empty folder in the memory of fsspec."""
     yield "memory://texts"
     fsspec.filesystem("memory").store.clear()
 
@@ -66,7 +66,7 @@ def documents(output: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("store", ["s3", "memory", "file"])
-def test_a_collection_behind_a_url_gives_the_documents_of_the_local_one(
+def test_collection_behind_a_url_has_the_documents_of_the_local_one(
     collection: Path, tmp_path: Path, s3_url: str, memory: str, store: str
 ) -> None:
     url = {"s3": f"{s3_url}/my/texts", "memory": memory, "file": f"file://{collection}"}[store]
@@ -88,10 +88,10 @@ def test_a_collection_behind_a_url_gives_the_documents_of_the_local_one(
     assert OutputFolder(tmp_path / "remote").plan().ignored == 1
 
 
-def planned(where: str, tmp_path: Path) -> dict[str, int]:
-    """Give the files that a job plans to read, with their records."""
-    config = runs.job(where, tmp_path / "planned")
-    plan = Planner(config, OutputFolder(tmp_path / "planned"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
+def planned_files(where: str, tmp_path: Path) -> dict[str, int]:
+    """Return the files that a job plans to read, with their number of records."""
+    config = runs.job(where, tmp_path / "planned_files")
+    plan = Planner(config, OutputFolder(tmp_path / "planned_files"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
     return {source.uri.removeprefix(where.partition("*")[0]): source.records for source in plan.sources}
 
 
@@ -107,25 +107,28 @@ def planned(where: str, tmp_path: Path) -> dict[str, int]:
         ),
     ],
 )
-def test_patterns_over_a_bucket_match_as_over_a_disk(
+def test_patterns_match_in_a_bucket_as_on_disk(
     collection: Path, tmp_path: Path, s3_url: str, pattern: str, expected: object
 ) -> None:
     stores.put_folder(collection, s3_url)
-    found = planned(f"{s3_url}{pattern}", tmp_path)
-    assert found == planned(f"{collection}{pattern}", tmp_path)
+    found = planned_files(f"{s3_url}{pattern}", tmp_path)
+    assert found == planned_files(f"{collection}{pattern}", tmp_path)
     assert found == expected
 
 
-def test_a_file_that_keeps_its_etag_is_not_hashed_again(
+def test_file_with_the_same_etag_is_not_hashed_again(
     collection: Path, tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores.put_folder(collection, s3_url)
     config = runs.job(s3_url, tmp_path / "out")
     runs.run_job(config)
     hashed: list[str] = []
-    monkeypatch.setattr(
-        "concord.pipeline.planning.file_hashes.file_sha256", lambda path: hashed.append(path) or file_sha256(path)
-    )
+
+    def record_and_hash(path: str) -> str:
+        hashed.append(path)
+        return file_sha256(path)
+
+    monkeypatch.setattr("concord.pipeline.planning.file_hashes.file_sha256", record_and_hash)
 
     runs.run_job(config)
     assert hashed == []
@@ -137,7 +140,7 @@ def test_a_file_that_keeps_its_etag_is_not_hashed_again(
     assert len(hashed) == 1 + 5
 
 
-def test_pieces_of_a_plain_file_are_read_by_ranges(tmp_path: Path) -> None:
+def test_pieces_of_an_uncompressed_file_are_read_by_ranges(tmp_path: Path) -> None:
     lines = [json.dumps({"id": f"d{number}", "text": SENTENCE * 2000}).encode() + b"\n" for number in range(40)]
     with stores.web_server({"/in.jsonl": b"".join(lines)}) as (url, server):
         config = runs.job(f"{url}/in.jsonl", tmp_path / "out")
@@ -149,16 +152,18 @@ def test_pieces_of_a_plain_file_are_read_by_ranges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_web_server_is_read_with_and_without_ranges(collection: Path, tmp_path: Path, ranges: bool) -> None:
+def test_web_server_is_read_with_and_without_ranges(collection: Path, tmp_path: Path, ranges: bool) -> None:
     names = ("a.jsonl", "deep/b.jsonl.gz", "deep/er/c.parquet")
     files = {f"/{name}": (collection / name).read_bytes() for name in names}
     with stores.web_server(files, ranges=ranges) as (url, _):
         for name in names:
             report = runs.run_job(runs.job(f"{url}/{name}", tmp_path / name))
-            assert (report.read, report.dead_letters) == (planned(str(collection / name), tmp_path)[""], 0)
+            assert (report.read, report.dead_letters) == (planned_files(str(collection / name), tmp_path)[""], 0)
 
 
-def test_a_cut_packed_file_gives_the_same_letters_as_a_local_one(collection: Path, tmp_path: Path, s3_url: str) -> None:
+def test_truncated_compressed_file_has_the_dead_letters_of_a_local_one(
+    collection: Path, tmp_path: Path, s3_url: str
+) -> None:
     cut = (collection / "deep" / "b.jsonl.gz").read_bytes()[:-20]
     (tmp_path / "cut.jsonl.gz").write_bytes(cut)
     stores.put(f"{s3_url}/cut.jsonl.gz", cut)
@@ -168,7 +173,9 @@ def test_a_cut_packed_file_gives_the_same_letters_as_a_local_one(collection: Pat
     assert remote.dead_letters == 1
 
 
-def test_a_file_that_changes_between_plan_and_reading_is_noticed(collection: Path, tmp_path: Path, s3_url: str) -> None:
+def test_file_that_changes_between_planning_and_reading_is_refused(
+    collection: Path, tmp_path: Path, s3_url: str
+) -> None:
     stores.put_folder(collection, s3_url)
     lines = (collection / "a.jsonl").read_bytes()
 
@@ -183,7 +190,7 @@ def test_a_file_that_changes_between_plan_and_reading_is_noticed(collection: Pat
     assert verify(tmp_path / "out") == []
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(s3_url: str) -> None:
+def test_file_that_changes_while_it_is_read_is_refused(s3_url: str) -> None:
     stores.put(f"{s3_url}/in.jsonl", b"first\n" * 1_000_000)
     with open_file(f"{s3_url}/in.jsonl") as stream:
         stream.readline()
@@ -192,7 +199,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(s3_url: str) -> None:
             stream.read()
 
 
-def test_a_file_that_changes_while_it_is_planned_is_noticed(
+def test_file_that_changes_while_it_is_planned_is_refused(
     collection: Path, tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores.put_folder(collection, s3_url)
@@ -202,30 +209,30 @@ def test_a_file_that_changes_while_it_is_planned_is_noticed(
         return file_sha256(path)
 
     monkeypatch.setattr("concord.pipeline.planning.file_hashes.file_sha256", put_and_hash)
-    with pytest.raises(InputError, match=r"a\.jsonl: changed while it was being planned"):
-        planned(s3_url, tmp_path)
+    with pytest.raises(InputError, match=r"a\.jsonl: changed while it was being planned_files"):
+        planned_files(s3_url, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("path", "status", "expected"),
     [("/gone.jsonl", 404, InputError), ("/mine.jsonl", 403, InputError), ("/busy.jsonl", 503, StoreError)],
 )
-def test_an_answer_of_a_web_server_tells_whose_fault_it_is(
+def test_status_of_a_web_server_decides_the_error(
     tmp_path: Path, path: str, status: int, expected: type[ConcordError]
 ) -> None:
     with stores.web_server({}, statuses={path: status}) as (url, _), pytest.raises(expected) as caught:
-        planned(f"{url}{path}", tmp_path)
+        planned_files(f"{url}{path}", tmp_path)
     assert str(caught.value).startswith(f"{url}{path}: ")
 
 
 @pytest.mark.parametrize("where", ["http://127.0.0.1:9/in.jsonl", "s3://bucket/texts"])
-def test_a_store_that_does_not_answer_is_no_fault_of_the_input(
+def test_unreachable_store_is_a_store_error(
     tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(s3, "client", s3.client.__wrapped__)
     with pytest.raises(StoreError, match=r"reading failed .*run the same command again") as caught:
-        planned(where, tmp_path)
+        planned_files(where, tmp_path)
     assert str(caught.value).startswith(where)
     assert caught.value.exit_code == 75
 
@@ -233,9 +240,9 @@ def test_a_store_that_does_not_answer_is_no_fault_of_the_input(
 @pytest.mark.parametrize(
     "where", ["s3://nowhere/texts", "{bucket}/texts", "{bucket}/texts/*.jsonl", "memory://nowhere"]
 )
-def test_a_place_without_files_is_refused(tmp_path: Path, s3_url: str, where: str) -> None:
+def test_url_without_files_is_refused(tmp_path: Path, s3_url: str, where: str) -> None:
     with pytest.raises(InputError, match=r"check that it exists|got no file at all"):
-        planned(where.format(bucket=s3_url), tmp_path)
+        planned_files(where.format(bucket=s3_url), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -252,20 +259,20 @@ def test_a_place_without_files_is_refused(tmp_path: Path, s3_url: str, where: st
         ("github://owner/in.jsonl", "missing .* arguments: 'org' and 'repo'"),
     ],
 )
-def test_urls_that_cannot_be_used_are_refused_without_their_secret(tmp_path: Path, where: str, expected: str) -> None:
+def test_unusable_url_is_refused_without_showing_its_secret(tmp_path: Path, where: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected) as caught:
         dry_run(runs.job(where, tmp_path / "out"), tagger=runs.TAGGER, parser=fakes.PARSER)
     assert "sesame" not in str(caught.value)
 
 
-def test_a_job_with_a_credential_in_its_input_is_refused_when_it_is_read() -> None:
+def test_job_with_credentials_in_its_input_is_refused_when_it_is_read() -> None:
     with pytest.raises(InputError, match="without user and password") as caught:
         read_annotate_job(None, values={"input": "https://anna:sesame@host/in.jsonl", "output": "out"})
     assert "sesame" not in str(caught.value)
 
 
-def test_s3_without_boto3_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_without_boto3_names_the_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.setattr(s3, "client", s3.client.__wrapped__)
     with pytest.raises(InputError, match=r"boto3 \(the extra s3\)"):
-        planned("s3://bucket/texts", tmp_path)
+        planned_files("s3://bucket/texts", tmp_path)

@@ -1,4 +1,4 @@
-"""Second runs: only what is new or changed is annotated, and what comes out is what one run would have given."""
+"""Later runs annotate only what is new or changed, and their output equals that of a single run."""
 
 import json
 import shutil
@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from concord.pipeline.annotate import dry_run
+from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import PlanError, StoreError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
-from concord.pipeline.planning import planner
+from concord.pipeline.planning import existing_output, planner
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -31,7 +32,7 @@ OTHER_TAGGER = replace(runs.TAGGER, digest="3" * 64)
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Give a folder of ten text files and one of JSON lines with ten documents."""
+    """A folder of ten text files and a JSON Lines file of ten documents."""
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(10):
@@ -49,26 +50,26 @@ def write_lines(path: Path, texts: Mapping[str, str], **fields: object) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def job(archive: Path, **changes: Any) -> Any:
+def job(archive: Path, **changes: Any) -> AnnotateConfig:
     values = {"planning": {"shard_bytes": 300, "compact_at": None}, "max_removed": 1.0}
     return runs.job(archive, archive.parent / "out", **(values | changes))
 
 
-def annotated_texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give a list to which every document that is parsed from now on adds its id."""
+def record_parsed_ids(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which every document that is parsed from now on adds its id."""
     parsed: list[str] = []
     parse = fakes.FakeParser.parse
 
-    def note(self: fakes.FakeParser, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def record(self: fakes.FakeParser, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
         parsed.extend(document.doc_id for document in documents)
         return parse(self, documents)
 
-    monkeypatch.setattr(fakes.FakeParser, "parse", note)
+    monkeypatch.setattr(fakes.FakeParser, "parse", record)
     return parsed
 
 
 def rows_of(output: Path) -> dict[str, list[dict[str, Any]]]:
-    """Give every table's rows by document, without the order of documents and the place within a file."""
+    """Return the rows of every table in the order of document ids, without their positions within files."""
     found = {}
     for name in TABLES:
         rows = pq.read_table(output / name).to_pylist() if (output / name).exists() else []
@@ -77,9 +78,9 @@ def rows_of(output: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def assert_as_one_run(archive: Path, report: RunReport, **changes: Any) -> None:
-    """Check that an output folder holds what a single run over the input as it is now gives."""
-    output = report.output
+def assert_equals_one_run(archive: Path, report: RunReport, **changes: Any) -> None:
+    """Check that the output equals that of a single run over the input as it is now."""
+    output = runs.folder_of(report)
     assert verify(output) == []
     assert report.read == report.annotated + report.unchanged + report.dead_letters
     fresh = archive.parent / "fresh"
@@ -97,97 +98,97 @@ def parts(output: Path) -> dict[Path, tuple[int, bytes]]:
 
 def test_only_new_and_changed_documents_are_annotated(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
-    before = parts(first.output)
+    before = parts(runs.folder_of(first))
     (archive / "t3.txt").write_text("Carla came.")
     (archive / "new.txt").write_text("Dora went.")
     (archive / "t5.txt").unlink()
-    (archive / "t7.txt").rename(archive / "named anew.txt")
-    parsed = annotated_texts(monkeypatch)
+    (archive / "t7.txt").rename(archive / "renamed.txt")
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive))
     assert sorted(parsed) == ["new.txt", "t3.txt"]
     changes = report.changes
     assert (changes.new, changes.changed, changes.removed, changes.moved, changes.again) == (1, 1, 1, 1, 0)
     assert (report.annotated, report.unchanged) == (2, 18)
-    after = parts(first.output)
+    after = parts(runs.folder_of(first))
     kept = before.keys() & after.keys()
     assert len(kept) > len(before) / 2
     assert {path: before[path] for path in kept} == {path: after[path] for path in kept}
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)
 
 
-def test_a_run_that_finds_nothing_changed_writes_nothing(archive: Path) -> None:
+def test_run_over_an_unchanged_input_writes_nothing(archive: Path) -> None:
     first = runs.run_job(job(archive))
-    before = parts(first.output)
+    before = parts(runs.folder_of(first))
     again = runs.run_job(job(archive), build=fakes.build_no_worker)
-    assert parts(first.output) == before
+    assert parts(runs.folder_of(first)) == before
     assert OutputFolder(first.output).latest_generation() == 0
     assert (again.annotated, again.words) == (20, 0)
 
 
-def test_lines_that_move_within_their_file_cost_nothing(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_move_within_their_file_are_unchanged(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
-    before = parts(first.output)
+    before = parts(runs.folder_of(first))
     lines = (archive / "lines.jsonl").read_text().splitlines(keepends=True)
     new = json.dumps({"id": "first", "text": "Edna sang."}) + "\n"
     (archive / "lines.jsonl").write_text("".join([new, "\n", *reversed(lines)]))
-    parsed = annotated_texts(monkeypatch)
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive))
     assert parsed == ["first"]
-    assert before.items() <= parts(first.output).items()
-    assert_as_one_run(archive, report)
+    assert before.items() <= parts(runs.folder_of(first)).items()
+    assert_equals_one_run(archive, report)
 
 
-def test_a_new_meta_is_copied_without_annotation(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_meta_is_copied_without_annotation(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
     write_lines(archive / "lines.jsonl", {f"d{number}": text_of(number + 10) for number in range(10)}, year=1914)
-    parsed = annotated_texts(monkeypatch)
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive))
     assert parsed == []
     assert report.changes.moved == 10
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)
 
 
 @pytest.mark.slow
-def test_a_new_tagger_tags_again_from_the_stored_parses(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_tagger_reuses_the_stored_parses(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
     (archive / "t3.txt").write_text("Carla came.")
-    parsed = annotated_texts(monkeypatch)
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive, tagger={"threshold": 0.1}), tagger=OTHER_TAGGER)
     assert parsed == ["t3.txt"]
     assert (report.changes.again, report.changes.parsed, report.changes.changed) == (19, 19, 1)
     assert report.annotated == 20
-    signatures = {row["tagger"] for row in rows_of(first.output)["documents"]}
+    signatures = {row["tagger"] for row in rows_of(runs.folder_of(first))["documents"]}
     assert signatures == {f"fake_tagger@{'3' * 64}"}
-    ours = rows_of(first.output)
+    ours = rows_of(runs.folder_of(first))
     fresh = runs.run_job(runs.job(archive, archive.parent / "fresh", tagger={"threshold": 0.1}), tagger=OTHER_TAGGER)
-    assert ours == rows_of(fresh.output)
+    assert ours == rows_of(runs.folder_of(fresh))
     assert verify(first.output) == []
 
 
-def test_a_new_parser_does_both_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_parser_parses_and_tags_everything_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
-    parsed = annotated_texts(monkeypatch)
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive), parser=fakes.PARSER.model_copy(update={"digest": "8" * 64}))
     assert len(parsed) == report.annotated == 20
     assert report.changes.parsed == 0
     assert verify(report.output) == []
 
 
-def test_an_id_stays_with_the_document_that_had_it_until_that_is_gone(archive: Path) -> None:
+def test_id_stays_with_its_document_until_that_is_removed(archive: Path) -> None:
     runs.run_job(job(archive))
     write_lines(archive / "a.jsonl", {"d1": "Another d1."})
     report = runs.run_job(job(archive))
     assert (report.annotated, report.unchanged, report.dead_letters) == (0, 20, 1)
-    texts = {row["doc_id"]: row["source_uri"] for row in rows_of(report.output)["documents"]}
+    texts = {row["doc_id"]: row["source_uri"] for row in rows_of(runs.folder_of(report))["documents"]}
     assert texts["d1"].endswith("lines.jsonl")
     (archive / "lines.jsonl").unlink()
     report = runs.run_job(job(archive))
     assert (report.annotated, report.unchanged, report.dead_letters) == (1, 10, 0)
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)
 
 
 @pytest.mark.slow
-def test_a_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
+def test_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
     first = (archive / "t0.txt").read_text()
     runs.run_job(job(archive))
     (archive / "t0.txt").unlink()
@@ -197,10 +198,10 @@ def test_a_document_comes_back_after_two_interrupted_runs(archive: Path) -> None
             runs.run_job(job(archive), build=partial(build_worker_for_some_shards, number))
         (archive / f"z{number}.txt").write_text(text_of(30 + number))
     (archive / "t0.txt").write_text(first)
-    assert_as_one_run(archive, runs.run_job(job(archive)))
+    assert_equals_one_run(archive, runs.run_job(job(archive)))
 
 
-def test_an_id_is_free_when_the_dead_letter_that_had_it_is_gone(archive: Path) -> None:
+def test_id_of_a_dead_letter_is_free_once_that_is_removed(archive: Path) -> None:
     (archive / "a.jsonl").write_text('{"id": "x", "text": "PARSERFAULT"}\n')
     (archive / "b.jsonl").write_text('{"id": "x", "text": "Yes."}\n')
     report = runs.run_job(job(archive, max_dead_letters=1.0))
@@ -208,16 +209,16 @@ def test_an_id_is_free_when_the_dead_letter_that_had_it_is_gone(archive: Path) -
     (archive / "a.jsonl").unlink()
     report = runs.run_job(job(archive, max_dead_letters=1.0))
     assert (report.annotated, report.unchanged, report.dead_letters) == (1, 20, 0)
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)
 
 
 @pytest.mark.slow
-def test_dead_letters_stay_until_their_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_are_reused_until_their_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (archive / "t2.txt").write_text("PARSERFAULT")
     (archive / "bad.jsonl").write_text('{"id": "x"}\n{"id": "y", "text": "Yes."}\n')
     runs.run_job(job(archive, max_dead_letters=1.0))
     (archive / "t4.txt").write_text("Carla came.")
-    parsed = annotated_texts(monkeypatch)
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive, max_dead_letters=1.0))
     assert parsed == ["t4.txt"]
     assert report.dead_letters == 2
@@ -225,11 +226,11 @@ def test_dead_letters_stay_until_their_file_changes(archive: Path, monkeypatch: 
     report = runs.run_job(job(archive, max_dead_letters=1.0))
     assert parsed == ["t4.txt", "x"]
     assert report.dead_letters == 1
-    assert_as_one_run(archive, report, max_dead_letters=1.0)
+    assert_equals_one_run(archive, report, max_dead_letters=1.0)
 
 
 @pytest.mark.slow
-def test_small_shards_are_put_together(archive: Path) -> None:
+def test_small_shards_are_merged(archive: Path) -> None:
     settings = {"planning": {"shard_bytes": 2000, "compact_at": 4}, "max_removed": 1.0}
     runs.run_job(job(archive, **settings))
     for number in range(6):
@@ -238,78 +239,80 @@ def test_small_shards_are_put_together(archive: Path) -> None:
         assert report.annotated == 1
     plan = OutputFolder(report.output).plan()
     assert len(plan.kept) + len(plan.shards) < 6
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)
 
 
-def test_a_run_that_would_drop_much_is_refused(archive: Path) -> None:
+def test_run_that_would_drop_many_documents_is_refused(archive: Path) -> None:
     first = runs.run_job(job(archive))
-    before = parts(first.output)
+    before = parts(runs.folder_of(first))
     (archive / "lines.jsonl").unlink()
     (archive / "t1.txt").unlink()
     with pytest.raises(PlanError, match=r"11 of the 20 documents .* are gone.*max_removed"):
         runs.run_job(job(archive, max_removed=0.5))
-    assert parts(first.output) == before
+    assert parts(runs.folder_of(first)) == before
 
 
-def test_a_try_drops_nothing(archive: Path) -> None:
+def test_limit_that_would_drop_documents_is_refused(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(PlanError, match=r"16 of the 20 documents .* not among the first 4 records"):
         runs.run_job(job(archive, limit=4))
 
 
-def test_what_a_newer_generation_has_done_is_no_stray(archive: Path) -> None:
+def test_files_of_a_newer_generation_are_no_orphans(archive: Path) -> None:
     first = runs.run_job(job(archive))
     plan = OutputFolder(first.output).plan()
     (archive / "new.txt").write_text("Dora went.")
     (archive / "t3.txt").write_text("Carla came.")
     with pytest.raises(StoreError):
         runs.run_job(job(archive), build=partial(build_worker_for_some_shards, 1))
-    begun = {*first.output.rglob("*-g1-*"), *first.output.rglob("commits/1/*"), *first.output.rglob("plans/1.json")}
-    assert len(begun) > 4
+    unfinished = {
+        *runs.folder_of(first).rglob("*-g1-*"),
+        *runs.folder_of(first).rglob("commits/1/*"),
+        *runs.folder_of(first).rglob("plans/1.json"),
+    }
+    assert len(unfinished) > 4
     with pytest.raises(PlanError, match="newer generation"):
         OutputFolder(first.output).finish(plan)
     manifest = OutputFolder(first.output).manifest()
     assert manifest is not None
-    assert begun.isdisjoint(OutputFolder(first.output).orphans(manifest))
+    assert unfinished.isdisjoint(OutputFolder(first.output).orphans(manifest))
 
 
-def test_an_archive_that_has_moved_is_followed_where_that_is_allowed(
-    archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moved_archive_is_accepted_when_configured(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
     moved = archive.rename(archive.parent / "elsewhere")
     with pytest.raises(PlanError, match="accept_input"):
         runs.run_job(job(moved))
-    parsed = annotated_texts(monkeypatch)
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(moved, accept_input=True))
     assert parsed == []
     assert report.changes.moved == 20
-    assert_as_one_run(moved, report)
+    assert_equals_one_run(moved, report)
 
 
-def test_a_preview_counts_and_writes_nothing(archive: Path) -> None:
+def test_dry_run_counts_changes_and_writes_nothing(archive: Path) -> None:
     first = runs.run_job(job(archive))
-    before = {path: path.stat().st_mtime_ns for path in first.output.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in runs.folder_of(first).rglob("*")}
     (archive / "t3.txt").write_text("Carla came.")
     report = dry_run(job(archive), tagger=runs.TAGGER, parser=fakes.PARSER)
     assert (report.changes.changed, report.changes.unchanged, report.shards - report.done_before) == (1, 19, 2)
-    assert {path: path.stat().st_mtime_ns for path in first.output.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in runs.folder_of(first).rglob("*")} == before
 
 
-def test_harm_to_a_later_generation_is_mended(archive: Path) -> None:
+def test_lost_part_of_a_later_generation_is_restored(archive: Path) -> None:
     runs.run_job(job(archive))
     (archive / "new.txt").write_text("Dora went.")
     report = runs.run_job(job(archive))
     manifest = OutputFolder(report.output).manifest()
     assert manifest is not None
-    (report.output / manifest.shards[0].files["tokens"].path).unlink()
+    (runs.folder_of(report) / manifest.shards[0].files["tokens"].path).unlink()
     lost = manifest.shards[0].annotated
     report = runs.run_job(job(archive))
     assert report.annotated == lost
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)
 
 
-def test_what_an_interrupted_run_has_done_counts_when_the_input_changes_again(
+def test_commits_of_an_interrupted_run_are_reused_when_the_input_changes_again(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.run_job(job(archive))
@@ -319,53 +322,57 @@ def test_what_an_interrupted_run_has_done_counts_when_the_input_changes_again(
         runs.run_job(job(archive), build=partial(build_worker_for_some_shards, 2))
     (archive / "t0.txt").write_text("Carla came.")
     (archive / "new.txt").write_text("Dora went.")
-    parsed = annotated_texts(monkeypatch)
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive))
     assert 2 <= len(parsed) < 9
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)
 
 
-def test_an_interrupted_first_run_counts_when_the_input_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_of_an_interrupted_first_run_are_reused_when_the_input_changes(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(StoreError):
         runs.run_job(job(archive), build=partial(build_worker_for_some_shards, 2))
     (archive / "t0.txt").write_text("Carla came.")
-    parsed = annotated_texts(monkeypatch)
+    parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive))
     assert 10 < len(parsed) < 20
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)
 
 
 def build_worker_for_some_shards(number: int, plan: Plan) -> ShardWorker:
-    """Build a worker that finds no more space after some shards."""
+    """Build a worker that finds no space after this number of shards."""
     worker = fakes.build_fake_worker(plan)
-    done = []
+    committed: list[Any] = []
 
     def commit_some(commit: Callable[..., Any], shard: Any, outcomes: Any, **step: Any) -> Any:
-        if len(done) == number:
+        if len(committed) == number:
             raise StoreError("no space")
-        done.append(shard)
+        committed.append(shard)
         return commit(shard, outcomes, **step)
 
     fakes.wrap_stage(worker.commit_stage, commit_some)
     return worker
 
 
-def change_much(archive: Path) -> None:
+def edit_archive(archive: Path) -> None:
     (archive / "t3.txt").write_text("Carla came.")
     (archive / "new.txt").write_text("Dora went.")
     (archive / "t5.txt").unlink()
-    (archive / "t7.txt").rename(archive / "named anew.txt")
+    (archive / "t7.txt").rename(archive / "renamed.txt")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", CRASH_STEPS)
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_later_generation_killed_anywhere_ends_as_undisturbed(archive: Path, step: str, count: int) -> None:
+def test_later_generation_killed_at_any_step_has_the_bytes_of_an_undisturbed_one(
+    archive: Path, step: str, count: int
+) -> None:
     output = archive.parent / "out"
     undisturbed = archive.parent / "undisturbed"
     for folder in (output, undisturbed):
         runs.run_job(runs.job(archive, folder, max_removed=1.0, planning={"shard_bytes": 300}))
-    change_much(archive)
+    edit_archive(archive)
 
     def run(folder: Path) -> Callable[[], object]:
         return lambda: runs.run_job(runs.job(archive, folder, max_removed=1.0, planning={"shard_bytes": 300}))
@@ -389,20 +396,22 @@ edits = st.lists(
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(nights=st.lists(edits, min_size=1, max_size=4))
-def test_any_nights_end_as_one_run(tmp_path_factory: pytest.TempPathFactory, nights: list[Any]) -> None:
-    archive = tmp_path_factory.mktemp("nights") / "in"
+@given(rounds=st.lists(edits, min_size=1, max_size=4))
+def test_any_sequence_of_edits_and_runs_equals_one_run(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[Any]
+) -> None:
+    archive = tmp_path_factory.mktemp("archives") / "in"
     archive.mkdir()
     (archive / "always.txt").write_text("Here.")
     (archive / "lines.jsonl").touch()
     settings = {"planning": {"shard_bytes": 150, "compact_at": 3}, "max_removed": 1.0, "max_dead_letters": 1.0}
     runs.run_job(job(archive, **settings))
-    for night in nights:
-        for kind, number, text in night:
+    for round_edits in rounds:
+        for kind, number, text in round_edits:
             edit(archive, kind, number, text)
         report = runs.run_job(job(archive, **settings))
         assert verify(report.output) == []
-    assert_as_one_run(archive, report, max_dead_letters=1.0)
+    assert_equals_one_run(archive, report, max_dead_letters=1.0)
 
 
 def edit(archive: Path, kind: str, number: int, text: int) -> None:
@@ -424,11 +433,11 @@ def edit(archive: Path, kind: str, number: int, text: int) -> None:
 
 
 @pytest.mark.parametrize("at", ["planning", "work"])
-def test_a_driver_that_is_overtaken_by_another_takes_what_that_has_done(
+def test_driver_reuses_the_commits_of_another_that_overtakes_it(
     archive: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     runs.run_job(job(archive))
-    change_much(archive)
+    edit_archive(archive)
     overtaking = iter([partial(runs.run_job, job(archive))])
 
     def overtaken(work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -442,9 +451,9 @@ def test_a_driver_that_is_overtaken_by_another_takes_what_that_has_done(
         return worker
 
     if at == "planning":
-        monkeypatch.setattr(planner, "scan_existing", partial(overtaken, planner.scan_existing))
+        monkeypatch.setattr(planner, "scan_existing", partial(overtaken, existing_output.scan_existing))
         report = runs.run_job(job(archive))
     else:
         report = runs.run_job(job(archive), build=build)
     assert OutputFolder(report.output).latest_generation() == 1
-    assert_as_one_run(archive, report)
+    assert_equals_one_run(archive, report)

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,14 @@ def job(source: Path | str, output: Path | str, **changes: Any) -> AnnotateConfi
 
 def run_job(config: AnnotateConfig, **arguments: Any) -> RunReport:
     """Annotate with the fakes."""
-    builders = {"build": fakes.build_fake_worker, "build_parse": fakes.build_fake_parse_worker}
-    return annotate(config, **{"tagger": TAGGER, "parser": fakes.PARSER} | builders | arguments)
+    builders: dict[str, Any] = {"build": fakes.build_fake_worker, "build_parse": fakes.build_fake_parse_worker}
+    return annotate(config, **{"tagger": TAGGER, "parser": fakes.PARSER, **builders, **arguments})
+
+
+def folder_of(report: RunReport) -> Path:
+    """Return the output folder of a run that wrote to disk."""
+    assert isinstance(report.output, Path)
+    return report.output
 
 
 def committed_bytes(output: Path) -> dict[str, bytes]:
@@ -67,7 +74,7 @@ def configure_fakes(source: Path, **settings: Any) -> None:
     source.with_name("fakes.json").write_text(json.dumps(settings))
 
 
-def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: str) -> multiprocessing.Process:
+def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: str) -> BaseProcess:
     """Start a function in a forked process, which saves the imports; errors set the exit code of the command line.
 
     Args:

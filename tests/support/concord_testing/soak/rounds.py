@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import Process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class SoakSetup:
         }
         return AnnotateConfig.from_mapping(values)
 
-    def start(self, config: AnnotateConfig, *, log: Path, writes: int | None = None, crash_at: str = "") -> Process:
+    def start(self, config: AnnotateConfig, *, log: Path, writes: int | None = None, crash_at: str = "") -> BaseProcess:
         """Start a driver in a process of its own, with its output in the log.
 
         Args:
@@ -209,7 +209,7 @@ class Round:
     def _commits(self) -> int:
         return len(list((self._output / "_run" / "commits" / str(self._generation)).glob("*.json")))
 
-    def _wait(self, driver: Process, fault: Fault, before: int) -> None:
+    def _wait(self, driver: BaseProcess, fault: Fault, before: int) -> None:
         """Wait for the moment of a fault, or the end of the run."""
         wanted = before + int(fault.after * (self._shards - before))
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -229,7 +229,7 @@ class Round:
         driver = self._setup.start(self._setup.job(self._output, self.schedule.executor), log=self._log)
         self._end(driver, {0}, f"run {run}, the run after all faults")
 
-    def _end(self, driver: Process, expected: set[int], what: str) -> int:
+    def _end(self, driver: BaseProcess, expected: set[int], what: str) -> int:
         """Wait for a driver to end and return its exit code; an unexpected one is a finding."""
         driver.join(timeout=PATIENCE_SECONDS)
         if driver.exitcode is None:
@@ -297,7 +297,7 @@ def build_without_space(build: BuildWorker, writes: int, mark: str, plan: Plan) 
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(descriptor)
 
-    os.fsync = flush_or_fail
+    os.fsync = flush_or_fail  # type: ignore[assignment]
     return worker
 
 
