@@ -1,12 +1,11 @@
-"""Gold corpora of shared tasks whose entities stand in a column of brackets.
+"""Reader of gold corpora of shared tasks that mark entities by brackets in a column.
 
-- ``conll2012``: OntoNotes 5 as the CoNLL-2012 shared task gives it. Word, part of speech and entity, such as
-  ``(PERSON*`` and ``*)``, stand in columns 4, 5 and 11; there are no trees of dependencies.
+- ``conll2012``: OntoNotes 5 in the format of the CoNLL-2012 shared task. Word, part of speech and entity, such as
+  ``(PERSON*`` and ``*)``, are in columns 4, 5 and 11; there are no dependency trees.
 - ``semeval2010``: SemEval-2010 task 1 (Recasens et al., 2010). Word, part of speech, head, relation and entity, such as
-  ``(org`` and ``org)``, stand in columns 2, 5, 9, 11 and 13: of gold and predicted columns the gold ones.
+  ``(org`` and ``org)``, are in columns 2, 5, 9, 11 and 13, the gold rather than the predicted columns.
 
-``#begin document`` starts a document, or a part of one. Treebank brackets such as ``-LRB-`` become what they stand for:
-raw text does not escape them.
+``#begin document`` starts a document, or a part of one. Treebank escapes such as ``-LRB-`` are decoded.
 """
 
 import re
@@ -21,7 +20,7 @@ from concord.pipeline.corpora.corpus_format import (
     Fault,
     GoldFormat,
     OnFault,
-    Rows,
+    SentenceRows,
     numbered_lines,
     split_columns,
 )
@@ -29,12 +28,12 @@ from concord.pipeline.corpora.corpus_format import (
 BEGIN_DOCUMENT = "#begin document"
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 _PIECE = re.compile(r"\((?P<opens>[^()*|]+)|(?P<closes>[^()*|]*)\)")
-_NOTHING = {"*", "-", EMPTY}
+_NO_ENTITY = {"*", "-", EMPTY}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Layout:
-    """Numbers of columns, counted from 1."""
+    """Numbers of columns, from 1."""
 
     word: int
     tag: int
@@ -49,17 +48,17 @@ _LAYOUTS = {
 }
 
 
-def read_rows(
+def read_sentences(
     path: Path, form: GoldFormat, on_fault: OnFault, *, task: Literal["conll2012", "semeval2010"]
-) -> Iterator[Rows]:
-    """Give the rows of each sentence, labelled in BIO2.
+) -> Iterator[SentenceRows]:
+    """Yield the rows of each sentence, labelled in BIO2.
 
     Raises:
-        InputError: when the file cannot be opened or unpacked.
+        InputError: when the file cannot be opened or decompressed.
     """
-    layout, rows, cells = _LAYOUTS[task], Rows(), list[str]()
+    layout, rows, cells = _LAYOUTS[task], SentenceRows(), list[str]()
 
-    def finished() -> Rows:
+    def finished() -> SentenceRows:
         if form.label_column is None:
             rows.labels = list(_to_labels(cells, rows, path, on_fault))
         else:
@@ -71,17 +70,23 @@ def read_rows(
         if columns:
             _add_row(rows, cells, columns, number, layout, path, on_fault)
             continue
-        if rows.numbers or rows.broken:
+        if rows.has_rows:
             yield finished()
-            rows, cells = Rows(), []
+            rows, cells = SentenceRows(), []
         if line.startswith(BEGIN_DOCUMENT):
             rows.document = line.removeprefix(BEGIN_DOCUMENT).strip()
-    if rows.numbers or rows.broken:
+    if rows.has_rows:
         yield finished()
 
 
 def _add_row(
-    rows: Rows, cells: list[str], columns: Sequence[str], number: int, layout: _Layout, path: Path, on_fault: OnFault
+    rows: SentenceRows,
+    cells: list[str],
+    columns: Sequence[str],
+    number: int,
+    layout: _Layout,
+    path: Path,
+    on_fault: OnFault,
 ) -> None:
     if len(columns) < layout.entity or not columns[layout.word - 1]:
         message = f"expected a word in column {layout.word} and {layout.entity} columns or more, got {len(columns)}"
@@ -98,8 +103,8 @@ def _add_row(
     rows.numbers.append(number)
 
 
-def _to_labels(cells: Sequence[str], rows: Rows, path: Path, on_fault: OnFault) -> tuple[str, ...]:
-    """Read the entities off a column of brackets; a sentence whose brackets are wrong is broken."""
+def _to_labels(cells: Sequence[str], rows: SentenceRows, path: Path, on_fault: OnFault) -> tuple[str, ...]:
+    """Convert a column of brackets to BIO2; a sentence with unbalanced brackets is marked as broken."""
 
     def report(number: int, message: str) -> None:
         rows.broken = True
@@ -108,7 +113,7 @@ def _to_labels(cells: Sequence[str], rows: Rows, path: Path, on_fault: OnFault) 
     spans: list[Span] = []
     opened: tuple[int, str] | None = None
     for position, (cell, number) in enumerate(zip(cells, rows.numbers, strict=True)):
-        if cell not in _NOTHING and _PIECE.sub("", cell).strip("*|"):
+        if cell not in _NO_ENTITY and _PIECE.sub("", cell).strip("*|"):
             report(number, f"expected an entity such as (PERSON*, *) or (PERSON), got {cell!r}")
         for piece in _PIECE.finditer(cell):
             if piece["opens"] is not None:
@@ -125,5 +130,5 @@ def _to_labels(cells: Sequence[str], rows: Rows, path: Path, on_fault: OnFault) 
                 spans.append(Span(opened[0], position + 1, opened[1]))
                 opened = None
     if opened is not None:
-        report(rows.numbers[opened[0]], f"the {opened[1]} that begins here is not closed in its sentence")
+        report(rows.numbers[opened[0]], f"the {opened[1]} that starts here is not closed in its sentence")
     return (OUTSIDE,) * len(cells) if rows.broken else encode_spans(spans, len(cells), "BIO")

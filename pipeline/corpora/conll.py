@@ -1,6 +1,6 @@
-"""Gold corpora in columns, one word a line, a blank line between sentences.
+"""Reader of gold corpora in columns: one word per line, sentences separated by blank lines.
 
-``-DOCSTART-`` as a word starts a document; a sentence that stands in no document is a document by itself.
+The word ``-DOCSTART-`` starts a document; a sentence outside of any document is a document of its own.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from concord.pipeline.corpora.corpus_format import (
     Fault,
     GoldFormat,
     OnFault,
-    Rows,
+    SentenceRows,
     numbered_lines,
     split_columns,
 )
@@ -19,35 +19,37 @@ from concord.pipeline.corpora.corpus_format import (
 DOCUMENT_START = "-DOCSTART-"
 
 
-def read_rows(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[Rows]:
-    """Give the rows of each sentence; columns are parted by tabs where the line has one, else by blanks.
+def read_sentences(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[SentenceRows]:
+    """Yield the rows of each sentence; columns are separated by tabs, or by spaces in a line without tabs.
 
     Raises:
-        InputError: when the file cannot be opened or unpacked.
+        InputError: when the file cannot be opened or decompressed.
     """
-    rows = Rows()
+    rows = SentenceRows()
     for number, line in numbered_lines(path, on_fault):
         columns = split_columns(line) if line.strip() else []
         if columns and DOCUMENT_START not in (columns[0], _column(columns, form.word_column)):
             _add_row(rows, columns, number, path, form, on_fault)
             continue
-        if rows.numbers or rows.broken:
+        if rows.has_rows:
             yield rows
-            rows = Rows()
+            rows = SentenceRows()
         if columns:
-            # What CoNLL-2003 has behind it, -X- -X- O, is no name.
+            # The columns that CoNLL-2003 has after it, -X- -X- O, are not a name.
             rows.document = columns[1] if len(columns) == 2 and columns[1] != "O" else ""
-    if rows.numbers or rows.broken:
+    if rows.has_rows:
         yield rows
 
 
-def _add_row(rows: Rows, columns: list[str], number: int, path: Path, form: GoldFormat, on_fault: OnFault) -> None:
+def _add_row(
+    rows: SentenceRows, columns: list[str], number: int, path: Path, form: GoldFormat, on_fault: OnFault
+) -> None:
     word = _column(columns, form.word_column)
     label = _column(columns, form.label_column) if isinstance(form.label_column, int) else columns[-1]
     tag = EMPTY if form.tag_column is None else _column(columns, form.tag_column)
     if len(columns) < 2 or not word or not label or not tag:
-        shown = "\t".join(columns)
-        message = f"expected {_wanted(form)}, parted by tabs or blanks, got {shown!r}"
+        line = "\t".join(columns)
+        message = f"expected {_expected(form)}, separated by tabs or spaces, got {line!r}"
         on_fault(Fault(path=path, line=number, message=message))
         rows.broken = True
         return
@@ -57,7 +59,7 @@ def _add_row(rows: Rows, columns: list[str], number: int, path: Path, form: Gold
     rows.numbers.append(number)
 
 
-def _wanted(form: GoldFormat) -> str:
+def _expected(form: GoldFormat) -> str:
     label = "a label" if form.label_column is None else f"a label in column {form.label_column}"
     tag = "" if form.tag_column is None else f", a part of speech in column {form.tag_column}"
     return f"a word in column {form.word_column}{tag} and {label}"

@@ -1,35 +1,36 @@
-"""Gold corpora in CoNLL-U with the entity label in the MISC column as ``NER=B-PER``; absent is ``O``.
+"""CoNLL-U: reader of gold corpora, and the lines of a file.
 
-Token labels stand in UPOS, XPOS or MISC; there every word must have one.
+Entity labels are in MISC as ``NER=B-PER``; a word without one is ``O``. Token labels are in UPOS, XPOS or MISC, and
+every word must have one.
 
-``# newdoc`` starts a document; a sentence before the first one is a document by itself. Ranges of multi-word tokens
-and empty nodes are passed over: labels stand on syntactic words.
+``# newdoc`` starts a document; a sentence before the first one is a document of its own. Ranges of multi-word tokens
+and empty nodes are ignored: syntactic words carry the labels.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from concord.pipeline.corpora.corpus_format import EMPTY, Fault, GoldFormat, OnFault, Rows, numbered_lines
+from concord.pipeline.corpora.corpus_format import EMPTY, Fault, GoldFormat, OnFault, SentenceRows, numbered_lines
 
 COLUMNS = 10
 ENTITY_KEY = "NER"
-# Comments at the head of a file whose trees are a parser's: its signature, and the sha256 of the file parsed.
+# Comments at the head of a file with the trees of a parser: the parser's signature, and the SHA-256 of the source file.
 PARSER_KEY = "concord.parser"
 SOURCE_KEY = "concord.source"
 
 
-def read_rows(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[Rows]:
-    """Give the rows of each sentence.
+def read_sentences(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[SentenceRows]:
+    """Yield the rows of each sentence.
 
     Raises:
-        InputError: when the file cannot be opened or unpacked.
+        InputError: when the file cannot be opened or decompressed.
     """
-    rows = Rows()
+    rows = SentenceRows()
     for number, line in numbered_lines(path, on_fault):
         if not line.strip():
-            if rows.numbers or rows.broken:
+            if rows.has_rows:
                 yield rows
-                rows = Rows()
+                rows = SentenceRows()
         elif line.startswith("#"):
             key, equals, value = line[1:].partition("=")
             if key.split()[:1] == ["newdoc"]:
@@ -38,12 +39,12 @@ def read_rows(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[Rows]
                 rows.metadata[key.strip().removeprefix("meta::")] = value.strip()
         else:
             _add_row(rows, line, number, path, form, on_fault)
-    if rows.numbers or rows.broken:
+    if rows.has_rows:
         yield rows
 
 
 def read_header(path: Path) -> dict[str, str]:
-    """Give what the first comments of a corpus say of its trees, by key; empty where they are no parser's.
+    """Read the comments on the origin of a corpus' trees, by key; empty if no parser made them.
 
     Raises:
         InputError: when the file cannot be read.
@@ -57,10 +58,10 @@ def read_header(path: Path) -> dict[str, str]:
     return header
 
 
-def _add_row(rows: Rows, line: str, number: int, path: Path, form: GoldFormat, on_fault: OnFault) -> None:
+def _add_row(rows: SentenceRows, line: str, number: int, path: Path, form: GoldFormat, on_fault: OnFault) -> None:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
-        message = f"expected {COLUMNS} columns parted by tabs, got {len(columns)}"
+        message = f"expected {COLUMNS} columns separated by tabs, got {len(columns)}"
     elif "-" in columns[0] or "." in columns[0]:
         return
     elif columns[0] != str(len(rows.words) + 1) and not rows.broken:
@@ -102,6 +103,6 @@ def conllu_row(
     deprel: str | None = None,
     misc: str | None = None,
 ) -> str:
-    """Give one line of ten columns; what is None or empty is left open."""
+    """Return a line of ten columns; None and empty values are written as ``_``."""
     columns = (lemma, upos, xpos, feats, None if head is None else str(head), deprel, None, misc)
     return "\t".join((str(number), form, *(column or EMPTY for column in columns)))

@@ -1,4 +1,4 @@
-"""What the readers of gold corpora share: options, faults, numbered lines, and the rows of a sentence."""
+"""What all readers of gold corpora share: options, faults, numbered lines, and the columns of a sentence."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -21,20 +21,20 @@ CorpusScheme = Literal["BIO2", "IOB1", "BIOES", "auto", "TOKENS"]
 
 
 class GoldFormat(Config):
-    """How a gold corpus is written; what is read is BIO2 whatever the file has, or token labels."""
+    """How a gold corpus is written; entities of any scheme are read as BIO2."""
 
     format: FormatName | None = None
-    """`conll`: columns; `conllu`; `conll2012`: OntoNotes; `semeval2010`: its task 1. If null it goes by the file's
-    name: .conll, .conllu or gold_conll, each also with .gz or .zst behind."""
+    """`conll`: one word per line in columns; `conllu`; `conll2012`: OntoNotes; `semeval2010`: its task 1. If null, by
+    the end of the file name: .conll, .conllu or gold_conll, each optionally followed by .gz or .zst."""
     word_column: int = 1
-    """Of `conll`, counted from 1."""
+    """Column of the words, from 1; for `conll` only."""
     tag_column: int | None = None
-    """Of `conll`, counted from 1: parts of speech, for the taggers that read them."""
+    """Column of the parts of speech, from 1, for the taggers that use them; for `conll` only."""
     label_column: int | str | None = None
-    """Of `conll`, counted from 1: the last if null. Of `conllu`: `upos`, `xpos`, or a key in MISC, `NER` if null. Of
-    the others: the entities if null, or `xpos`."""
+    """Column of the labels. `conll`: its number, from 1; the last if null. `conllu`: `upos`, `xpos` or a key of MISC;
+    `NER` if null. Others: `xpos`; the entities if null."""
     label_scheme: CorpusScheme = "BIO2"
-    """`BIO2`, `IOB1` and `BIOES` are for entities, `auto` tells them apart; `TOKENS`: labels of single words."""
+    """`BIO2`, `IOB1` and `BIOES`: entities; `auto`: detects which of them; `TOKENS`: one label per word."""
 
     @property
     def read_scheme(self) -> LabelScheme:
@@ -44,11 +44,11 @@ class GoldFormat(Config):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """Something wrong in a corpus.
+    """An error in a corpus.
 
     Attributes:
         line: 1-based.
-        repaired: what was made of it, where that is sure; None where a person must look.
+        repaired: what it was replaced by, if that is certain; None if a person must decide.
     """
 
     path: Path
@@ -63,8 +63,8 @@ class Fault:
 OnFault: TypeAlias = Callable[[Fault], None]
 
 
-def refuse(fault: Fault) -> None:
-    """Make a fault an error.
+def raise_fault(fault: Fault) -> None:
+    """Raise a fault as an error.
 
     Raises:
         InputError: always.
@@ -73,14 +73,14 @@ def refuse(fault: Fault) -> None:
 
 
 @dataclass(slots=True)
-class Rows:
-    """The words of one sentence as they stand in the file, column by column.
+class SentenceRows:
+    """The rows of one sentence as written in the file, column by column.
 
     Attributes:
-        document: name of the document that begins here, empty if it has none; None where none begins.
-        metadata: what comments before the sentence say, by key; a key is written without ``meta::``.
-        labels: empty where a word has none.
-        tags, heads, relations: ``_`` where a word has none; empty lists where the file has no such column.
+        document: name of the document that starts here, empty if it has none; None if no document starts here.
+        metadata: the comments before the sentence by key, without the prefix ``meta::``.
+        labels: an empty string for a word without a label.
+        tags, heads, relations: ``_`` for a word without a value; empty lists if the file has no such column.
         numbers: the line of each word.
         broken: whether a row is missing because of a fault.
     """
@@ -95,17 +95,22 @@ class Rows:
     numbers: list[int] = field(default_factory=list)
     broken: bool = False
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether any row was read, valid or not."""
+        return bool(self.numbers) or self.broken
 
-def numbered_lines(path: Path, on_fault: OnFault = refuse) -> Iterator[tuple[int, str]]:
-    """Give each line without its end, with its 1-based number; ``.gz`` and ``.zst`` are unpacked by name.
 
-    Lines end with LF, CR LF or CR, and with no other character that Unicode calls a line separator.
+def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tuple[int, str]]:
+    """Yield the 1-based number and the text of each line; ``.gz`` and ``.zst`` files are decompressed.
+
+    Lines end with LF, CR LF or CR, not with other Unicode line separators.
 
     Raises:
-        InputError: when the file cannot be opened or unpacked.
+        InputError: when the file cannot be opened or decompressed.
     """
     try:
-        # A gold corpus is small beside a model; read whole, a cut archive fails here and not midway.
+        # A gold corpus is small; reading all of it detects a truncated archive before anything is returned.
         with pa.input_stream(str(path)) as stream:
             content = stream.read()
     except (OSError, pa.ArrowException) as error:
@@ -122,7 +127,7 @@ def numbered_lines(path: Path, on_fault: OnFault = refuse) -> Iterator[tuple[int
 
 
 def split_columns(line: str) -> list[str]:
-    """Split a line at tabs where it has one, else at blanks; no other white space parts columns."""
+    """Split a line at tabs, or at spaces if it has no tab; other white space is part of a column."""
     if "\t" in line:
         return [column.strip(" ") for column in line.split("\t")]
     return _BLANKS.split(line.strip(" ")) if line.strip() else []

@@ -1,7 +1,7 @@
-"""The label schemes that corpora of entities come in, and the way from each to BIO2.
+"""Conversion of the label schemes of entity corpora to BIO2.
 
-IOB1 (Ramshaw and Marcus, 1995; the original CoNLL-2003 files) begins a name with ``I-`` and uses ``B-`` only to part
-it from a name of the same type just before it. BIO2, also called IOB2, begins every name with ``B-``.
+IOB1 (Ramshaw and Marcus, 1995; the original CoNLL-2003 files) starts an entity with ``I-`` and uses ``B-`` only to
+separate it from an entity of the same type just before it. BIO2, also called IOB2, starts every entity with ``B-``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,14 +12,14 @@ from concord.models.labels import OUTSIDE, convert_labels, is_legal_transition, 
 
 EntityScheme = Literal["BIO2", "IOB1", "BIOES"]
 OnLabelFault = Callable[[int, str, str | None], None]
-"""Takes the position of a label, what is wrong, and what was made of it, if anything sure."""
+"""Takes the position of a label, a message, and the repaired label if that is certain."""
 
 
-def recognise_scheme(sentences: Iterable[Sequence[str]]) -> EntityScheme:
-    """Tell the scheme of a corpus by its label sequences.
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> EntityScheme:
+    """Detect the scheme of a corpus from its label sequences.
 
-    ``E-`` and ``S-`` occur in BIOES alone. What is left is IOB1 if names begin with ``I-`` and none begins with ``B-``
-    but behind another of its type; a corpus that has both beginnings is BIO2 with faults.
+    ``E-`` and ``S-`` occur only in BIOES. Otherwise it is IOB1 if entities start with ``I-``, and with ``B-``
+    only after another of their type; a corpus with both is BIO2 with faults.
     """
     begins_inside = begins_properly = False
     for labels in sentences:
@@ -34,32 +34,32 @@ def recognise_scheme(sentences: Iterable[Sequence[str]]) -> EntityScheme:
 
 
 def to_bio2(labels: Sequence[str], scheme: EntityScheme, on_fault: OnLabelFault) -> tuple[str, ...]:
-    """Write the labels of one sentence in BIO2 and report what cannot stand where it does.
+    """Convert the labels of one sentence to BIO2 and report those that are invalid.
 
-    A name that begins with ``I-`` where it must not is repaired: it begins with ``B-`` as conlleval reads it. Anything
-    else that is wrong becomes ``O``.
+    An entity that wrongly starts with ``I-`` is repaired to start with ``B-``, as conlleval reads it. Any other invalid
+    label becomes ``O``.
     """
-    known = [_known(label, position, scheme, on_fault) for position, label in enumerate(labels)]
+    valid = [_validate(label, position, scheme, on_fault) for position, label in enumerate(labels)]
     if scheme == "BIOES":
-        return _from_bioes(known, on_fault)
-    written: list[str] = []
-    for position, label in enumerate(known):
-        previous = written[-1] if written else None
+        return _from_bioes(valid, on_fault)
+    converted: list[str] = []
+    for position, label in enumerate(valid):
+        previous = converted[-1] if converted else None
         if is_legal_transition(previous, label, "BIO"):
-            written.append(label)
+            converted.append(label)
             continue
-        written.append(f"B-{label[2:]}")
+        converted.append(f"B-{label[2:]}")
         if scheme == "BIO2":
-            before = previous or "the sentence's start"
+            before = previous or "the start of the sentence"
             message = (
-                f"{label!r} cannot follow {before}; BIO2 begins every name with B- (label_scheme=IOB1 does not; "
-                "concord prepare writes BIO2)"
+                f"{label!r} cannot follow {before}; in BIO2 every entity starts with B-; use label_scheme=IOB1, or "
+                "convert the corpus with concord prepare"
             )
-            on_fault(position, message, written[-1])
-    return tuple(written)
+            on_fault(position, message, converted[-1])
+    return tuple(converted)
 
 
-def _known(label: str, position: int, scheme: EntityScheme, on_fault: OnLabelFault) -> str:
+def _validate(label: str, position: int, scheme: EntityScheme, on_fault: OnLabelFault) -> str:
     try:
         prefix, _ = split_label(label)
     except ValueError as error:
@@ -74,7 +74,7 @@ def _known(label: str, position: int, scheme: EntityScheme, on_fault: OnLabelFau
 def _from_bioes(labels: Sequence[str], on_fault: OnLabelFault) -> tuple[str, ...]:
     for position, (left, right) in enumerate(pairwise((None, *labels, None))):
         if not is_legal_transition(left, right, "BIOES"):
-            before = repr(left) if left is not None else "the sentence's start"
-            after = repr(right) if right is not None else "the sentence's end"
+            before = repr(left) if left is not None else "the start of the sentence"
+            after = repr(right) if right is not None else "the end of the sentence"
             on_fault(min(position, len(labels) - 1), f"{after} cannot follow {before} in BIOES", None)
     return convert_labels(labels, source="BIOES", target="BIO")

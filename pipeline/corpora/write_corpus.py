@@ -1,6 +1,6 @@
-"""Gold corpora in the two forms that ``corpora.read_corpus`` reads by their names: CoNLL-U and two columns.
+"""Writers of gold corpora as CoNLL-U or two columns, which ``read_corpus`` recognizes by the file name.
 
-What a tagger reads is written: words, labels, trees, parts of speech, documents. Lemmas, features and comments are not.
+They write what taggers use: documents, words, labels, trees and parts of speech; no lemmas, features or comments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,12 @@ def write_gold(
     label_column: str | None = None,
     header: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a corpus in one step, over whatever bears its name.
+    """Atomically write a corpus, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
     Args:
-        label_column: of CoNLL-U: ``upos``, ``xpos`` or a key of MISC, under which every word's label is written; None
-            for entities, which stand as ``NER=`` where there is one.
-        header: comments of CoNLL-U at the head of the file.
+        label_column: for CoNLL-U: ``upos``, ``xpos`` or a key of MISC, where every word's label is written; None for
+            entities, which are written as ``NER=`` only for their own words.
+        header: for CoNLL-U: comments at the start of the file.
 
     Raises:
         StoreError: when there is no space.

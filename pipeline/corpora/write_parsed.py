@@ -1,7 +1,7 @@
-"""A gold corpus with the trees of a parser, as CoNLL-U that ``concord.pipeline.corpora.conllu`` reads.
+"""Writer of a gold corpus with the trees of a parser, as CoNLL-U.
 
-The first comments say which parser the trees are of and which file they were made from, so that the work is not done
-twice and a tagger can be told whose trees it learns from.
+The first comments name the parser and the source file, so that a corpus is not parsed twice and a tagger records whose
+trees it was trained on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ def write_parsed_corpus(
     parser: str,
     source: str,
 ) -> None:
-    """Write a corpus in one step, over whatever bears its name; ``.gz`` and ``.zst`` are packed by name.
+    """Atomically write a corpus, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
     Args:
-        analyses: of every sentence, through all documents.
+        analyses: one for each sentence of all documents, in order.
         parser: its signature.
-        source: sha256, in hex, of the file that the documents were read from.
+        source: SHA-256, in hex, of the file that the documents were read from.
 
     Raises:
         StoreError: when there is no space.
@@ -44,16 +44,16 @@ def _lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[
         for sentence in document:
             labels = sentence.labels or (OUTSIDE,) * len(sentence.words)
             rows = zip(sentence.words, labels, next(analyses), strict=True)
-            for number, (word, label, found) in enumerate(rows, start=1):
+            for number, (word, label, analysis) in enumerate(rows, start=1):
                 yield conllu_row(
                     number,
                     word,
-                    lemma=found.lemma,
-                    upos=found.upos or "X",
-                    xpos=found.xpos,
-                    feats=found.feats,
-                    head=found.head,
-                    deprel=found.deprel,
+                    lemma=analysis.lemma,
+                    upos=analysis.upos or "X",
+                    xpos=analysis.xpos,
+                    feats=analysis.feats,
+                    head=analysis.head,
+                    deprel=analysis.deprel,
                     misc=f"{ENTITY_KEY}={label}" if label != OUTSIDE else None,
                 )
             yield ""

@@ -12,7 +12,7 @@ from concord.models.layers.tree_lstm import grow_forest
 from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
-from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, GoldFormat, refuse
+from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
 from concord.pipeline.errors import InputError
 from concord.workflows.console import warn
@@ -112,7 +112,7 @@ def read_documents(
     form = form or GoldFormat()
     documents: list[GoldDocument] = []
     for path in paths:
-        found = read_corpus(Path(path), form, refuse).documents
+        found = read_corpus(Path(path), form).documents
         if trees:
             _check_trees(found, path)
         documents += found

@@ -14,7 +14,7 @@ from concord.models.layers.tree_lstm import grow_forest
 from concord.models.schemes import TOKENS
 from concord.pipeline.corpora.conllu import read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, CorpusScheme, Fault, GoldFormat, OnFault
-from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, format_of, read_corpus
+from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, detect_format, read_corpus
 from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
 from concord.pipeline.errors import InputError
 from concord.workflows.console import Answer, counted, indented, short_path, table
@@ -129,7 +129,7 @@ def _corpus_files(folder: Path, form: GoldFormat) -> tuple[Path, ...]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
         and _plain_name(path).endswith(tuple(SUFFIXES))
-        and form.format in (None, format_of(path, plain))
+        and form.format in (None, detect_format(path, plain))
     )
     if not found:
         raise InputError(f"{folder}: expected files named {', '.join(SUFFIXES)} in the folder, got none")

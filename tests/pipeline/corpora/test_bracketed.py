@@ -1,4 +1,4 @@
-"""The shared tasks' files: documents, words, entities in brackets, trees; faults with file and line."""
+"""Corpora of shared tasks with bracketed entities; faults are reported with file and line."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
-from concord.pipeline.corpora.corpus_format import Fault, GoldFormat, refuse
+from concord.pipeline.corpora.corpus_format import Fault, GoldFormat
 from concord.pipeline.corpora.read_corpus import read_corpus, read_gold
 from concord.pipeline.errors import InputError
 
@@ -42,7 +42,7 @@ SEMEVAL_FORMAT = GoldFormat(format="semeval2010")
 
 
 def semeval(cells: list[str]) -> str:
-    """Write a sentence with these cells in the column of entities."""
+    """Return a sentence with these cells in the entity column."""
     rows = enumerate(cells, start=1)
     return "".join(COLUMNS.format(number, "w", "w", "NN", 0, "ROOT", cell) for number, cell in rows)
 
@@ -52,7 +52,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_ontonotes_gives_documents_words_and_entities(tmp_path: Path) -> None:
+def test_ontonotes_has_documents_words_and_entities(tmp_path: Path) -> None:
     path = write(tmp_path / "shop_0000.v4_gold_conll", ONTONOTES)
     assert read_gold(path) == [
         [
@@ -65,18 +65,18 @@ def test_ontonotes_gives_documents_words_and_entities(tmp_path: Path) -> None:
         ],
         [Sentence(words=("Yes",), labels=("O",), tags=("UH",))],
     ]
-    names = [document.name for document in read_corpus(path, GoldFormat(), refuse).documents]
+    names = [document.name for document in read_corpus(path).documents]
     assert names == ["(wb/shop/00/shop_0000); part 000", "(wb/shop/00/shop_0000); part 001"]
 
 
-def test_ontonotes_gives_parts_of_speech_as_labels(tmp_path: Path) -> None:
+def test_ontonotes_parts_of_speech_are_read_as_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", ONTONOTES)
     form = GoldFormat(format="conll2012", label_column="xpos", label_scheme="TOKENS")
     ((sentence, _), _) = read_gold(path, form)
     assert (sentence.labels, sentence.tags) == (("NNP", "NNP", "-LRB-", "NNP", "-RRB-"), None)
 
 
-def test_semeval_gives_documents_words_entities_and_trees(tmp_path: Path) -> None:
+def test_semeval_has_documents_words_entities_and_trees(tmp_path: Path) -> None:
     path = write(tmp_path / "en.train.txt", SEMEVAL)
     assert read_gold(path, SEMEVAL_FORMAT) == [
         [
@@ -100,7 +100,7 @@ def test_semeval_gives_documents_words_entities_and_trees(tmp_path: Path) -> Non
         (["(org", "org)", "(org)"], ("B-org", "I-org", "B-org")),
     ],
 )
-def test_brackets_of_either_task_are_read(tmp_path: Path, cells: list[str], labels: tuple[str, ...]) -> None:
+def test_brackets_of_both_tasks_are_read(tmp_path: Path, cells: list[str], labels: tuple[str, ...]) -> None:
     assert read_gold(write(tmp_path / "a.txt", semeval(cells)), SEMEVAL_FORMAT)[0][0].labels == labels
 
 
@@ -108,7 +108,7 @@ def test_brackets_of_either_task_are_read(tmp_path: Path, cells: list[str], labe
     ("cells", "message"),
     [
         (["*", "*)", "_"], r":2: '\*\)' closes an entity that this sentence has not opened"),
-        (["_", "(org", "_"], r":2: the org that begins here is not closed in its sentence"),
+        (["_", "(org", "_"], r":2: the org that starts here is not closed in its sentence"),
         (["(org", "(per)", "org)"], r":2: '\(per\)' opens an entity within another, the org of word 1"),
         (["(org", "per)", "_"], r":2: 'per\)' closes another entity than the one that is open, of type org"),
         (["(org", "org)|(per)", "_"], r":2: .* opens an entity at the last word of another"),
@@ -116,7 +116,7 @@ def test_brackets_of_either_task_are_read(tmp_path: Path, cells: list[str], labe
         (["_", "org", "_"], r":2: expected an entity such as \(PERSON\*, \*\) or \(PERSON\), got 'org'"),
     ],
 )
-def test_brackets_that_are_no_spans_are_named(tmp_path: Path, cells: list[str], message: str) -> None:
+def test_invalid_brackets_are_reported_with_their_line(tmp_path: Path, cells: list[str], message: str) -> None:
     path = write(tmp_path / "a.txt", semeval(cells))
     with pytest.raises(InputError, match=rf"a\.txt{message}"):
         read_gold(path, SEMEVAL_FORMAT)
@@ -125,12 +125,12 @@ def test_brackets_that_are_no_spans_are_named(tmp_path: Path, cells: list[str], 
     assert all(fault.repaired is None for fault in faults)
 
 
-def test_a_line_with_too_few_columns_is_named(tmp_path: Path) -> None:
+def test_line_with_too_few_columns_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "a_gold_conll", ONTONOTES.replace("   -   -   -   -       (GPE)       *    -", ""))
     with pytest.raises(InputError, match=r"a_gold_conll:5: expected a word in column 4 and 11 columns or more, got 6"):
         read_gold(path)
 
 
-def test_only_the_columns_that_there_are_can_be_asked_for(tmp_path: Path) -> None:
+def test_label_column_must_exist_in_the_format(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected xpos for conll2012"):
         read_gold(write(tmp_path / "a_gold_conll", ONTONOTES), GoldFormat(label_column="NER"))

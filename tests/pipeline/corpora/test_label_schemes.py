@@ -1,11 +1,11 @@
-"""The schemes of entity labels: told apart, written in BIO2, faults at their place."""
+"""Detection of entity label schemes and conversion to BIO2, with the positions of faults."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.labels import Span, encode_spans
-from concord.pipeline.corpora.label_schemes import EntityScheme, recognise_scheme, to_bio2
+from concord.pipeline.corpora.label_schemes import EntityScheme, detect_scheme, to_bio2
 
 Faults = list[tuple[int, str, str | None]]
 
@@ -18,7 +18,7 @@ def read(labels: str, scheme: EntityScheme) -> tuple[tuple[str, ...], Faults]:
 
 @st.composite
 def sentences(draw: st.DrawFn) -> list[tuple[Span, ...]]:
-    """Draw the spans of some sentences of nine words, one of them with a name in it."""
+    """Draw the spans of sentences of nine words; at least one sentence has an entity."""
     kinds = st.sampled_from(["LOC", "PER"])
     drawn: list[tuple[Span, ...]] = [(Span(2, 4, draw(kinds)),)]
     for _ in range(draw(st.integers(0, 3))):
@@ -39,29 +39,29 @@ def as_iob1(spans: tuple[Span, ...]) -> list[str]:
 
 
 @given(sentences())
-def test_every_scheme_is_told_and_gives_the_same_bio2(corpus: list[tuple[Span, ...]]) -> None:
+def test_every_scheme_is_detected_and_converted_to_the_same_bio2(corpus: list[tuple[Span, ...]]) -> None:
     written: dict[EntityScheme, list[list[str]]] = {
         "BIO2": [list(encode_spans(spans, 9, "BIO")) for spans in corpus],
         "BIOES": [list(encode_spans(spans, 9, "BIOES")) for spans in corpus],
         "IOB1": [as_iob1(spans) for spans in corpus],
     }
     for scheme, labels in written.items():
-        assert recognise_scheme(labels) == scheme
+        assert detect_scheme(labels) == scheme
         for sentence, expected in zip(labels, written["BIO2"], strict=True):
             found, faults = read(" ".join(sentence), scheme)
             assert (list(found), faults) == (expected, [])
 
 
-def test_a_corpus_without_names_is_bio2() -> None:
-    assert recognise_scheme([["O", "O"], []]) == "BIO2"
+def test_corpus_without_entities_is_bio2() -> None:
+    assert detect_scheme([["O", "O"], []]) == "BIO2"
 
 
-def test_a_corpus_with_both_beginnings_is_bio2_with_faults() -> None:
+def test_corpus_with_both_ways_to_start_an_entity_is_bio2_with_faults() -> None:
     labels = "B-PER O I-PER"
-    assert recognise_scheme([labels.split()]) == "BIO2"
+    assert detect_scheme([labels.split()]) == "BIO2"
     found, ((position, message, repaired),) = read(labels, "BIO2")
     assert (found, position, repaired) == (("B-PER", "O", "B-PER"), 2, "B-PER")
-    assert message.startswith("'I-PER' cannot follow O; BIO2 begins every name with B-")
+    assert message.startswith("'I-PER' cannot follow O; in BIO2 every entity starts with B-")
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_a_corpus_with_both_beginnings_is_bio2_with_faults() -> None:
         ("BIO2", "B-PER E-PER", [(1, "expected BIO2 labels (O, B-, I-), got 'E-PER'")]),
         ("IOB1", "I-PER S-PER", [(1, "expected IOB1 labels (O, B-, I-), got 'S-PER'")]),
         ("BIOES", "B-PER O", [(1, "'O' cannot follow 'B-PER' in BIOES")]),
-        ("BIOES", "I-PER E-PER", [(0, "'I-PER' cannot follow the sentence's start in BIOES")]),
-        ("BIOES", "S-PER B-LOC", [(1, "the sentence's end cannot follow 'B-LOC' in BIOES")]),
+        ("BIOES", "I-PER E-PER", [(0, "'I-PER' cannot follow the start of the sentence in BIOES")]),
+        ("BIOES", "S-PER B-LOC", [(1, "the end of the sentence cannot follow 'B-LOC' in BIOES")]),
         ("BIOES", "B-PER E-LOC", [(1, "'E-LOC' cannot follow 'B-PER' in BIOES")]),
     ],
 )
-def test_what_cannot_be_read_is_named_and_left_out(
+def test_invalid_labels_are_reported_and_become_o(
     scheme: EntityScheme, labels: str, faults: list[tuple[int, str]]
 ) -> None:
     _, found = read(labels, scheme)

@@ -1,4 +1,4 @@
-"""Gold corpora: documents, labels and trees as they stand in the file, faults with file and line."""
+"""Gold corpora: documents, labels and trees as written in the file; faults are reported with file and line."""
 
 import gzip
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
-from concord.pipeline.corpora.corpus_format import CorpusScheme, Fault, GoldFormat, refuse
+from concord.pipeline.corpora.corpus_format import CorpusScheme, Fault, GoldFormat
 from concord.pipeline.corpora.read_corpus import read_corpus, read_gold
 from concord.pipeline.errors import InputError
 
@@ -48,7 +48,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_conllu_gives_documents_words_labels_and_trees(tmp_path: Path) -> None:
+def test_conllu_has_documents_words_labels_and_trees(tmp_path: Path) -> None:
     documents = read_gold(write(tmp_path / "a.conllu", CONLLU))
     assert [len(document) for document in documents] == [2, 1]
     assert documents[0][0] == Sentence(
@@ -64,7 +64,7 @@ def test_conllu_gives_documents_words_labels_and_trees(tmp_path: Path) -> None:
     assert documents[1][0].relations is None
 
 
-def test_conll_gives_documents(tmp_path: Path) -> None:
+def test_conll_has_documents(tmp_path: Path) -> None:
     documents = read_gold(write(tmp_path / "a.conll", CONLL))
     assert documents == [
         [Sentence(words=("Ada", "King"), labels=("B-PER", "I-PER")), Sentence(words=("yes",), labels=("O",))],
@@ -72,7 +72,7 @@ def test_conll_gives_documents(tmp_path: Path) -> None:
     ]
 
 
-def test_conll_reads_four_columns_parted_by_blanks(tmp_path: Path) -> None:
+def test_conll_reads_four_columns_separated_by_spaces(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\nAda NNP B-NP B-PER\n. . O O\n"
     assert read_gold(write(tmp_path / "a.conll", text)) == [[Sentence(words=("Ada", "."), labels=("B-PER", "O"))]]
 
@@ -85,26 +85,26 @@ def test_conll_reads_four_columns_parted_by_blanks(tmp_path: Path) -> None:
         ("Sense", [("in", "the", "river"), ("yes",)]),
     ],
 )
-def test_conllu_gives_token_labels_from_any_column(tmp_path: Path, column: str, labels: list[tuple[str, ...]]) -> None:
+def test_conllu_reads_token_labels_from_any_column(tmp_path: Path, column: str, labels: list[tuple[str, ...]]) -> None:
     path = write(tmp_path / "a.conllu", TOKEN_LABELS)
     documents = read_gold(path, GoldFormat(label_column=column, label_scheme="TOKENS"))
     assert [sentence.labels for document in documents for sentence in document] == labels
 
 
-def test_conllu_gives_entities_from_any_key_of_misc(tmp_path: Path) -> None:
+def test_conllu_reads_entities_from_any_key_of_misc(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conllu", CONLLU.replace("NER=", "Entity="))
     documents = read_gold(path, GoldFormat(label_column="Entity"))
     assert documents[1][0].labels == ("B-PER", "I-PER")
     assert read_gold(path)[1][0].labels == ("O", "O")
 
 
-def test_conll_gives_token_labels_as_they_are(tmp_path: Path) -> None:
+def test_conll_reads_token_labels_unchanged(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "She\tPRP\nran\tI-VBD\n")
     assert read_gold(path, GoldFormat(label_scheme="TOKENS"))[0][0].labels == ("PRP", "I-VBD")
 
 
 @pytest.mark.parametrize("column", ["xpos", "Sense"])
-def test_a_word_without_a_token_label_is_named(tmp_path: Path, column: str) -> None:
+def test_word_without_a_token_label_is_reported(tmp_path: Path, column: str) -> None:
     text = TOKEN_LABELS.replace("ITJ", "_").replace("Sense=yes", "_")
     with pytest.raises(InputError, match=rf"a\.conllu:6: expected a label of the word \({column}\), got none"):
         read_gold(write(tmp_path / "a.conllu", text), GoldFormat(label_column=column, label_scheme="TOKENS"))
@@ -119,13 +119,13 @@ def test_each_sentence_is_a_document_when_the_corpus_has_none(tmp_path: Path, na
     assert all(len(document) == 1 for document in documents)
 
 
-def test_line_ends_byte_order_mark_and_odd_blanks_change_nothing(tmp_path: Path) -> None:
+def test_conll_ignores_byte_order_mark_and_line_end_style(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
     path.write_bytes("\ufeffa\u2028b\tB-PER\r\n\r\nno\u00a0way\tO\r\n".encode())
     assert [document[0].words for document in read_gold(path)] == [("a\u2028b",), ("no\u00a0way",)]
 
 
-def test_packed_files_read_as_plain_ones(tmp_path: Path) -> None:
+def test_compressed_files_are_read_like_plain_ones(tmp_path: Path) -> None:
     plain = read_gold(write(tmp_path / "a.conll", CONLL))
     (tmp_path / "a.conll.gz").write_bytes(gzip.compress(CONLL.encode()))
     (tmp_path / "a.conll.zst").write_bytes(pa.compress(CONLL.encode(), codec="zstd", asbytes=True))
@@ -136,28 +136,28 @@ def test_packed_files_read_as_plain_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.conll", "yes\tO\nno\n", r"a\.conll:2: expected a word in column 1 and a label, parted"),
+        ("a.conll", "yes\tO\nno\n", r"a\.conll:2: expected a word in column 1 and a label, separated"),
         ("a.conll", "yes\tX-PER\n", r"a\.conll:1: label: expected O or one of"),
         ("a.conll", "yes\tO\nno\tI-PER\n", r"a\.conll:2: 'I-PER' cannot follow O"),
         ("a.conll", "yes\tS-PER\n", r"a\.conll:1: expected BIO2"),
-        ("a.conllu", "1\tyes\n", r"a\.conllu:1: expected 10 columns parted by tabs, got 2"),
+        ("a.conllu", "1\tyes\n", r"a\.conllu:1: expected 10 columns separated by tabs, got 2"),
         ("a.conllu", "2\ta\t_\t_\t_\t_\t_\t_\t_\t_\n", r"a\.conllu:1: expected word 1"),
         ("a.conllu", "1\ta\t_\t_\t_\t_\t7\tdep\t_\t_\n", r"a\.conllu:1: expected a head within 0\.\.1"),
         ("a.txt", "", r"expected a gold corpus named"),
     ],
 )
-def test_a_fault_names_file_and_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_fault_names_file_and_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_gold(write(tmp_path / name, text))
 
 
-def test_a_byte_that_is_no_utf8_is_named(tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported_with_its_column(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_bytes(b"yes\tO\nn\xff\tO\n")
     with pytest.raises(InputError, match=r"a\.conll:2: expected UTF-8, got byte 0xff at column 2"):
         read_gold(tmp_path / "a.conll")
 
 
-def test_a_missing_or_cut_file_is_an_input_error(tmp_path: Path) -> None:
+def test_missing_or_truncated_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="readable corpus file"):
         read_gold(tmp_path / "none.conll")
     (tmp_path / "cut.conll.gz").write_bytes(gzip.compress(CONLL.encode() * 50)[:-9])
@@ -165,7 +165,7 @@ def test_a_missing_or_cut_file_is_an_input_error(tmp_path: Path) -> None:
         read_gold(tmp_path / "cut.conll.gz")
 
 
-def test_conll_columns_are_taken_in_any_order(tmp_path: Path) -> None:
+def test_conll_columns_can_be_in_any_order(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "1 I-PER NNP Ada\n2 O VBD slept\n")
     form = GoldFormat(format="conll", word_column=4, tag_column=3, label_column=2, label_scheme="IOB1")
     assert read_gold(path, form) == [
@@ -177,22 +177,22 @@ def test_conll_columns_are_taken_in_any_order(tmp_path: Path) -> None:
     ("scheme", "labels"),
     [("BIO2", "B-PER I-PER B-PER O"), ("IOB1", "I-PER I-PER B-PER O"), ("BIOES", "B-PER E-PER S-PER O")],
 )
-def test_labels_of_every_scheme_become_bio2(tmp_path: Path, scheme: CorpusScheme, labels: str) -> None:
+def test_labels_of_every_scheme_are_converted_to_bio2(tmp_path: Path, scheme: CorpusScheme, labels: str) -> None:
     rows = "".join(f"w\t{label}\n" for label in labels.split())
     path = write(tmp_path / "a.conll", f"-DOCSTART- -X- O O\n\n{rows}")
-    for asked in (scheme, "auto"):
-        corpus = read_corpus(path, GoldFormat(label_scheme=asked), refuse)
+    for requested in (scheme, "auto"):
+        corpus = read_corpus(path, GoldFormat(label_scheme=requested))
         assert corpus.label_scheme == scheme
         assert corpus.documents[0].sentences[0].labels == ("B-PER", "I-PER", "B-PER", "O")
 
 
-def test_conll_blanks_other_than_tab_and_space_belong_to_words(tmp_path: Path) -> None:
+def test_conll_white_space_other_than_tab_and_space_belongs_to_words(tmp_path: Path) -> None:
     text = "a\u2028b B-PER  \nno\u00a0way\tO  \n  c\u0085d  O\n   \ne\u2029f\tO"
     documents = read_gold(write(tmp_path / "a.conll", text))
     assert [document[0].words for document in documents] == [("a\u2028b", "no\u00a0way", "c\u0085d"), ("e\u2029f",)]
 
 
-def test_conllu_line_ends_byte_order_mark_and_odd_blanks_change_nothing(tmp_path: Path) -> None:
+def test_conllu_ignores_byte_order_mark_and_line_end_style(tmp_path: Path) -> None:
     plain = read_gold(write(tmp_path / "plain.conllu", CONLLU.replace("Rhein\tRhein", "Rh\u2028ein\tRhein")))
     ends = ("\r\n", "\n", "\r", "  \n")
     lines = CONLLU.replace("Rhein\tRhein", "Rh\u2028ein\tRhein").split("\n")[:-1]
@@ -202,16 +202,16 @@ def test_conllu_line_ends_byte_order_mark_and_odd_blanks_change_nothing(tmp_path
     assert read_gold(tmp_path / "mixed.conllu") == plain
 
 
-def test_documents_keep_their_names_and_lines(tmp_path: Path) -> None:
-    conllu = read_corpus(write(tmp_path / "a.conllu", CONLLU), GoldFormat(), refuse).documents
+def test_documents_have_names_and_lines(tmp_path: Path) -> None:
+    conllu = read_corpus(write(tmp_path / "a.conllu", CONLLU)).documents
     assert [(document.name, document.lines) for document in conllu] == [("first", (4, 10)), ("", (14,))]
-    conll = read_corpus(write(tmp_path / "a.conll", f"early\tO\n\n{CONLL}"), GoldFormat(), refuse).documents
+    conll = read_corpus(write(tmp_path / "a.conll", f"early\tO\n\n{CONLL}")).documents
     assert [(document.name, document.lines) for document in conll] == [(None, (1,)), ("one", (5, 8)), ("two", (12,))]
     four = write(tmp_path / "b.conll", "-DOCSTART- -X- -X- O\n\nyes UH B-NP O\n")
-    assert read_corpus(four, GoldFormat(), refuse).documents[0].name == ""
+    assert read_corpus(four).documents[0].name == ""
 
 
-def test_every_fault_is_reported_and_sound_sentences_are_given(tmp_path: Path) -> None:
+def test_every_fault_is_reported_and_valid_sentences_are_read(tmp_path: Path) -> None:
     text = b"Ada\tI-PER\nKing\tI-PER\n\nno\n\nyes\tO\n\nn\\xff\tO\nx\tB\n".replace(b"\\xff", b"\xff")
     (tmp_path / "a.conll").write_bytes(text)
     faults: list[Fault] = []
@@ -230,23 +230,23 @@ def test_every_fault_is_reported_and_sound_sentences_are_given(tmp_path: Path) -
         ("a.conllu", CONLLU, {"label_column": 4}, "label_column: expected upos, xpos or a key of MISC for conllu"),
     ],
 )
-def test_only_the_columns_of_the_format_can_be_asked_for(
+def test_label_column_must_fit_the_format(
     tmp_path: Path, name: str, text: str, form: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         read_gold(write(tmp_path / name, text), GoldFormat(**form))
 
 
-def test_a_column_that_a_line_lacks_is_named(tmp_path: Path) -> None:
+def test_missing_label_column_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "Ada\tNNP\tB-PER\nslept\tVBD\n")
     with pytest.raises(InputError, match=r"a\.conll:2: expected a word in column 1 and a label in column 3"):
         read_gold(path, GoldFormat(label_column=3))
 
 
-def test_comments_at_the_head_of_a_document_are_its_metadata(tmp_path: Path) -> None:
+def test_comments_at_the_start_of_a_document_are_its_metadata(tmp_path: Path) -> None:
     text = CONLLU.replace("# newdoc id = first\n", "# newdoc id = first\n# meta::genre = a = b\n# odd\n")
-    first, second = read_corpus(write(tmp_path / "a.conllu", text), GoldFormat(), refuse).documents
+    first, second = read_corpus(write(tmp_path / "a.conllu", text)).documents
     assert first.metadata == {"genre": "a = b", "sent_id": "1"}
     assert second.metadata == {"sent_id": "3"}
-    columns = read_corpus(write(tmp_path / "a.conll", CONLL), GoldFormat(), refuse)
+    columns = read_corpus(write(tmp_path / "a.conll", CONLL))
     assert [dict(document.metadata) for document in columns.documents] == [{}, {}]

@@ -1,4 +1,4 @@
-"""Gold corpora as written: read back they are what they were, and they stand whole or not at all."""
+"""Written gold corpora are read back unchanged, and a failed write leaves the old file."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
-from concord.pipeline.corpora.corpus_format import GoldFormat, refuse
+from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
 from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
 from concord.pipeline.errors import StoreError
@@ -31,7 +31,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
 
 @st.composite
 def corpora(draw: st.DrawFn) -> list[GoldDocument]:
-    """Draw sentences without a document first, as the readers take them, then documents with and without a name."""
+    """Draw sentences outside of documents, which come first in a file, then documents with and without a name."""
     alone = draw(st.lists(sentences(), max_size=2))
     documents = draw(st.lists(st.tuples(st.sampled_from(["", "x 1"]), st.lists(sentences(), min_size=1, max_size=2))))
     return [
@@ -43,12 +43,12 @@ def corpora(draw: st.DrawFn) -> list[GoldDocument]:
 @pytest.mark.parametrize(("form", "suffix"), [("conll", ".gz"), ("conllu", ""), ("conllu", ".zst")])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(corpus=corpora())
-def test_a_corpus_read_back_is_what_was_written(
+def test_written_corpus_is_read_back_unchanged(
     tmp_path: Path, form: GoldForm, suffix: str, corpus: list[GoldDocument]
 ) -> None:
     path = tmp_path / f"a.{form}{suffix}"
     write_gold(path, corpus, form=form)
-    found = read_corpus(path, GoldFormat(), refuse).documents
+    found = read_corpus(path).documents
     assert [document.name for document in found] == [document.name for document in corpus]
     for one, other in zip(found, corpus, strict=True):
         if form == "conllu":
@@ -59,21 +59,21 @@ def test_a_corpus_read_back_is_what_was_written(
 
 
 @pytest.mark.parametrize("column", ["upos", "xpos", "Sense"])
-def test_token_labels_are_written_into_their_column(tmp_path: Path, column: str) -> None:
+def test_token_labels_are_written_to_their_column(tmp_path: Path, column: str) -> None:
     sentence = Sentence(words=("She", "ran"), labels=("PRP", "O"))
     documents = [GoldDocument(name="x", sentences=(sentence,), lines=())]
     write_gold(tmp_path / "a.conllu", documents, form="conllu", label_column=column)
     form = GoldFormat(label_column=column, label_scheme="TOKENS")
-    assert read_corpus(tmp_path / "a.conllu", form, refuse).documents[0].sentences == (sentence,)
+    assert read_corpus(tmp_path / "a.conllu", form).documents[0].sentences == (sentence,)
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "a.conll"
     path.write_text("old\tO\n")
-    monkeypatch.setattr(compressed, "stage", fail)
+    monkeypatch.setattr(compressed, "stage_file", fail)
     with pytest.raises(StoreError, match="No space left"):
         write_gold(path, [], form="conll")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["old\tO\n"]

@@ -27,7 +27,6 @@ from spacy.tokens import Doc, DocBin
 from stanza.utils.conll import CoNLL
 
 from concord.models.config import ConfigError
-from concord.pipeline.corpora.corpus_format import GoldFormat, refuse
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exports import docbin
@@ -99,7 +98,7 @@ def test_conllu_is_read_by_stanza(output: Path, tmp_path: Path) -> None:
 
 def test_conllu_is_read_by_our_corpus_reader(output: Path, tmp_path: Path) -> None:
     export_collection(output, tmp_path / "a.conllu.zst", to="conllu")
-    found = read_corpus(tmp_path / "a.conllu.zst", GoldFormat(), refuse).documents
+    found = read_corpus(tmp_path / "a.conllu.zst").documents
     assert [unquote(document.name or "") for document in found] == [
         doc_id for doc_id in EXPORTED if doc_id not in ("empty", "blank")
     ]

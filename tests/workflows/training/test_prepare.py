@@ -159,7 +159,7 @@ def test_a_parsers_trees_stay_known_as_such(write: Write, tmp_path: Path) -> Non
     [
         (["a.conll"], ["-o", "in"], 2, "is one of the inputs; give another folder"),
         (["x/a.conll", "y/x/a.conll"], ["-o", "out"], 2, "two corpora would be written to"),
-        (["a.txt"], [], 2, "for another name say its format (--set data.format of train, --format of prepare)"),
+        (["a.txt"], [], 2, "for another name set the format (train: --set data.format, prepare: --format)"),
         (["a.conll"], ["--label-column", "upos"], 2, "expected the number of a column"),
         (["empty.conll"], [], 2, "expected a gold corpus with one sentence or more, got none"),
         (["folder"], [], 2, "expected files named .conllu, .conll, gold_conll in the folder, got none"),
