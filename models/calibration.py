@@ -1,7 +1,8 @@
-"""What turns a tagger's probabilities into frequencies, once it is trained.
+"""Calibration: maps a trained tagger's probabilities to observed frequencies.
 
-A calibration changes no label, no margin and no uncertainty: only the probability of a word's label and the confidence
-of an entity. ``concord.models.training.fit_calibration`` fits it on data that the tagger has not seen.
+A calibration changes no label, margin or uncertainty: only the probability of a word's label and the confidence of an
+entity. ``concord.models.training.fit_calibration`` fits it to data that the tagger has not seen; the token table of a
+call applies it.
 """
 
 from itertools import pairwise
@@ -14,16 +15,20 @@ from torch import Tensor
 
 from concord.models.config import Config
 
-# A span's probability may underflow; its logit has to stay a number.
+# A span's probability may underflow; its logit must stay finite.
 _LEAST = 1e-9
 
 
 class Temperature(Config):
-    """A word's label distribution to the power of ``1 / temperature``, made to sum to 1 (Guo et al., 2017)."""
+    """A word's label distribution to the power of ``1 / temperature``, normalised to sum to 1 (Guo et al., 2017)."""
 
     method: Literal["temperature"] = "temperature"
     temperature: float = Field(gt=0)
-    """Above 1 it makes a tagger less sure."""
+    """A value above 1 makes a tagger less certain."""
+
+    def label_probability(self, probabilities: Tensor, labels: Tensor) -> Tensor:
+        """Return the calibrated probability of chosen labels; shapes as in ``chosen_probability``."""
+        return chosen_probability(probabilities, labels, self.temperature)
 
 
 class Platt(Config):
@@ -39,16 +44,16 @@ class Platt(Config):
 
 
 class Isotonic(Config):
-    """A rising line through points."""
+    """A piecewise linear function that never falls."""
 
     method: Literal["isotonic"] = "isotonic"
     inputs: list[float] = Field(min_length=1)
     """Rising, 0..1."""
     outputs: list[float]
-    """One an input, never falling, 0..1. Between points the line is straight, outside them level."""
+    """One per input, never falling, 0..1. Linear between inputs, constant beyond them."""
 
     @model_validator(mode="after")
-    def _rises(self) -> Self:
+    def _is_monotonic(self) -> Self:
         rises = all(left < right for left, right in pairwise(self.inputs))
         never_falls = all(left <= right for left, right in pairwise([0.0, *self.outputs, 1.0]))
         if len(self.inputs) != len(self.outputs) or not (rises and never_falls):
@@ -59,46 +64,42 @@ class Isotonic(Config):
         """Map probabilities of any shape."""
         return np.asarray(np.interp(values, self.inputs, self.outputs))
 
+    def label_probability(self, probabilities: Tensor, labels: Tensor) -> Tensor:
+        """Return the calibrated probability of chosen labels, on the CPU; shapes as in ``chosen_probability``."""
+        chosen = chosen_probability(probabilities, labels)
+        return torch.from_numpy(self.apply(chosen.double().cpu().numpy())).to(chosen.dtype)
+
 
 TokenCalibration = Annotated[Temperature | Isotonic, Field(discriminator="method")]
 EntityCalibration = Annotated[Platt | Isotonic, Field(discriminator="method")]
 
 
 class Calibration(Config):
-    """How a tagger's probabilities are to be read."""
+    """The calibration of a tagger's words and of its entities."""
 
     format_version: Literal[1] = 1
     tokens: TokenCalibration
     entities: EntityCalibration | None = None
-    """None leaves the spans' own probabilities; so for a tagger of token labels, which has none."""
+    """None leaves the probabilities of entities unchanged, as for a tagger of word labels, which has no entities."""
     fitted: dict[str, Any] = Field(default_factory=dict)
-    """What it was fitted on, and how well it does there; for people, not for the tagger."""
-
-    @property
-    def temperature(self) -> float:
-        """What the words' label distributions are sharpened by; 1 leaves them as they are."""
-        return self.tokens.temperature if isinstance(self.tokens, Temperature) else 1.0
+    """The data it was fitted to and the quality of the fit; information only."""
 
     @property
     def summary(self) -> str:
-        """Name the methods, for the metadata of tables."""
+        """The names of the methods, for the metadata of tables."""
         entities = "none" if self.entities is None else self.entities.method
         return f"tokens: {self.tokens.method}, entities: {entities}"
 
-    def map_tokens(self, probabilities: Tensor) -> Tensor:
-        """Map the probabilities of the words' labels, after the temperature; shape ``(N,)``, float32."""
-        return _mapped(probabilities, self.tokens) if isinstance(self.tokens, Isotonic) else probabilities
-
-    def map_entities(self, confidences: list[float]) -> list[float]:
-        """Map the probabilities of spans."""
+    def entity_confidences(self, confidences: list[float]) -> list[float]:
+        """Return the calibrated probabilities of entities."""
         if self.entities is None or not confidences:
             return confidences
-        found: list[float] = self.entities.apply(np.asarray(confidences)).tolist()
-        return found
+        calibrated: list[float] = self.entities.apply(np.asarray(confidences)).tolist()
+        return calibrated
 
 
-def chosen_probability(probabilities: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Give the probability of chosen labels under a temperature.
+def chosen_probability(probabilities: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the probability of chosen labels under a temperature.
 
     Args:
         probabilities: shape ``(..., L)``, float; zeros where padded.
@@ -110,17 +111,13 @@ def chosen_probability(probabilities: Tensor, labels: Tensor, temperature: float
     chosen = probabilities.gather(-1, labels[..., None])[..., 0]
     if temperature == 1.0:
         return chosen
-    # By the largest, whose power stays 1: small ones may vanish, all of them must not.
+    # Relative to the largest, whose power stays 1: small powers may underflow, but not all of them.
     largest = probabilities.amax(dim=-1).clamp(min=_LEAST)
     powers = (probabilities / largest[..., None]).pow(1 / temperature).sum(dim=-1)
     return (chosen / largest).pow(1 / temperature) / powers.clamp(min=1.0)
 
 
 def logit(values: np.ndarray) -> np.ndarray:
-    """Give the logits of probabilities, finite ones at 0 and 1 too."""
+    """Return the logits of probabilities; finite even at 0 and 1."""
     inside = np.clip(values, _LEAST, 1 - _LEAST)
     return np.asarray(np.log(inside) - np.log1p(-inside))
-
-
-def _mapped(values: Tensor, line: Isotonic) -> Tensor:
-    return torch.from_numpy(line.apply(values.double().numpy())).to(values.dtype)

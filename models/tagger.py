@@ -8,7 +8,7 @@ have one place each.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -21,7 +21,7 @@ from concord.models.data.batch import Batch, BatchEncoder
 from concord.models.data.sentence import Sentence, check_trees
 from concord.models.data.vocabulary import DigitRule, Vocabulary
 from concord.models.inference.token_table import TokenTable
-from concord.models.inference.windows import Window, cut_windows, window_part
+from concord.models.inference.windows import Window, cut_windows, unlabelled_part
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
 from concord.models.schemes import SchemeName
 from concord.models.words.encoder import EncoderConfig
@@ -169,7 +169,7 @@ class Tagger(nn.Module, ABC):
         table = self.tabulate(
             documents, batch_words=batch_words, samples=samples, threshold=threshold, precision=precision
         )
-        return table.predictions(self.vocabulary, self.calibration)
+        return table.predictions(self.vocabulary)
 
     def tabulate(
         self,
@@ -190,10 +190,10 @@ class Tagger(nn.Module, ABC):
             ValueError: when the tagger is in training mode.
         """
         self._check_mode("predict_documents")
-        config, calibration = self.config, self.calibration
+        config = self.config
         table = TokenTable.empty(
             documents,
-            temperature=1.0 if calibration is None else calibration.temperature,
+            calibration=self.calibration,
             labels=len(self.vocabulary.labels) if keep == "distributions" else None,
         )
         settings = CallSettings(
@@ -205,7 +205,7 @@ class Tagger(nn.Module, ABC):
         )
         with torch.inference_mode():
             self.fill(table, settings)
-        return table if calibration is None else replace(table, probability=calibration.map_tokens(table.probability))
+        return table
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
         """Give where the words of a document look, for figures.
@@ -224,7 +224,7 @@ class Tagger(nn.Module, ABC):
         if not sentences:
             return [{} for _ in document]
         with torch.inference_mode():
-            unlabelled = [window_part(sentence, 0, len(sentence.words)) for sentence in sentences]
+            unlabelled = [unlabelled_part(sentence, 0, len(sentence.words)) for sentence in sentences]
             found = self.attend(self.encode(unlabelled, documents=[0] * len(unlabelled)))
         words = tuple(word for sentence in sentences for word in sentence.words)
         columns = {"labels": self.vocabulary.labels, "document": words}

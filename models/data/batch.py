@@ -70,6 +70,24 @@ class Batch:
             raise ValueError("loss: expected gold labels for every sentence of the batch, got a sentence without")
         return self.labels
 
+    def part(self, rows: Tensor) -> "Batch":
+        """Return a batch of some of the sentences, padded to the longest of them; ``rows`` is int64, shape ``(R,)``."""
+        width = int(self.lengths[rows].max())
+        forms, form_index = torch.unique(self.form_index[rows, :width], return_inverse=True)
+        return Batch(
+            sentences=tuple(self.sentences[row] for row in rows.tolist()),
+            words=self.words[rows, :width],
+            forms=self.forms[forms],
+            form_cases=self.form_cases[forms],
+            form_index=form_index,
+            lengths=self.lengths[rows],
+            mask=self.mask[rows, :width],
+            labels=None if self.labels is None else self.labels[rows, :width],
+            tags=None if self.tags is None else self.tags[rows, :width],
+            relations=None if self.relations is None else self.relations[rows, :width],
+            documents=self.documents[rows],
+        )
+
 
 class BatchEncoder:
     """Turns sentences into batches with one vocabulary; it holds the look-up tables."""

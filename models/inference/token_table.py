@@ -1,4 +1,4 @@
-"""The table of results that a call of a tagger fills: one row per word."""
+"""The result table that a call of a tagger fills: one row per word."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,26 +14,58 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import AskedSpans, LabelDistribution, entropy
 from concord.models.inference.span_probabilities import ask_for_spans
 from concord.models.inference.windows import Window
-from concord.models.outputs import Prediction
+from concord.models.outputs import Prediction, Refined
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptWords:
+    """The words of a batch of windows whose results count.
+
+    Attributes:
+        rows: their rows in the token table, shape ``(K,)``, int64.
+        cells: their cells in the flattened batch, shape ``(K,)``, int64.
+    """
+
+    rows: Tensor
+    cells: Tensor
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], width: int) -> "KeptWords":
+        """Locate the kept words of a batch whose sentences are padded to ``width``."""
+        rows, cells = [], []
+        for number, window in enumerate(windows):
+            begin, stop = window.keep
+            rows.append(torch.arange(window.first + begin, window.first + stop))
+            cells.append(torch.arange(number * width + begin, number * width + stop))
+        return cls(rows=torch.cat(rows), cells=torch.cat(cells))
+
+    def take(self, values: Tensor) -> Tensor:
+        """Take these words out of a batch of values, on the CPU; shape ``(B, T, ...)`` to ``(K, ...)``."""
+        return values.flatten(0, 1).cpu()[self.cells]
+
+    def where(self, chosen: Tensor) -> "KeptWords":
+        """Return the words for which a mask of shape ``(B, T)``, bool, is true."""
+        kept = self.take(chosen)
+        return KeptWords(rows=self.rows[kept], cells=self.cells[kept])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenTable:
-    """Results of one call, one row a word; on the CPU.
+    """The results of a call, one row per word, on the CPU.
 
     Attributes:
-        documents: the call's documents.
-        draft, label: numbers of stage one's and of the final label, shape ``(N,)``, int64.
-        draft_probability, draft_margin: of stage one, shape ``(N,)``, float32, 0..1.
-        probability, margin: of the deciding stage, shape ``(N,)``, float32, 0..1; the probability as calibrated.
+        documents: the documents of the call.
+        draft, label: numbers of stage one's label and of the final one, shape ``(N,)``, int64.
+        probability: of the label, by the deciding stage and as calibrated, shape ``(N,)``, float32, 0..1.
+        margin: the smallest margin of the stages that labelled the word, shape ``(N,)``, float32, 0..1.
         uncertainty: nats, shape ``(N,)``, float32.
-        refined: shape ``(N,)``, bool.
-        span: at the first word of an entity, and of each part of one that runs over the seam of two windows, the
-            probability of that part; 1 elsewhere. An entity has the product over its words. Shape ``(N,)``, float32,
-            0..1.
-        temperature: by which probabilities are sharpened as they are entered.
-        distributions: label probabilities of the deciding stage, uncalibrated, shape ``(N, L)``, float32; None where
-            nobody asked for them.
+        refined: true where stage two decided, shape ``(N,)``, bool.
+        span: at the first word of an entity, and of each part of an entity that crosses the seam of two windows, the
+            probability of that part; 1 elsewhere. The probability of an entity is the product over its words. Shape
+            ``(N,)``, float32, 0..1, not calibrated.
+        calibration: of the probabilities; None leaves them as they are.
+        distributions: label probabilities of the deciding stage, not calibrated, shape ``(N, L)``, float32; None
+            unless requested.
     """
 
     documents: Sequence[Sequence[Sentence]]
@@ -44,14 +76,22 @@ class TokenTable:
     uncertainty: Tensor
     refined: Tensor
     span: Tensor
-    temperature: float = 1.0
+    calibration: Calibration | None = None
     distributions: Tensor | None = None
 
     @classmethod
     def empty(
-        cls, documents: Sequence[Sequence[Sentence]], *, temperature: float = 1.0, labels: int | None = None
+        cls,
+        documents: Sequence[Sequence[Sentence]],
+        *,
+        calibration: Calibration | None = None,
+        labels: int | None = None,
     ) -> "TokenTable":
-        """Make a table with a row for every word, and with distributions over so many labels, if a number is given."""
+        """Create a table with a row for every word.
+
+        Args:
+            labels: the number of labels to store distributions over; None stores no distributions.
+        """
         words = sum(len(sentence.words) for document in documents for sentence in document)
         return cls(
             documents=documents,
@@ -62,35 +102,40 @@ class TokenTable:
             uncertainty=torch.zeros(words),
             refined=torch.zeros(words, dtype=torch.bool),
             span=torch.ones(words),
-            temperature=temperature,
+            calibration=calibration,
             distributions=None if labels is None else torch.zeros(words, labels),
         )
 
     def write(
         self, windows: Sequence[Window], batch: Batch, distribution: LabelDistribution, vocabulary: Vocabulary
     ) -> None:
-        """Enter what a tagger of one stage says of a batch; the uncertainty is the entropy of a word's marginal."""
+        """Write the results of a one-stage tagger; the uncertainty is the entropy of a word's marginals."""
         labels, marginals = distribution.mode(), distribution.marginals()
-        rows, cells = kept_cells(windows, batch.mask.shape[1])
-        for column, values in (
-            (self.draft, labels),
-            (self.label, labels),
-            (self.margin, top_two_margin(marginals)),
-            (self.uncertainty, entropy(marginals)),
-        ):
-            column[rows] = values.flatten().cpu()[cells]
-        self.write_probabilities(rows, cells, marginals, labels)
+        words = KeptWords.of(windows, batch.mask.shape[1])
+        self.write_labels(words, labels, probabilities=marginals, uncertainty=entropy(marginals))
         self.write_spans(windows, labels, vocabulary, distribution.span_probability)
 
-    def write_probabilities(self, rows: Tensor, cells: Tensor, probabilities: Tensor, labels: Tensor) -> None:
-        """Enter how probable the labels ``(B, T)`` of a batch are among all ``(B, T, L)``, as the deciding stage says.
+    def write_labels(self, words: KeptWords, labels: Tensor, *, probabilities: Tensor, uncertainty: Tensor) -> None:
+        """Write the labels of stage one, or of a tagger's only stage.
 
         Args:
-            rows, cells: of the words that are meant, as ``kept_cells`` gives them.
+            labels: shape ``(B, T)``, int64.
+            probabilities: of all labels, shape ``(B, T, L)``.
+            uncertainty: nats, shape ``(B, T)``.
         """
-        self.probability[rows] = chosen_probability(probabilities, labels, self.temperature).flatten().cpu()[cells]
-        if self.distributions is not None:
-            self.distributions[rows] = probabilities.flatten(0, 1).cpu()[cells]
+        self.draft[words.rows] = self.label[words.rows] = words.take(labels)
+        self.margin[words.rows] = words.take(top_two_margin(probabilities))
+        self.uncertainty[words.rows] = words.take(uncertainty)
+        self._write_probabilities(words, labels, probabilities)
+
+    def write_refined(self, words: KeptWords, stage_two: Refined) -> None:
+        """Overwrite the labels that stage two replaced; the margin becomes the smaller one of both stages."""
+        refined = words.where(stage_two.refined)
+        margin = refined.take(top_two_margin(stage_two.probabilities))
+        self.label[refined.rows] = refined.take(stage_two.labels)
+        self.margin[refined.rows] = torch.minimum(self.margin[refined.rows], margin)
+        self.refined[refined.rows] = True
+        self._write_probabilities(refined, stage_two.labels, stage_two.probabilities)
 
     def write_spans(
         self,
@@ -101,12 +146,12 @@ class TokenTable:
         *,
         sentences: Iterable[int] | None = None,
     ) -> None:
-        """Enter the probabilities of the entities in a batch.
+        """Write the probabilities of the entities in a batch.
 
         Args:
             labels: the final ones, shape ``(B, T)``, int64.
             probability: as ``LabelDistribution.span_probability``.
-            sentences: those of the batch that are meant; all if None.
+            sentences: numbers of the sentences to write, in the batch; all if None.
         """
         kept = [window.keep for window in windows]
         asked = ask_for_spans(labels, kept, range(len(windows)) if sentences is None else sentences, vocabulary)
@@ -114,13 +159,9 @@ class TokenTable:
             firsts = torch.tensor([window.first for window in windows])
             self.span[firsts[asked.sentences.cpu()] + asked.starts.cpu()] = probability(asked).float().cpu()
 
-    def predictions(self, vocabulary: Vocabulary, calibration: Calibration | None = None) -> list[list[Prediction]]:
-        """Turn rows into text: strict spans, labels in BIO2; or plain labels of the words.
-
-        Args:
-            calibration: of the entities; the words' probabilities are calibrated already.
-        """
-        names = vocabulary.labels
+    def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
+        """Convert the rows to text: strict spans, labels in BIO2; or plain labels of the words."""
+        names, scheme = vocabulary.labels, vocabulary.scheme
         columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined, self.span)
         draft, label, probability, margin, uncertainty, refined, span = (column.tolist() for column in columns)
         results: list[list[Prediction]] = []
@@ -131,16 +172,15 @@ class TokenTable:
                 rows = slice(first, first + len(sentence.words))
                 first = rows.stop
                 final = [names[number] for number in label[rows]]
-                drafted = [names[number] for number in draft[rows]]
-                spans = vocabulary.scheme.entities(final)
+                spans = scheme.entities(final)
                 parts = span[rows]
                 confidences = [prod(parts[found.start : found.end]) for found in spans]
-                if calibration is not None:
-                    confidences = calibration.map_entities(confidences)
+                if self.calibration is not None:
+                    confidences = self.calibration.entity_confidences(confidences)
                 predictions.append(
                     Prediction(
-                        labels=vocabulary.scheme.to_gold(final),
-                        draft_labels=vocabulary.scheme.to_gold(drafted),
+                        labels=scheme.to_gold(final),
+                        draft_labels=scheme.to_gold([names[number] for number in draft[rows]]),
                         probabilities=tuple(probability[rows]),
                         margins=tuple(margin[rows]),
                         uncertainty=tuple(uncertainty[rows]),
@@ -152,19 +192,15 @@ class TokenTable:
             results.append(predictions)
         return results
 
-
-def kept_cells(windows: Sequence[Window], width: int) -> tuple[Tensor, Tensor]:
-    """Give, for the kept words of a batch, their rows in the token table and their cells in the flattened batch."""
-    rows, cells = [], []
-    for number, window in enumerate(windows):
-        begin, stop = window.keep
-        rows.append(torch.arange(window.first + begin, window.first + stop))
-        cells.append(torch.arange(number * width + begin, number * width + stop))
-    return torch.cat(rows), torch.cat(cells)
+    def _write_probabilities(self, words: KeptWords, labels: Tensor, probabilities: Tensor) -> None:
+        probability = chosen_probability if self.calibration is None else self.calibration.tokens.label_probability
+        self.probability[words.rows] = words.take(probability(probabilities, labels))
+        if self.distributions is not None:
+            self.distributions[words.rows] = words.take(probabilities)
 
 
 def top_two_margin(probabilities: Tensor) -> Tensor:
-    """Give the best probability less the second best; shape ``(..., L)`` to ``(...)``; 1 for a single label."""
+    """Return the best probability less the second best; shape ``(..., L)`` to ``(...)``; 1 for a single label."""
     if probabilities.shape[-1] == 1:
         return torch.ones_like(probabilities[..., 0])
     best = probabilities.topk(2, dim=-1).values

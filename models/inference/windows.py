@@ -1,4 +1,4 @@
-"""Cut long sentences into overlapping windows."""
+"""Windows: sentences of any length as overlapping parts that a network can read."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ from concord.models.data.sentence import Sentence
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """A stretch of one sentence; all of it, unless the sentence is over-long.
+    """A part of a sentence; the whole of it unless the sentence is too long.
 
     Attributes:
         document: number of the document in the call.
-        first: number of the window's first word, counted through all documents.
-        keep: words of the window, half-open, whose results count.
+        first: row of the window's first word; rows number the words of all documents of the call.
+        keep: the words of the window whose results count, half-open.
     """
 
     document: int
@@ -24,7 +24,7 @@ class Window:
 
 
 def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overlap: int) -> list[Window]:
-    """Give the windows of all sentences that have a word, in reading order."""
+    """Return the windows of all sentences with at least one word, in reading order."""
     windows = []
     first = 0
     for number, document in enumerate(documents):
@@ -32,20 +32,22 @@ def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overla
             length = len(sentence.words)
             for start, end, keep in _window_bounds(length, longest, overlap):
                 windows.append(
-                    Window(document=number, first=first + start, sentence=window_part(sentence, start, end), keep=keep)
+                    Window(
+                        document=number, first=first + start, sentence=unlabelled_part(sentence, start, end), keep=keep
+                    )
                 )
             first += length
     return windows
 
 
-def window_part(sentence: Sentence, start: int, end: int) -> Sentence:
-    """Give a stretch of a sentence without its gold labels, which may be of types that the tagger does not know."""
-    whole = sentence if end - start == len(sentence.words) else sentence.part(start, end)
-    return whole if whole.labels is None else replace(whole, labels=None)
+def unlabelled_part(sentence: Sentence, start: int, end: int) -> Sentence:
+    """Return part of a sentence without its gold labels, whose types the tagger may not know."""
+    part = sentence if end - start == len(sentence.words) else sentence.part(start, end)
+    return part if part.labels is None else replace(part, labels=None)
 
 
 def _window_bounds(length: int, longest: int, overlap: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Give start, end and the kept words (counted from start) of each window of a sentence."""
+    """Yield start, end and kept words (counted from the start) of each window of a sentence."""
     if length == 0:
         return
     step = max(1, longest - overlap)

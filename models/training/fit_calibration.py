@@ -55,10 +55,11 @@ class Words:
         """Return the words where the mask, shape ``(N,)``, is true."""
         return Words(**{name: getattr(self, name)[where] for name in self.__slots__})
 
-    def probabilities(self, temperature: float = 1.0) -> np.ndarray:
-        """Return the probability of each predicted label, shape ``(N,)``."""
+    def probabilities(self, calibration: TokenCalibration | None = None) -> np.ndarray:
+        """Return the probability of each predicted label, shape ``(N,)``; not calibrated if None."""
         distributions, chosen = torch.from_numpy(self.distributions), torch.from_numpy(self.chosen)
-        return chosen_probability(distributions, chosen, temperature).double().numpy()
+        probability = chosen_probability if calibration is None else calibration.label_probability
+        return probability(distributions, chosen).double().numpy()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +174,7 @@ def apply(calibration: Calibration, observed: Observed) -> Calibrated:
     """Return the calibrated probabilities."""
     entities = observed.entities.confidences
     return Calibrated(
-        words=_map_words(calibration.tokens, observed.words),
+        words=observed.words.probabilities(calibration.tokens),
         entities=entities if calibration.entities is None else calibration.entities.apply(entities),
     )
 
@@ -198,7 +199,7 @@ def cross_validate(observed: Observed, *, tokens: TokenMethod, entities: EntityM
             tokens=tokens,
             entities=entities,
         )
-        words[held_words] = _map_words(own.tokens, observed.words.part(held_words))
+        words[held_words] = observed.words.part(held_words).probabilities(own.tokens)
         held = observed.entities.part(held_spans).confidences
         spans[held_spans] = held if own.entities is None else own.entities.apply(held)
     return Calibrated(words=words, entities=spans)
@@ -233,7 +234,8 @@ def fit_temperature(words: Words) -> Temperature:
     golden = replace(known, chosen=known.gold)
 
     def loss(log_temperature: float) -> float:
-        return float(-np.log(np.maximum(golden.probabilities(float(np.exp(log_temperature))), 1e-12)).sum())
+        probabilities = golden.probabilities(Temperature(temperature=float(np.exp(log_temperature))))
+        return float(-np.log(np.maximum(probabilities, 1e-12)).sum())
 
     found = minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded")
     return Temperature(temperature=float(np.exp(found.x)))
@@ -278,12 +280,6 @@ ENTITY_FITS: Mapping[EntityMethod, Callable[[Entities], EntityCalibration]] = {
     "isotonic": lambda entities: fit_isotonic(entities.confidences, entities.right),
     "platt": fit_platt,
 }
-
-
-def _map_words(tokens: TokenCalibration, words: Words) -> np.ndarray:
-    if isinstance(tokens, Temperature):
-        return words.probabilities(tokens.temperature)
-    return tokens.apply(words.probabilities())
 
 
 def _folds(documents: int) -> np.ndarray:

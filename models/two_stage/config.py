@@ -9,8 +9,9 @@ from concord.models.decoders.chosen import DecoderName
 from concord.models.layers.relative_transformer import TwoStreamConfig
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.tagger import TaggerConfig
-from concord.models.two_stage.document_memory import MemoryKey
 from concord.models.words.representation import WordRepresentationConfig
+
+MemoryKey = Literal["lower", "exact"]
 
 
 class MemoryConfig(Config):

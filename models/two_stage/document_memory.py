@@ -1,19 +1,110 @@
-"""The document memory: for each word, what stage one saw and drafted at the word's other occurrences.
+"""The document memory: stage one's results at the other occurrences of each word (Ye et al., 2021, section III-E).
 
-Ye et al. (2021), section III-E. Words of a document that share a key read each other: hidden states serve as keys,
-draft label embeddings as values. A word never reads its own slot, and no word reads another document.
+Words of a document that share a key read each other: hidden states serve as keys, embeddings of drafts as values. A
+word never reads its own slot, and no word reads another document.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from concord.models.data.vocabulary import normalize_digits
+from concord.models.two_stage.config import MemoryConfig, MemoryKey
 
-MemoryKey = Literal["lower", "exact"]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryContents:
+    """The part of a memory that a batch of words may read.
+
+    Attributes:
+        hidden: stage one's states, shape ``(N, H)``.
+        probabilities: stage one's mean probabilities, shape ``(N, L)``.
+        slots: the rows of these two that each word reads, shape ``(B, T, S)``, int64, -1 for an empty slot.
+    """
+
+    hidden: Tensor
+    probabilities: Tensor
+    slots: Tensor
+
+
+class DocumentMemory:
+    """Stage one's states and mean probabilities of all words of some documents.
+
+    Words are addressed by row: their number counted through all documents.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[Sequence[str]],
+        config: MemoryConfig,
+        *,
+        hidden: int,
+        labels: int,
+        device: torch.device,
+    ) -> None:
+        """Index the occurrences and allocate the memory.
+
+        Args:
+            documents: the words of each document in reading order.
+            hidden: dimensions of stage one's states.
+            labels: number of labels.
+        """
+        self.index = occurrence_index(documents, key=config.key, slots=config.slots)
+        # Only words that another word can read are stored.
+        readable = torch.zeros(len(self.index), dtype=torch.bool)
+        readable[self.index[self.index >= 0]] = True
+        self._places = torch.where(readable, readable.cumsum(0) - 1, -1)
+        stored = int(readable.sum())
+        self._hidden = torch.zeros(stored, hidden, device=device)
+        self._probabilities = torch.zeros(stored, labels, device=device)
+
+    def write(self, rows: Tensor, hidden: Tensor, probabilities: Tensor) -> None:
+        """Store words.
+
+        Args:
+            rows: shape ``(K,)``, int64, on the CPU.
+            hidden: shape ``(K, H)``.
+            probabilities: shape ``(K, L)``.
+        """
+        places = self._places[rows]
+        stored = (places >= 0).to(hidden.device)
+        places = places[places >= 0].to(hidden.device)
+        self._hidden[places] = hidden.detach()[stored]
+        self._probabilities[places] = probabilities.detach()[stored]
+
+    def slots(self, rows: Tensor) -> Tensor:
+        """Return the rows that words read; shape ``(B, T)`` to ``(B, T, S)``, int64, -1 for padding and empty slots."""
+        return self.index[rows.clamp(min=0)].masked_fill(rows[..., None] < 0, -1)
+
+    def read(self, rows: Tensor) -> MemoryContents:
+        """Return what a batch of words may read and nothing else.
+
+        Args:
+            rows: shape ``(B, T)``, int64, -1 where padded, on the CPU.
+        """
+        slots = self.slots(rows)
+        read, compact = torch.unique(slots[slots >= 0], return_inverse=True)
+        slots[slots >= 0] = compact
+        places = self._places[read].to(self._hidden.device)
+        return MemoryContents(
+            hidden=self._hidden[places],
+            probabilities=self._probabilities[places],
+            slots=slots.to(self._hidden.device),
+        )
+
+
+def word_rows(firsts: Tensor, lengths: Tensor) -> Tensor:
+    """Return the row of each word of a batch, shape ``(B, T)``, int64, -1 where padded.
+
+    Args:
+        firsts: the row of each sentence's first word, shape ``(B,)``, int64.
+        lengths: the number of words in each sentence, shape ``(B,)``, int64.
+    """
+    places = torch.arange(int(lengths.max()))
+    return (firsts[:, None] + places).masked_fill(places >= lengths[:, None], -1)
 
 
 def occurrence_index(documents: Sequence[Sequence[str]], *, key: MemoryKey, slots: int) -> Tensor:
@@ -25,97 +116,25 @@ def occurrence_index(documents: Sequence[Sequence[str]], *, key: MemoryKey, slot
         slots: how many occurrences are kept, the first in document order.
 
     Returns:
-        Shape ``(N, slots)``, int64, N words of all documents: numbers of words counted through all documents,
-        filled from the left; -1 where there is none.
+        Shape ``(N, slots)``, int64, for the N words of all documents: rows of other words, filled from the left; -1
+        where there are no more.
     """
-    total = sum(map(len, documents))
-    index = torch.full((total, slots), -1, dtype=torch.int64)
+    index = torch.full((sum(map(len, documents)), slots), -1, dtype=torch.int64)
     first = 0
     for words in documents:
-        places: defaultdict[str, list[int]] = defaultdict(list)
-        for number, word in enumerate(words, start=first):
-            places[normalize_digits(word).lower() if key == "lower" else word].append(number)
-        for numbers in places.values():
-            if len(numbers) > 1:
-                _fill(index, numbers, slots)
+        occurrences: defaultdict[str, list[int]] = defaultdict(list)
+        for row, word in enumerate(words, start=first):
+            occurrences[normalize_digits(word).lower() if key == "lower" else word].append(row)
+        for rows in occurrences.values():
+            if len(rows) > 1:
+                _fill(index, rows, slots)
         first += len(words)
     return index
 
 
-def _fill(index: Tensor, numbers: list[int], slots: int) -> None:
-    head = numbers[: slots + 1]
-    for place, number in enumerate(numbers):
+def _fill(index: Tensor, rows: list[int], slots: int) -> None:
+    head = rows[: slots + 1]
+    for place, row in enumerate(rows):
         others = head[:place] + head[place + 1 :] if place <= slots else head[:slots]
         others = others[:slots]
-        index[number, : len(others)] = torch.tensor(others)
-
-
-class MemoryReader(nn.Module):
-    """Attends from a word's current state to the slots of its other occurrences.
-
-    One head, scaled by the root of the width; the same weights sum up contexts (projected keys) and labels (projected
-    values). A word without another occurrence reads a learned vector of each instead. Either of the two may be left
-    out; the keys address the slots all the same.
-    """
-
-    def __init__(self, *, width: int, hidden: int, dropout: float, contexts: bool = True, labels: bool = True) -> None:
-        """Build the projections.
-
-        Args:
-            width: dimensions of the streams that read, and of the label values.
-            hidden: dimensions of stage one's hidden states.
-            contexts, labels: which of the two is read.
-        """
-        super().__init__()
-        self.reads_contexts, self.reads_labels = contexts, labels
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(hidden, width)
-        if labels:
-            self.value = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-        if contexts:
-            self.default_context = nn.Parameter(torch.randn(width))
-        if labels:
-            self.default_label = nn.Parameter(torch.randn(width))
-        self._scale = width**0.5
-
-    def project(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Project what is stored, once a word.
-
-        Args:
-            hidden: stage one's states, shape ``(N, hidden)``.
-            labels: embeddings of the drafts, shape ``(N, width)``; None where no labels are read.
-
-        Returns:
-            Keys and values, each of shape ``(N, width)``; no values without labels.
-        """
-        return self.key(hidden), self.value(labels) if labels is not None else None
-
-    def forward(
-        self, states: Tensor, keys: Tensor, values: Tensor | None, slots: Tensor
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Read the memory.
-
-        Args:
-            states: the words that read, shape ``(B, T, width)``.
-            keys, values: from ``project``, shape ``(N, width)``; N may be 0.
-            slots: rows to read for each word, shape ``(B, T, S)``, int64, -1 where there is none.
-
-        Returns:
-            Contexts and labels, each of shape ``(B, T, width)``, or None where it is not read.
-        """
-        present = slots >= 0
-        known = present.any(dim=-1)
-        context = self.default_context.expand_as(states).clone() if self.reads_contexts else None
-        label = self.default_label.expand_as(states).clone() if self.reads_labels else None
-        if known.any():
-            rows = slots[known].clamp(min=0)
-            slot_keys = keys[rows]
-            query = self.query(states[known])
-            scores = (slot_keys @ query[:, :, None])[:, :, 0] / self._scale
-            weights = self.dropout(scores.masked_fill(~present[known], float("-inf")).softmax(dim=-1))
-            if context is not None:
-                context[known] = (weights[:, None, :] @ slot_keys)[:, 0].to(context.dtype)
-            if label is not None and values is not None:
-                label[known] = (weights[:, None, :] @ values[rows])[:, 0].to(label.dtype)
-        return context, label
+        index[row, : len(others)] = torch.tensor(others)

@@ -1,6 +1,4 @@
-"""Stage two: two-stream attention refines uncertain drafts (Ye et al., 2021, section III-B)."""
-
-from dataclasses import dataclass
+"""Stage two: two-stream attention refines uncertain drafts (Ye et al., 2021, sections III-C and III-E)."""
 
 import torch
 from torch import Tensor, nn
@@ -11,29 +9,15 @@ from concord.models.decoders.chosen import ChosenDecoder
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamEncoder
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
-from concord.models.two_stage.document_memory import MemoryReader
+from concord.models.two_stage.document_memory import MemoryContents
+from concord.models.two_stage.memory_reader import MemoryReader
 from concord.models.words.representation import WordRepresentation
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryContents:
-    """What the words of a call's documents may read.
-
-    Attributes:
-        hidden: stage one's states, shape ``(N, H)``.
-        probabilities: stage one's mean probabilities, shape ``(N, L)``.
-        slots: rows that a word reads, shape ``(B, T, S)``, int64, -1 where there is none.
-    """
-
-    hidden: Tensor
-    probabilities: Tensor
-    slots: Tensor
-
-
 class RefineNetwork(nn.Module):
-    """Stage two: its own word representation, draft labels, two streams, softmax or CRF.
+    """Its own word representation, draft labels, two streams, softmax or CRF.
 
-    Without a source of draft labels it has one stream and no label embedding.
+    If it reads draft labels neither from the sentence nor from the memory, it has one stream and no label embedding.
     """
 
     def __init__(
@@ -43,7 +27,7 @@ class RefineNetwork(nn.Module):
         encoder_width: int | None,
         memory: MemoryConfig | None,
     ) -> None:
-        """Build the network, with a memory reader where a memory is configured."""
+        """Build the network, with a memory reader if a memory is configured."""
         super().__init__()
         self._config = config
         width, labels = config.two_stream.width, len(vocabulary.labels)
@@ -72,34 +56,22 @@ class RefineNetwork(nn.Module):
                 self.merge_labels = nn.Linear(2 * width, width)
         self.decoder = ChosenDecoder(config.decoder, vocabulary.labels, vocabulary.scheme)
 
-    def embed_drafts(self, probabilities: Tensor) -> Tensor:
-        """Embed drafts, given by their probabilities; ``(..., L)`` to ``(..., width)``.
-
-        The probabilities are detached: gradient reaches the embeddings, never stage one.
-        """
-        drafts = probabilities.detach()
-        if self._config.label_embedding == "hard":
-            drafts = nn.functional.one_hot(drafts.argmax(dim=-1), drafts.shape[-1]).to(drafts)
-        result: Tensor = self.labels_in(drafts @ self.label_embedding)
-        return result
-
     def forward(
         self, batch: Batch, features: Tensor | None, probabilities: Tensor, memory: MemoryContents | None
     ) -> Tensor:
-        """Read words, draft labels and memory.
+        """Return logits of shape ``(B, T, L)``.
 
         Args:
+            features: the encoder's, shape ``(B, T, E)``; None without an encoder.
             probabilities: stage one's, shape ``(B, T, L)``.
             memory: what the words may read; None for a tagger without a memory.
-
-        Returns:
-            Logits of shape ``(B, T, L)``.
         """
         words = self.words_in(self.representation(batch, features))
         words = self.encoder.read_words(words, batch.mask)
         labels = self.embed_drafts(probabilities) * batch.mask[:, :, None] if self._config.sentence_labels else None
         if self.reader is not None and memory is not None:
-            context, remembered = self._remember(self.reader, words, memory)
+            drafts = self.embed_drafts(memory.probabilities) if self.reader.reads_labels else None
+            context, remembered = self.reader(words, memory.hidden.detach(), drafts, memory.slots)
             if context is not None:
                 words = self.merge_words(torch.cat([words, context], dim=-1))
             if labels is None:
@@ -113,24 +85,22 @@ class RefineNetwork(nn.Module):
         logits: Tensor = self.output(self.dropout(streams))
         return logits
 
-    def loss(self, logits: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
-        """Give the negative log-likelihood of gold labels ``(B, T)`` in nats, summed over words and sentences."""
-        loss: Tensor = -self.decoder(logits, mask).log_prob(gold).sum()
-        return loss
+    def embed_drafts(self, probabilities: Tensor) -> Tensor:
+        """Embed drafts, given by their probabilities; ``(..., L)`` to ``(..., width)``.
 
-    def decide(self, logits: Tensor, mask: Tensor) -> LabelDistribution:
-        """Give the distribution over the label sequences of logits ``(B, T, L)``."""
+        The probabilities are detached: gradient reaches the embeddings, never stage one.
+        """
+        drafts = probabilities.detach()
+        if self._config.label_embedding == "hard":
+            drafts = nn.functional.one_hot(drafts.argmax(dim=-1), drafts.shape[-1]).to(drafts)
+        embedded: Tensor = self.labels_in(drafts @ self.label_embedding)
+        return embedded
+
+    def distribution(self, logits: Tensor, mask: Tensor) -> LabelDistribution:
+        """Return the distribution over label sequences; logits of shape ``(B, T, L)``, mask of shape ``(B, T)``."""
         distribution: LabelDistribution = self.decoder(logits, mask)
         return distribution
 
     def attentions(self) -> dict[str, nn.Module]:
-        """Give the modules whose outputs are attention weights; those of the memory are of shape ``(known, S)``."""
+        """Return the modules that output attention weights; those of the memory have shape ``(known words, S)``."""
         return self.encoder.attentions() | ({"memory": self.reader.dropout} if self.reader is not None else {})
-
-    def _remember(
-        self, reader: MemoryReader, words: Tensor, memory: MemoryContents
-    ) -> tuple[Tensor | None, Tensor | None]:
-        drafts = self.embed_drafts(memory.probabilities) if reader.reads_labels else None
-        keys, values = reader.project(memory.hidden.detach(), drafts)
-        found: tuple[Tensor | None, Tensor | None] = reader(words, keys, values, memory.slots)
-        return found

@@ -1,14 +1,14 @@
-"""The two stages of UANet and Doc-UANet: draft labels with an uncertainty, then refine the uncertain ones.
+"""The tagger of two stages behind UANet and Doc-UANet: it drafts labels, then refines the uncertain ones.
 
 Stage one (Ye et al., 2021, section III-B) is a variational LSTM with a softmax; M weight samples give a mean
 probability whose entropy, in nats, is the uncertainty. Stage two (section III-C) has word representations of its own
 and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced
-only where its uncertainty exceeds the threshold, so a sentence without such a word needs no stage two: leaving it
-out changes nothing. Doc-UANet adds the document memory, read once before the last layer.
+only where its uncertainty exceeds the threshold, so a sentence without such a word skips stage two, with the same
+result. Doc-UANet adds the document memory, read once before the last layer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -17,37 +17,25 @@ from typing_extensions import override
 
 from concord.models.data.batch import IGNORED_LABEL, Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.inference.token_table import TokenTable, kept_cells, top_two_margin
+from concord.models.inference.token_table import KeptWords, TokenTable
 from concord.models.inference.windows import Window
 from concord.models.layers.captured_outputs import capture_outputs
-from concord.models.outputs import AttentionWeights
+from concord.models.layers.variational_lstm import LstmSample
+from concord.models.outputs import AttentionWeights, Draft
 from concord.models.tagger import CallSettings, Tagger
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
-from concord.models.two_stage.document_memory import occurrence_index
+from concord.models.two_stage.document_memory import DocumentMemory, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
-from concord.models.two_stage.refine_network import MemoryContents, RefineNetwork
-from concord.models.two_stage.store import (
-    MemoryStore,
-    drafted_probability,
-    merge_stages,
-    span_probability,
-    spread_memory,
-)
+from concord.models.two_stage.merging import drafted_probability, merge_stages, span_probability
+from concord.models.two_stage.refine_network import RefineNetwork
 
-
-@dataclass(kw_only=True, slots=True)
-class _Pending:
-    """An uncertain window that waits for stage two, with what stage one computed for it."""
-
-    window: Window
-    probabilities: Tensor
-    uncertainty: Tensor
-    samples: Tensor
-    features: Tensor | None
+# Stage two trains on groups of at least so many sentences, padded by at most this share of a group's cells.
+_GROUP_SENTENCES = 16
+_MOST_PADDING = 0.25
 
 
 class TwoStageTagger(Tagger):
-    """Drafts every sentence, refines those that hold an uncertain word."""
+    """Drafts every sentence and refines those with an uncertain word."""
 
     def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, memory: MemoryConfig | None) -> None:
         """Build both stages; their word representations are separate."""
@@ -65,19 +53,19 @@ class TwoStageTagger(Tagger):
         return self._two_stage.threshold
 
     def set_threshold(self, threshold: float) -> None:
-        """Make another threshold, in nats, the tagger's own; it is saved with the tagger."""
+        """Set the tagger's own threshold, in nats; it is saved with the tagger."""
         self.config = self._two_stage = self._two_stage.model_copy(update={"threshold": threshold})
 
     @property
     def memory_slots(self) -> int | None:
-        """Other occurrences that a word reads at most; None for a tagger without a document memory."""
+        """The most other occurrences that a word reads; None for a tagger without a document memory."""
         return None if self._memory is None else self._memory.slots
 
     def set_memory_slots(self, slots: int) -> None:
-        """Let words read at most so many other occurrences; with 0 of them every word reads what a lone one does.
+        """Set how many other occurrences a word reads at most; with 0 every word is read as if it occurred once.
 
         Raises:
-            ValueError: for a tagger without a document memory, or fewer than 0.
+            ValueError: for a tagger without a document memory, or a negative number.
         """
         if self._memory is None or slots < 0:
             raise ValueError(f"set_memory_slots: expected 0 or more and a tagger with a memory, got {slots}")
@@ -94,163 +82,182 @@ class TwoStageTagger(Tagger):
 
     @override
     def loss(self, batch: Batch) -> Tensor:
-        """Give the negative log-likelihoods of both stages, summed over words, divided by the number of sentences.
+        """Return the negative log-likelihoods of both stages, summed over words, divided by the number of sentences.
 
-        A tuned encoder learns from stage one alone; stage two reads what it gives.
+        A tuned encoder learns from stage one alone; stage two reads its features detached.
         """
-        gold = batch.gold
-        features = self.encoder_features(batch)
+        gold, features = batch.gold, self.encoder_features(batch)
         logits, hidden = self.draft_network(batch, features)
-        total = _summed_cross_entropy(logits, gold)
         probabilities = logits.detach().softmax(dim=-1)
-        memory = self._batch_memory(batch, hidden, probabilities)
-        for rows in _rows_by_length(batch.lengths):
-            part, width = _take_rows(batch, rows), int(batch.lengths[rows].max())
-            part_memory = replace(memory, slots=memory.slots[rows, :width]) if memory is not None else None
-            part_features = features[rows, :width].detach() if features is not None else None
-            refined = self.refine_network(part, part_features, probabilities[rows, :width], part_memory)
-            total = total + self.refine_network.loss(refined, gold[rows, :width], part.mask)
+        memory, rows = self._fill_memory(batch, hidden, probabilities), _batch_rows(batch)
+        total = nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+        )
+        for group in _groups_by_length(batch.lengths):
+            part = batch.part(group)
+            cells = group, slice(part.mask.shape[1])
+            part_features = features[cells].detach() if features is not None else None
+            contents = memory.read(rows[cells]) if memory is not None else None
+            refined = self.refine_network(part, part_features, probabilities[cells], contents)
+            total = total - self.refine_network.distribution(refined, part.mask).log_prob(gold[cells]).sum()
         return total / len(batch.sentences)
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
-        """Give stage two's attention: ``words_1`` and up over words, ``drafts`` over their drafts, ``memory``."""
-        config, features = self._two_stage, self.encoder_features(batch)
-        samples = self.draft_network.lstm.draw_samples(config.samples, config.sample_seed)
-        draft = self.draft_network.draft(batch, features, samples)
-        memory = self._batch_memory(batch, draft.hidden, draft.probabilities)
-        with capture_outputs(self.refine_network.attentions()) as seen:
-            self.refine_network(batch, features, draft.probabilities, memory)
-        found = {
-            name: AttentionWeights(weights=seen[name], over="words")
+        """Return stage two's attention: ``words_1`` and up over words, ``drafts`` over their drafts, ``memory``."""
+        features = self.encoder_features(batch)
+        draft = self.draft_network.draft(batch, features, self._weight_samples(None))
+        memory, rows = self._fill_memory(batch, draft.hidden, draft.probabilities), _batch_rows(batch)
+        contents = memory.read(rows) if memory is not None else None
+        with capture_outputs(self.refine_network.attentions()) as outputs:
+            self.refine_network(batch, features, draft.probabilities, contents)
+        attention = {
+            name: AttentionWeights(weights=outputs[name], over="words")
             for name in self.refine_network.encoder.attentions()
         }
         if memory is not None:
-            none = draft.probabilities.new_zeros(0, memory.slots.shape[-1])
-            weights = spread_memory(seen.get("memory", none), memory, batch.mask)
-            found["memory"] = AttentionWeights(weights=weights, over="document")
-        return found
+            slots = memory.slots(rows).to(self.device)
+            weights = _weights_by_word(outputs.get("memory"), slots, words=len(memory.index))
+            attention["memory"] = AttentionWeights(weights=weights, over="document")
+        return attention
 
     @override
     def fill(self, table: TokenTable, settings: CallSettings) -> None:
-        threshold = self._two_stage.threshold if settings.threshold is None else settings.threshold
-        store = self._new_store(table)
-        pending = self._draft_all(table, settings, threshold, store)
-        self._refine_all(table, settings, threshold, store, pending)
+        threshold = self.threshold if settings.threshold is None else settings.threshold
+        memory = self._empty_memory(
+            [[word for sentence in document for word in sentence.words] for document in table.documents]
+        )
+        uncertain = self._draft_windows(table, settings, threshold, memory)
+        self._refine_windows(table, settings, threshold, memory, uncertain)
 
-    def _draft_all(
-        self, table: TokenTable, settings: CallSettings, threshold: float, store: "MemoryStore | None"
-    ) -> list[_Pending]:
-        config = self._two_stage
-        samples = self.draft_network.lstm.draw_samples(settings.samples or config.samples, config.sample_seed)
-        pending: list[_Pending] = []
+    def _draft_windows(
+        self, table: TokenTable, settings: CallSettings, threshold: float, memory: DocumentMemory | None
+    ) -> list["_UncertainWindow"]:
+        """Draft all windows and return those that stage two must read."""
+        samples = self._weight_samples(settings.samples)
+        uncertain: list[_UncertainWindow] = []
         for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
             features = self.encoder_features(batch)
             with self.autocast(settings.precision):
                 draft = self.draft_network.draft(batch, features, samples)
-            rows, cells = kept_cells(windows, batch.mask.shape[1])
-            for column, values in (
-                (table.draft, draft.labels),
-                (table.label, draft.labels),
-                (table.margin, top_two_margin(draft.probabilities)),
-                (table.uncertainty, draft.uncertainty),
-            ):
-                column[rows] = values.flatten().cpu()[cells]
-            table.write_probabilities(rows, cells, draft.probabilities, draft.labels)
-            if store is not None:
-                store.write(rows, draft, cells)
-            uncertain = ((draft.uncertainty > threshold) & batch.mask).any(dim=1).tolist()
+            words = KeptWords.of(windows, batch.mask.shape[1])
+            table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
+            if memory is not None:
+                hidden, probabilities = draft.hidden.flatten(0, 1), draft.probabilities.flatten(0, 1)
+                memory.write(words.rows, hidden[words.cells], probabilities[words.cells])
+            is_uncertain = ((draft.uncertainty > threshold) & batch.mask).any(dim=1).tolist()
             table.write_spans(
                 windows,
                 draft.labels,
                 self.vocabulary,
                 partial(drafted_probability, draft.samples),
-                sentences=[number for number, wanted in enumerate(uncertain) if not wanted],
+                sentences=[number for number, refine in enumerate(is_uncertain) if not refine],
             )
-            for number in (number for number, wanted in enumerate(uncertain) if wanted):
-                length = len(windows[number].sentence.words)
-                pending.append(
-                    _Pending(
-                        window=windows[number],
-                        probabilities=draft.probabilities[number, :length].clone(),
-                        uncertainty=draft.uncertainty[number, :length].clone(),
-                        samples=draft.samples[:, number, :length].transpose(0, 1).clone(),
-                        features=features[number, :length].clone() if features is not None else None,
-                    )
-                )
-        return pending
+            uncertain += [
+                _UncertainWindow.of(windows[number], draft, features, number)
+                for number, refine in enumerate(is_uncertain)
+                if refine
+            ]
+        return uncertain
 
-    def _refine_all(
+    def _refine_windows(
         self,
         table: TokenTable,
         settings: CallSettings,
         threshold: float,
-        store: "MemoryStore | None",
-        pending: Sequence[_Pending],
+        memory: DocumentMemory | None,
+        uncertain: Sequence["_UncertainWindow"],
     ) -> None:
-        waiting = {id(item.window): item for item in pending}
-        ordered = sorted((item.window for item in pending), key=lambda window: window.first)
+        """Run stage two on the uncertain windows and overwrite the labels of their uncertain words."""
+        by_first = {item.window.first: item for item in uncertain}
+        ordered = [by_first[first].window for first in sorted(by_first)]
         for windows, batch in self.batches(ordered, batch_words=settings.batch_words):
-            items = [waiting[id(window)] for window in windows]
-            probabilities = nn.utils.rnn.pad_sequence([item.probabilities for item in items], batch_first=True)
-            uncertainty = nn.utils.rnn.pad_sequence([item.uncertainty for item in items], batch_first=True)
-            samples = nn.utils.rnn.pad_sequence([item.samples for item in items], batch_first=True).movedim(2, 0)
-            kept = [item.features for item in items if item.features is not None]
-            features = nn.utils.rnn.pad_sequence(kept, batch_first=True) if kept else None
-            memory = store.read(windows, batch.mask.shape[1]) if store is not None else None
+            firsts = [window.first for window in windows]
+            items = [by_first[first] for first in firsts]
+            probabilities = _pad([item.probabilities for item in items])
+            uncertainty = _pad([item.uncertainty for item in items])
+            samples = _pad([item.samples for item in items]).movedim(2, 0)
+            stored = [item.features for item in items if item.features is not None]
+            features = _pad(stored) if stored else None
+            contents = memory.read(word_rows(torch.tensor(firsts), batch.lengths)) if memory is not None else None
             with self.autocast(settings.precision):
-                logits = self.refine_network(batch, features, probabilities, memory)
-            decided = self.refine_network.decide(logits, batch.mask)
-            refined = merge_stages(probabilities, uncertainty, decided, threshold)
+                logits = self.refine_network(batch, features, probabilities, contents)
+            stage_two = self.refine_network.distribution(logits, batch.mask)
+            merged = merge_stages(probabilities, uncertainty, stage_two, threshold)
+            table.write_refined(KeptWords.of(windows, batch.mask.shape[1]), merged)
             table.write_spans(
-                windows, refined.labels, self.vocabulary, partial(span_probability, samples, decided, refined.refined)
+                windows, merged.labels, self.vocabulary, partial(span_probability, samples, stage_two, merged.refined)
             )
-            rows, cells = kept_cells(windows, batch.mask.shape[1])
-            chosen = refined.refined.flatten().cpu()[cells]
-            rows, cells = rows[chosen], cells[chosen]
-            table.label[rows] = refined.labels.flatten().cpu()[cells]
-            table.write_probabilities(rows, cells, refined.probabilities, refined.labels)
-            margin = top_two_margin(refined.probabilities).flatten().cpu()[cells]
-            table.margin[rows] = torch.minimum(table.margin[rows], margin)
-            table.refined[rows] = True
 
-    def _new_store(self, table: TokenTable) -> "MemoryStore | None":
-        if self._memory is None:
-            return None
+    def _weight_samples(self, samples: int | None) -> Sequence[LstmSample]:
         config = self._two_stage
-        return MemoryStore(
-            table.documents, self._memory, hidden=2 * config.lstm.hidden, labels=len(self.vocabulary.labels),
-            device=self.device,
-        )  # fmt: skip
+        return self.draft_network.lstm.draw_samples(samples or config.samples, config.sample_seed)
 
-    def _batch_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> MemoryContents | None:
-        """Give what the words of a batch that holds all of its documents may read: cells of the flattened batch."""
+    def _empty_memory(self, documents: Sequence[Sequence[str]]) -> DocumentMemory | None:
+        """Allocate a memory for the words of documents; None for a tagger without one."""
         if self._memory is None:
             return None
+        return DocumentMemory(
+            documents,
+            self._memory,
+            hidden=2 * self._two_stage.lstm.hidden,
+            labels=len(self.vocabulary.labels),
+            device=self.device,
+        )
+
+    def _fill_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> DocumentMemory | None:
+        """Store all words of a batch that holds whole documents, one after the other."""
         documents: dict[int, list[str]] = {}
         for sentence, document in zip(batch.sentences, batch.documents.tolist(), strict=True):
             documents.setdefault(document, []).extend(sentence.words)
-        index = occurrence_index(list(documents.values()), key=self._memory.key, slots=self._memory.slots)
-        cells = batch.mask.flatten().cpu().nonzero()[:, 0]
-        slots = torch.full((batch.mask.numel(), self._memory.slots), -1, dtype=torch.int64)
-        slots[cells] = torch.where(index >= 0, cells[index.clamp(min=0)], -1)
-        return MemoryContents(
-            hidden=hidden.flatten(0, 1),
-            probabilities=probabilities.flatten(0, 1),
-            slots=slots.view(*batch.mask.shape, self._memory.slots).to(self.device),
+        memory = self._empty_memory(list(documents.values()))
+        if memory is not None:
+            memory.write(torch.arange(int(batch.lengths.sum())), hidden[batch.mask], probabilities[batch.mask])
+        return memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _UncertainWindow:
+    """A window for stage two, with what stage one computed for its T words.
+
+    Attributes:
+        probabilities: shape ``(T, L)``.
+        uncertainty: nats, shape ``(T,)``.
+        samples: shape ``(T, M, L)``.
+        features: the encoder's, shape ``(T, E)``; None without an encoder.
+    """
+
+    window: Window
+    probabilities: Tensor
+    uncertainty: Tensor
+    samples: Tensor
+    features: Tensor | None
+
+    @classmethod
+    def of(cls, window: Window, draft: Draft, features: Tensor | None, number: int) -> "_UncertainWindow":
+        """Copy a window's results out of a batch, in which it is sentence ``number``."""
+        length = len(window.sentence.words)
+        return cls(
+            window=window,
+            probabilities=draft.probabilities[number, :length].clone(),
+            uncertainty=draft.uncertainty[number, :length].clone(),
+            samples=draft.samples[:, number, :length].transpose(0, 1).clone(),
+            features=features[number, :length].clone() if features is not None else None,
         )
 
 
-def _summed_cross_entropy(logits: Tensor, gold: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
-    )
+def _pad(sequences: list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(sequences, batch_first=True)
 
 
-def _rows_by_length(lengths: Tensor, *, most_waste: float = 0.25) -> Iterator[Tensor]:
-    """Group a batch's sentences by length, so that padding stays below a share of each group's cells.
+def _batch_rows(batch: Batch) -> Tensor:
+    return word_rows(batch.lengths.cumsum(0) - batch.lengths, batch.lengths)
 
-    Sentences meet only in the memory, which stage one has filled, so stage two may take them group by group.
+
+def _groups_by_length(lengths: Tensor) -> Iterator[Tensor]:
+    """Group a batch's sentences by length, so that little is padded.
+
+    Sentences meet only in the memory, which stage one has filled, so stage two may read them group by group.
     """
     order = lengths.argsort(descending=True)
     start = 0
@@ -258,27 +265,23 @@ def _rows_by_length(lengths: Tensor, *, most_waste: float = 0.25) -> Iterator[Te
         longest, total, end = int(lengths[order[start]]), 0, start
         while end < len(order):
             total += int(lengths[order[end]])
-            if end - start >= 16 and total < (1 - most_waste) * longest * (end + 1 - start):
+            if end - start >= _GROUP_SENTENCES and total < (1 - _MOST_PADDING) * longest * (end + 1 - start):
                 break
             end += 1
         yield order[start:end]
         start = end
 
 
-def _take_rows(batch: Batch, rows: Tensor) -> Batch:
-    """Give a batch of some of the sentences, cut to the longest of them."""
-    width = int(batch.lengths[rows].max())
-    forms, form_index = torch.unique(batch.form_index[rows, :width], return_inverse=True)
-    return Batch(
-        sentences=tuple(batch.sentences[row] for row in rows.tolist()),
-        words=batch.words[rows, :width],
-        forms=batch.forms[forms],
-        form_cases=batch.form_cases[forms],
-        form_index=form_index,
-        lengths=batch.lengths[rows],
-        mask=batch.mask[rows, :width],
-        labels=batch.labels[rows, :width] if batch.labels is not None else None,
-        tags=batch.tags[rows, :width] if batch.tags is not None else None,
-        relations=batch.relations[rows, :width] if batch.relations is not None else None,
-        documents=batch.documents[rows],
-    )
+def _weights_by_word(weights: Tensor | None, slots: Tensor, words: int) -> Tensor:
+    """Convert reading weights by slot to weights by word, shape ``(B, 1, T, words)``.
+
+    Args:
+        weights: of the words that have another occurrence, in order, shape ``(known, S)``; None if no word has one.
+        slots: the word in each slot, shape ``(B, T, S)``, int64, -1 for an empty slot.
+    """
+    known = (slots >= 0).any(dim=-1)
+    by_word = torch.zeros(*known.shape, words, device=slots.device)
+    if weights is not None:
+        # An empty slot has no weight to add.
+        by_word[known] = by_word[known].scatter_add(1, slots[known].clamp(min=0), weights)
+    return by_word[:, None]

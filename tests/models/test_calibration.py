@@ -87,7 +87,7 @@ def test_a_calibration_changes_probabilities_and_nothing_else(
     for left, right in zip(before, after, strict=True):
         same = replace(right, probabilities=left.probabilities, confidences=left.confidences)
         assert same == left
-        assert right.confidences == pytest.approx(calibration.map_entities(list(left.confidences)))
+        assert right.confidences == pytest.approx(calibration.entity_confidences(list(left.confidences)))
     if calibration is HOT:
         assert all(
             new < old

@@ -20,7 +20,7 @@ from concord.models.decoders.softmax import SoftmaxDistribution, joint_probabili
 from concord.models.inference.span_probabilities import ask_for_spans
 from concord.models.labels import Span, encode_spans
 from concord.models.schemes import BIO, BIOES, EntityLabels, LabelScheme
-from concord.models.two_stage.store import span_probability
+from concord.models.two_stage.merging import span_probability
 
 Build = Callable[..., Any]
 LENGTHS = [1, 2, 3, 4]

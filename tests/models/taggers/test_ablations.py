@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
-from concord.models.two_stage.refine_network import MemoryContents
+from concord.models.two_stage.document_memory import MemoryContents
 from concord.models.two_stage.tagger import TwoStageTagger
 
 Build = Callable[..., Any]
@@ -214,8 +214,8 @@ def test_crf_without_transitions_has_the_marginals_of_the_softmax(build: Build, 
     soft, crf = build("uanet"), build("uanet", decoder="crf")
     batch = encode(soft, documents)
     drafts = drafts_of(batch, soft, seed=1)
-    expected = soft.refine_network.decide(soft.refine_network(batch, None, drafts, None), batch.mask).marginals()
-    decided = crf.refine_network.decide(crf.refine_network(batch, None, drafts, None), batch.mask)
+    expected = soft.refine_network.distribution(soft.refine_network(batch, None, drafts, None), batch.mask).marginals()
+    decided = crf.refine_network.distribution(crf.refine_network(batch, None, drafts, None), batch.mask)
     labels, found = decided.mode(), decided.marginals()
     assert torch.allclose(found[batch.mask], expected[batch.mask], atol=1e-5)
     crf.refine_network.decoder.crf.transitions.normal_()

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
-from concord.models.two_stage.document_memory import MemoryReader, occurrence_index
+from concord.models.two_stage.config import MemoryConfig
+from concord.models.two_stage.document_memory import DocumentMemory, occurrence_index, word_rows
+from concord.models.two_stage.memory_reader import MemoryReader
 
+CPU = torch.device("cpu")
 Document = list[Sentence]
 Key = Literal["lower", "exact"]
 WORDS = st.sampled_from(["Ford", "ford", "FORD", "1984", "1985", "the", ".", "\u00c9mile", "\u00e9mile"])
@@ -77,7 +80,7 @@ def reader() -> MemoryReader:
 def test_reader_weighs_contexts_and_labels_alike_over_the_present_slots(reader: MemoryReader) -> None:
     states, hidden, labels = (torch.randn(*shape).double() for shape in ((1, 3, 4), (5, 6), (5, 4)))
     slots = torch.tensor([[[0, 3, -1], [2, -1, -1], [-1, -1, -1]]])
-    context, label = reader(states, *reader.project(hidden, labels), slots)
+    context, label = reader(states, hidden, labels, slots)
     for word, present in enumerate([[0, 3], [2]]):
         keys, values = reader.key(hidden[present]), reader.value(labels[present])
         weights = (keys @ reader.query(states[0, word]) / 2.0).softmax(0)
@@ -90,7 +93,7 @@ def test_reader_weighs_contexts_and_labels_alike_over_the_present_slots(reader: 
 def test_reader_of_an_empty_memory_gives_the_learned_defaults(reader: MemoryReader) -> None:
     nothing = torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, 4, dtype=torch.float64)
     states = torch.randn(2, 3, 4, dtype=torch.float64)
-    context, label = reader(states, *reader.project(*nothing), torch.full((2, 3, 10), -1))
+    context, label = reader(states, *nothing, torch.full((2, 3, 10), -1))
     assert torch.equal(context, reader.default_context.expand_as(states))
     (context.sum() + label.sum()).backward()
     assert reader.default_context.grad is not None
@@ -149,3 +152,19 @@ def test_a_tagger_without_a_memory_has_no_slots(build: Callable[..., Any]) -> No
     assert tagger.memory_slots is None
     with pytest.raises(ValueError, match="expected 0 or more and a tagger with a memory"):
         tagger.set_memory_slots(3)
+
+
+def test_memory_returns_what_was_written_for_the_words_that_are_read() -> None:
+    memory = DocumentMemory([["a", "b", "A"], ["a", "c", "c"]], MemoryConfig(), hidden=2, labels=1, device=CPU)
+    hidden = torch.arange(12.0).view(6, 2)
+    for rows in (torch.tensor([5, 0, 1]), torch.tensor([2, 3, 4])):
+        memory.write(rows, hidden[rows], hidden[rows, :1])
+    contents = memory.read(torch.tensor([[2, 1], [4, -1]]))
+    assert contents.slots[:, :, 0].tolist() == [[0, -1], [1, -1]]
+    assert int((contents.slots >= 0).sum()) == 2
+    assert contents.hidden.tolist() == hidden[[0, 5]].tolist()
+    assert contents.probabilities.tolist() == hidden[[0, 5], :1].tolist()
+
+
+def test_word_rows_count_from_the_first_word_and_mark_padding() -> None:
+    assert word_rows(torch.tensor([4, 0]), torch.tensor([1, 3])).tolist() == [[4, -1, -1], [0, 1, 2]]

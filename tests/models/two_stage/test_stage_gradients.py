@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
-from concord.models.two_stage.refine_network import MemoryContents
+from concord.models.two_stage.document_memory import MemoryContents
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.encoder import EncoderConfig
 from concord.models.words.frozen_encoder import load_encoder
