@@ -29,7 +29,7 @@ from concord.pipeline.errors import InputError
 from concord.workflows.bundles import MANIFEST_NAME
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.registry.resolve_tagger import find_tagger
-from concord.workflows.training.corpora import Documents, read_gold_for
+from concord.workflows.training.corpora import Documents, read_gold_for, short_names
 from concord.workflows.training.evaluate import load
 from concord.workflows.training.plots import draw_reliability
 from concord.workflows.training.provenance import (
@@ -132,7 +132,7 @@ def run(job: CalibrateJob) -> Answer:
         measured = _figures(drawn, after, tagger)
         values["test"] = {"data": list(job.test), **_sizes(test_documents, drawn), "figures": measured}
     picture = job.picture or target / PICTURE_NAME
-    title = f"{tagger.name} {values['digest'][:12]} on {_names(job.test or job.data)}"
+    title = f"{tagger.name} {values['digest'][:12]} on {short_names(job.test or job.data)}"
     draw_reliability(_diagram(drawn, after, measured), picture, title=title)
     values["picture"] = str(picture.absolute())
     return Answer(values=values, text=_describe(values))
@@ -183,14 +183,14 @@ def _check_unseen(
 def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[TokenMethod, EntityMethod | None]:
     if len(observed.counts) < 2:
         raise InputError(
-            f"{_names(job.data)}: expected two documents or more, to measure a fit on those it has not seen"
+            f"{short_names(job.data)}: expected two documents or more, to measure a fit on those it has not seen"
         )
     tokens = choose_tokens(observed) if job.tokens == "auto" else job.tokens
     if not tagger.vocabulary.scheme.has_entities or job.entities == "none":
         return tokens, None
     if len(observed.entities.right) < LEAST_ENTITIES:
         raise InputError(
-            f"{_names(job.data)}: expected data in which the tagger finds {LEAST_ENTITIES} entities or more, "
+            f"{short_names(job.data)}: expected data in which the tagger finds {LEAST_ENTITIES} entities or more, "
             f"got {len(observed.entities.right)}"
         )
     return tokens, choose_entities(observed) if job.entities == "auto" else job.entities
@@ -301,14 +301,10 @@ def _describe_figures(sized: Mapping[str, Any], figures: Mapping[str, Any], how:
     found = f"{sized['found_entities']:,} found entities"
     return [
         "",
-        f"{how} {_names(sized['data'])} ({size}, {found})",
+        f"{how} {short_names(sized['data'])} ({size}, {found})",
         table(rows, header=("", "before", "after"), right={1, 2}),
     ]
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2f} %"
-
-
-def _names(paths: Sequence[str]) -> str:
-    return ", ".join(f"{Path(path).parent.name}/{Path(path).name}" for path in paths)

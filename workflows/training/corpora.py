@@ -144,6 +144,11 @@ def label_types(documents: Sequence[Sequence[Sentence]], scheme: LabelScheme) ->
     return {span.label for labels in gold_sequences(documents) for span in scheme.scored_spans(labels)}
 
 
+def short_names(paths: Iterable[str]) -> str:
+    """Return the names of files, each with its folder's, for a title."""
+    return ", ".join("/".join(Path(path).parts[-2:]) for path in paths)
+
+
 def without_labels(documents: Sequence[Sequence[Sentence]]) -> Documents:
     """Remove the gold labels, since a tagger may not know all of their types."""
     return [[replace(sentence, labels=None) for sentence in document] for document in documents]

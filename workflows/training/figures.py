@@ -1,59 +1,40 @@
-"""What the papers draw, drawn from a trained tagger and a gold corpus, with the numbers as one JSON file beside it.
+"""Draw the figures of the papers for a trained tagger and a gold corpus, with the numbers in one JSON file.
 
-A figure that makes no sense for the tagger is left out, and the answer says why.
+A figure that does not apply to the tagger is left out, and the answer says why.
 """
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from concord.models.checkpoint import tagger_digest
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.breakdown import (
-    SENTENCE_LENGTHS,
-    recurring_scores,
-    scores_by_sentence_length,
-    sentence_length,
-    uncertainty_by_outcome,
-)
-from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
-from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshold
 from concord.models.labels import OUTSIDE
-from concord.models.outputs import AttentionMap, Prediction
-from concord.models.schemes import LabelScheme
+from concord.models.outputs import AttentionMap
 from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.console import Answer, info, table
 from concord.workflows.training import plots
-from concord.workflows.training.corpora import Documents, read_gold_for, without_labels
-from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS, load
+from concord.workflows.training.corpora import Documents, read_gold_for, short_names
+from concord.workflows.training.evaluate import load
+from concord.workflows.training.figure_data import FigureData, Values
 
 NUMBERS_NAME = "figures.json"
-SAMPLES = (1, 2, 4, 8, 16, 32)
-SLOTS = (0, 1, 2, 5, 10, 20)
-UNCERTAINTY_STEP = 0.1
 UNCERTAIN_SENTENCES = 2
 LONGEST_DRAWN = 60
 LONGEST_WORD = 24
 MOST_COLUMNS = 80
-# Attention over a document takes memory by its sentences and the square of the longest one.
+# Attention over a document needs memory by its sentences times the square of the longest one.
 MOST_CELLS = 4_000_000
-TIMED_SECONDS = 0.5
-
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FiguresJob:
-    """What to draw from what.
+    """A tagger, gold corpora, and the figures to draw.
 
     Attributes:
         folder: of the bundle.
@@ -75,21 +56,22 @@ class FiguresJob:
 
 
 def run(job: FiguresJob) -> Answer:
-    """Draw every figure that makes sense for the tagger.
+    """Draw every figure that applies to the tagger.
 
     Raises:
         ConfigError: when the corpora have no labels for this tagger.
         ModelError: when the tagger does not load.
-        InputError: when a corpus cannot be read, holds no word, or has no sentence of a number asked for.
+        InputError: when a corpus cannot be read, has no sentence, or not one of a requested number.
     """
     tagger = load(job.folder, device=job.device)
-    material = _Material(job, tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form))
-    last = len(material.gold)
-    strange = [number for number in job.sentences if not 1 <= number <= last]
-    if strange:
-        raise InputError(f"--sentence: expected a number from 1 to {last:,}, got {strange[0]}")
+    documents = read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
+    data = FigureData(tagger, documents, folder=job.folder, device=job.device, batch_words=job.batch_words)
+    last = len(data.gold)
+    unknown = [number for number in job.sentences if not 1 <= number <= last]
+    if unknown:
+        raise InputError(f"--sentence: expected a number from 1 to {last:,}, got {unknown[0]}")
     digest = tagger_digest(job.folder)
-    title = f"{tagger.name} {digest[:12]} on {_short(job.data)}"
+    title = f"{tagger.name} {digest[:12]} on {short_names(job.data)}"
     job.output.mkdir(parents=True, exist_ok=True)
     drawn: Values = {}
     left_out: dict[str, str] = {}
@@ -100,13 +82,13 @@ def run(job: FiguresJob) -> Answer:
             continue
         info(f"{figure.name} ...")
         path = job.output / f"{figure.name}.{job.picture}"
-        values = figure.measure(material)
+        values = figure.measure(data)
         figure.draw(values, path, title=title)
         drawn[figure.name] = {"file": path.name, **values}
     info("attention ...")
-    attention, against = _draw_attention(material, title=title)
+    attention, reasons = _draw_attention(job, data, title=title)
     drawn |= {"attention": attention} if attention else {}
-    left_out |= against
+    left_out |= reasons
     values = {
         "tagger": tagger.name,
         "digest": digest,
@@ -119,139 +101,6 @@ def run(job: FiguresJob) -> Answer:
     numbers = json.dumps(values, ensure_ascii=False, indent=1) + "\n"
     (job.output / NUMBERS_NAME).write_text(numbers, encoding="utf-8")
     return Answer(values=values, text=_describe(values))
-
-
-class _Material:
-    """A tagger with gold documents, and what several figures ask of them, computed once."""
-
-    def __init__(self, job: FiguresJob, tagger: Tagger, documents: Documents) -> None:
-        self.job = job
-        self.tagger = tagger
-        self.documents = documents
-        self.plain = without_labels(documents)
-        self.gold = gold_sequences(documents)
-
-    @cached_property
-    def predicted(self) -> list[Prediction]:
-        """One a sentence, as the tagger is."""
-        return self.predict(self.tagger)
-
-    def predict(self, tagger: Tagger) -> list[Prediction]:
-        """Give one a sentence; an encoder computes its features once for all figures that are not timed."""
-        tagger.keep_features(self.plain)
-        found = tagger.predict_documents(self.plain, batch_words=self.job.batch_words)
-        return [prediction for document in found for prediction in document]
-
-    @property
-    def scheme(self) -> LabelScheme:
-        return self.tagger.vocabulary.scheme
-
-    def f1(self, labels: Sequence[Sequence[str]]) -> float:
-        return sum(grouped_scores(self.gold, labels, lambda *_: "all", scheme=self.scheme).values(), Scores()).f1
-
-    def timed(self, documents: Documents, *, samples: int | None = None) -> tuple[list[Prediction], float]:
-        """Give one a sentence, and words a second; the clock runs until it can be believed."""
-        words = sum(len(sentence.words) for document in documents for sentence in document)
-        self.tagger.predict_documents(documents[:WARM_UP_DOCUMENTS], samples=samples)
-        started, rounds, seconds = time.perf_counter(), 0, 0.0
-        while seconds < TIMED_SECONDS:
-            found = self.tagger.predict_documents(documents, batch_words=self.job.batch_words, samples=samples)
-            rounds += 1
-            seconds = time.perf_counter() - started
-        return [prediction for document in found for prediction in document], words * rounds / seconds
-
-
-def _measure_samples(material: _Material) -> Values:
-    points = []
-    for samples in SAMPLES:
-        predicted, speed = material.timed(material.plain, samples=samples)
-        points.append(
-            {
-                "samples": samples,
-                "f1": material.f1([prediction.labels for prediction in predicted]),
-                "draft_f1": material.f1([prediction.draft_labels for prediction in predicted]),
-                "words_per_second": speed,
-            }
-        )
-    return {"score": material.scheme.measure, "device": material.job.device, "points": points}
-
-
-def _measure_length(material: _Material) -> Values:
-    """Score the bins within the whole corpus; time each bin's sentences by themselves."""
-    timed: dict[str, tuple[int, float]] = {}
-    for name in SENTENCE_LENGTHS:
-        documents = [
-            [sentence for sentence in document if sentence.words and sentence_length(len(sentence.words)) == name]
-            for document in material.plain
-        ]
-        documents = [document for document in documents if document]
-        if documents:
-            timed[name] = sum(map(len, documents)), material.timed(documents)[1]
-    # Last, since this keeps an encoder's features, after which nothing can be timed.
-    labels = [prediction.labels for prediction in material.predicted]
-    scores = scores_by_sentence_length(material.gold, labels, scheme=material.scheme)
-    bins = [
-        {
-            "words": name,
-            "sentences": sentences,
-            "gold": scores[name].gold,
-            "f1": scores[name].f1 if scores[name].gold else None,
-            "words_per_second": speed,
-        }
-        for name, (sentences, speed) in timed.items()
-    ]
-    return {"score": material.scheme.measure, "device": material.job.device, "bins": bins}
-
-
-def _measure_threshold(material: _Material) -> Values:
-    tagger = material.tagger
-    table = tagger.tabulate(material.plain, batch_words=material.job.batch_words, threshold=REFINE_ALL)
-    curve = sweep_threshold(table, material.documents, tagger.vocabulary)
-    draft = curve[-1].score
-    points = [
-        {
-            "threshold": entry.threshold,
-            "f1": entry.score,
-            "f1_change": entry.score - draft,
-            "refined_share": float((table.uncertainty > entry.threshold).float().mean()),
-        }
-        for entry in curve
-    ]
-    return {"score": material.scheme.measure, "draft_f1": draft, "own": tagger.threshold, "points": points}
-
-
-def _measure_memory(material: _Material) -> Values:
-    # A tagger of its own: the other figures are of the tagger as it is.
-    tagger = load(material.job.folder, device=material.job.device)
-    if not isinstance(tagger, TwoStageTagger):
-        raise TypeError(f"expected a tagger of two stages, got {tagger.name}")
-    points = []
-    for slots in SLOTS:
-        tagger.set_memory_slots(slots)
-        labels = [prediction.labels for prediction in material.predict(tagger)]
-        recurring = recurring_scores(material.documents, labels, scheme=material.scheme)
-        points.append({"slots": slots, "f1": material.f1(labels), "recurring": recurring.recall})
-    own = material.tagger.memory_slots if isinstance(material.tagger, TwoStageTagger) else None
-    return {"score": material.scheme.measure, "own": own, "points": points}
-
-
-def _measure_uncertainty(material: _Material) -> Values:
-    predicted = material.predicted
-    parted = uncertainty_by_outcome(
-        material.gold,
-        [prediction.draft_labels for prediction in predicted],
-        [prediction.uncertainty for prediction in predicted],
-    )
-    most = max((*parted.right, *parted.wrong))
-    edges = UNCERTAINTY_STEP * np.arange(int(most / UNCERTAINTY_STEP) + 2)
-    return {
-        "edges": [round(float(edge), 2) for edge in edges],
-        "right": np.histogram(parted.right, edges)[0].tolist(),
-        "wrong": np.histogram(parted.wrong, edges)[0].tolist(),
-        "mean_right": parted.mean_right,
-        "mean_wrong": parted.mean_wrong,
-        "ratio": parted.ratio,
-    }
 
 
 def _always(_: Tagger) -> str | None:
@@ -275,51 +124,53 @@ def _without_memory(tagger: Tagger) -> str | None:
 class _Figure:
     name: str
     reason_against: Callable[[Tagger], str | None]
-    measure: Callable[[_Material], Values]
+    measure: Callable[[FigureData], Values]
     draw: Callable[..., None]
 
 
-# Those that are timed come first: the others have an encoder keep its features.
+# In the order that FigureData asks for.
 FIGURES = (
-    _Figure(name="samples", reason_against=_without_samples, measure=_measure_samples, draw=plots.draw_samples),
-    _Figure(name="length", reason_against=_always, measure=_measure_length, draw=plots.draw_length),
-    _Figure(name="threshold", reason_against=_without_stages, measure=_measure_threshold, draw=plots.draw_threshold),
-    _Figure(name="memory", reason_against=_without_memory, measure=_measure_memory, draw=plots.draw_memory),
-    _Figure(name="uncertainty", reason_against=_always, measure=_measure_uncertainty, draw=plots.draw_uncertainty),
+    _Figure(name="samples", reason_against=_without_samples, measure=FigureData.samples, draw=plots.draw_samples),
+    _Figure(name="length", reason_against=_always, measure=FigureData.length, draw=plots.draw_length),
+    _Figure(name="threshold", reason_against=_without_stages, measure=FigureData.threshold, draw=plots.draw_threshold),
+    _Figure(name="memory", reason_against=_without_memory, measure=FigureData.memory, draw=plots.draw_memory),
+    _Figure(name="uncertainty", reason_against=_always, measure=FigureData.uncertainty, draw=plots.draw_uncertainty),
 )
 
 
-def _draw_attention(material: _Material, *, title: str) -> tuple[list[Values], dict[str, str]]:
-    """Draw every attention map of the chosen sentences; give the numbers, and reasons for what is left out."""
+def _draw_attention(job: FiguresJob, data: FigureData, *, title: str) -> tuple[list[Values], dict[str, str]]:
+    """Draw every attention map of the chosen sentences; return the numbers, and reasons for what is left out."""
     drawn: list[Values] = []
     left_out: dict[str, str] = {}
-    for number in material.job.sentences or _most_uncertain(material):
+    for number in job.sentences or _most_uncertain(data):
         place = f"attention in sentence {number:,}"
-        document, own = _find(material.plain, number)
+        document, own = _find(data.plain, number)
         sentence = document[own]
-        if not material.tagger.learns_from_documents:
+        if not data.tagger.learns_from_documents:
             document, own = [sentence], 0
         if len(sentence.words) > LONGEST_DRAWN:
-            left_out[place] = f"it has {len(sentence.words):,} words, of which {LONGEST_DRAWN} at most can be drawn"
+            left_out[place] = f"it has {len(sentence.words):,} words, at most {LONGEST_DRAWN} can be drawn"
         elif _cells(document) > MOST_CELLS:
-            left_out[place] = "its document is too large to be held at once"
+            left_out[place] = "its document is too large for the memory that its attention needs"
         else:
-            maps = material.tagger.attention_maps(document)[own]
+            maps = data.tagger.attention_maps(document)[own]
             if not maps:
-                return [], {"attention": f"{material.tagger.name} has no attention that looks at words or labels"}
-            drawn.append(_draw_maps(material, number, maps, title=title))
+                return [], {"attention": f"{data.tagger.name} has no attention over words or labels"}
+            drawn.append(_draw_maps(job, data, number, maps, title=title))
     return drawn, left_out
 
 
-def _draw_maps(material: _Material, number: int, maps: Mapping[str, AttentionMap], *, title: str) -> Values:
-    prediction = material.predicted[number - 1]
-    document, place = _find(material.plain, number)
+def _draw_maps(
+    job: FiguresJob, data: FigureData, number: int, maps: Mapping[str, AttentionMap], *, title: str
+) -> Values:
+    prediction = data.predicted[number - 1]
+    document, place = _find(data.plain, number)
     words = document[place].words
     rows = [_row_name(*columns) for columns in zip(words, prediction.labels, prediction.draft_labels, strict=True)]
     numbers = {}
     for name, found in maps.items():
-        weights, columns = _looked_at(found)
-        path = material.job.output / f"attention-{number}-{'-'.join(name.split())}.{material.job.picture}"
+        weights, columns = _weights(found)
+        path = job.output / f"attention-{number}-{'-'.join(name.split())}.{job.picture}"
         heads = len(found.weights)
         name_and_place = f"attention: {name}; sentence {number:,}"
         plots.draw_attention(
@@ -341,15 +192,15 @@ def _draw_maps(material: _Material, number: int, maps: Mapping[str, AttentionMap
     }
 
 
-def _looked_at(found: AttentionMap) -> tuple[list[list[float]], list[str]]:
-    """Average the heads; leave out columns that no word looks at, and of many those that get the least weight."""
+def _weights(found: AttentionMap) -> tuple[list[list[float]], list[str]]:
+    """Average the heads; leave out columns without weight, and those of least weight beyond `MOST_COLUMNS`."""
     weights = found.weights.mean(dim=0)
     totals = weights.sum(dim=0)
     ordered = totals.argsort(descending=True, stable=True)[:MOST_COLUMNS].tolist()
-    # One column stays where no word looks at anything: a lone word has no other to look at.
+    # Keep one column where there is no weight at all, as for a sentence of one word.
     chosen = sorted(ordered[: max(1, int((totals > 0).sum()))])
-    kept = [[round(value, 4) for value in row] for row in weights[:, chosen].tolist()]
-    return kept, [found.columns[column] for column in chosen]
+    rows = [[round(value, 4) for value in row] for row in weights[:, chosen].tolist()]
+    return rows, [found.columns[column] for column in chosen]
 
 
 def _row_name(word: str, label: str, draft: str) -> str:
@@ -362,18 +213,18 @@ def _shown(word: str) -> str:
     return word if len(word) <= LONGEST_WORD else f"{word[: LONGEST_WORD - 3]}..."
 
 
-def _most_uncertain(material: _Material) -> list[int]:
-    """Give the 1-based numbers of the sentences with the most uncertain word, of those that can be drawn."""
+def _most_uncertain(data: FigureData) -> list[int]:
+    """Return the 1-based numbers of the sentences with the most uncertain words, among those that can be drawn."""
     sizes = {
         number: max(prediction.uncertainty)
-        for number, prediction in enumerate(material.predicted, start=1)
+        for number, prediction in enumerate(data.predicted, start=1)
         if 1 < len(prediction.labels) <= LONGEST_DRAWN
     }
     return sorted(sizes, key=lambda number: (-sizes[number], number))[:UNCERTAIN_SENTENCES]
 
 
 def _find(documents: Documents, number: int) -> tuple[Sequence[Sentence], int]:
-    """Give the document of a sentence, by its 1-based number in the corpus, and its 0-based place there."""
+    """Return the document of a sentence, given by its 1-based number in the corpus, and its index there."""
     rest = number - 1
     for document in documents:
         if rest < len(document):
@@ -385,11 +236,6 @@ def _find(documents: Documents, number: int) -> tuple[Sequence[Sentence], int]:
 def _cells(document: Sequence[Sentence]) -> int:
     longest: int = max(len(sentence.words) for sentence in document)
     return len(document) * longest**2
-
-
-def _short(paths: Sequence[str]) -> str:
-    """Name corpora by folder and file."""
-    return ", ".join("/".join(Path(path).parts[-2:]) for path in paths)
 
 
 def _describe(values: Mapping[str, Any]) -> str:

@@ -240,7 +240,7 @@ def test_a_tagger_of_parts_of_speech_is_trained_scored_and_refused_for_annotatin
     assert re.search(r"^NOUN +\d+\.\d\d", concord(*arguments).stdout, re.MULTILINE)
 
     refused = concord("annotate", dev, "--output", store / "out", "--model", store / "pos/bundle")
-    assert (refused.exit_code, "does not annotate" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "cannot annotate" in refused.stderr) == (2, True)
     assert not (store / "out").exists()
 
 
