@@ -98,16 +98,16 @@ def sum_outcomes(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
     return Outcome(annotated=annotated, unchanged=unchanged, dead_letters=dead_letters)
 
 
-def check_equation(report: ShardReport | Manifest, *, place: str) -> None:
+def check_equation(report: ShardReport | Manifest, *, where: str) -> None:
     """Check that read = annotated + unchanged + dead letters.
 
     Raises:
-        ReconciliationError: with the place and both sides.
+        ReconciliationError: with ``where`` and both sides.
     """
     outcomes = report.annotated + report.unchanged + report.dead_letters
     if report.read != outcomes:
         raise ReconciliationError(
-            f"{place}: {report.read} records were planned, but {report.annotated} annotated + {report.unchanged} "
+            f"{where}: {report.read} records were planned, but {report.annotated} annotated + {report.unchanged} "
             f"unchanged + {report.dead_letters} dead letters = {outcomes}; has the input changed since it was planned?"
         )
 

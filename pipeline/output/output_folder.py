@@ -257,7 +257,7 @@ class OutputFolder:
             dead_letters=outcome.dead_letters,
             shards=shards,
         )
-        check_equation(manifest, place=str(self.output))
+        check_equation(manifest, where=str(self.output))
         return manifest
 
     def _find_commits(self, references: Iterable[tuple[int, int]]) -> dict[int, ShardReport]:

@@ -84,7 +84,7 @@ def _plan_faults(folder: OutputFolder, manifest: Manifest) -> Iterator[_Fault]:
         problem = f"{plan.read} records were planned, but the manifest says that {manifest.read} were read"
         yield folder.manifest_path, problem
     try:
-        check_equation(manifest, place="in total")
+        check_equation(manifest, where="in total")
     except ReconciliationError as error:
         yield folder.manifest_path, str(error)
 
@@ -94,7 +94,7 @@ def _record_faults(folder: OutputFolder, report: ShardReport) -> Iterator[_Fault
     try:
         if read_commit_record(path) != report:
             yield path, "missing, or not what the manifest says"
-        check_equation(report, place=f"shard {report.shard:05d}")
+        check_equation(report, where=f"shard {report.shard:05d}")
     except (IntegrityError, ReconciliationError) as error:
         yield path, str(error)
 

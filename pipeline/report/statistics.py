@@ -129,7 +129,7 @@ def measure_quality(output: OutputPath) -> Quality:
     """
     collection = open_collection(output)
     manifest = collection.manifest
-    check_equation(manifest, place=str(output))
+    check_equation(manifest, where=str(output))
     names, uncertainty, changes, recurring = _Names(), _Uncertainty(), _Changes(), _Recurring()
     richest = _Top[CollectedDocument](WHOLE_DOCUMENTS)
     count = 0

@@ -35,11 +35,11 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def store_errors(place: OutputPath) -> Iterator[None]:
+def store_errors(path: OutputPath) -> Iterator[None]:
     """Turn OSErrors caused by the store (no space, quota, input/output) into StoreError; others pass through.
 
     Raises:
-        StoreError: with the place and what to do.
+        StoreError: with the path and what to do.
     """
     try:
         yield
@@ -47,7 +47,7 @@ def store_errors(place: OutputPath) -> Iterator[None]:
         if error.errno not in _STORE_ERRNOS:
             raise
         raise StoreError(
-            f"{place}: {error.strerror}; nothing was committed by this write. "
+            f"{path}: {error.strerror}; nothing was committed by this write. "
             "Free some space or repair the store, then run the same command again"
         ) from error
 

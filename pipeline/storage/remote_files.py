@@ -45,8 +45,7 @@ def stat_url(url: str) -> FileState | None:
         StoreError: when its store cannot be reached.
     """
     with _store_errors(url):
-        store, path = _locate(url)
-        return store.stat(path)
+        return _locate(url).stat()
 
 
 def walk_url(url: str) -> Iterator[tuple[str, FileState]]:
@@ -57,9 +56,8 @@ def walk_url(url: str) -> Iterator[tuple[str, FileState]]:
         StoreError: when its store cannot be reached.
     """
     with _store_errors(url):
-        store, path = _locate(url)
-        for below, state in store.walk(path.rstrip("/")):
-            yield f"{url.rstrip('/')}/{below}", state
+        for path, state in _locate(url).walk():
+            yield f"{url.rstrip('/')}/{path}", state
 
 
 def open_url(url: str, *, read_bytes: int = _READ_BYTES) -> io.BufferedReader:
@@ -75,50 +73,46 @@ def open_url(url: str, *, read_bytes: int = _READ_BYTES) -> io.BufferedReader:
     return io.BufferedReader(_Ranges(url), read_bytes)
 
 
-class RemoteStore(Protocol):
-    """What reading needs of a store; paths are what follows the scheme of a URL, or the whole URL."""
+class RemoteFile(Protocol):
+    """A file or folder in a store."""
 
-    def stat(self, path: str) -> FileState | None:
-        """Return a file's state; None if there is no such file."""
+    def stat(self) -> FileState | None:
+        """Return the file's state; None if there is no such file."""
 
-    def walk(self, path: str) -> Iterator[tuple[str, FileState]]:
-        """Yield the files below a folder with their paths relative to it."""
+    def walk(self) -> Iterator[tuple[str, FileState]]:
+        """Yield the files below the folder with their paths relative to it."""
 
-    def read(self, path: str, start: int, end: int, *, state: FileState) -> bytes:
-        """Read a range of a file; a store without range requests returns all of it."""
+    def read(self, start: int, end: int, *, state: FileState) -> bytes:
+        """Read a range of the file; a store without range requests returns all of it."""
 
 
-class _S3:
-    def stat(self, path: str) -> FileState | None:
-        name, key = self._split(path)
-        if not key:
+class _S3File:
+    def __init__(self, url: str) -> None:
+        self._bucket, _, self._key = url.removeprefix(_S3_SCHEME).partition("/")
+
+    def stat(self) -> FileState | None:
+        if not self._key:
             return None
         try:
-            found = Bucket(name).head(key)
+            found = Bucket(self._bucket).head(self._key)
         except FileNotFoundError:
             return None
         return FileState(found.size, found.etag)
 
-    def walk(self, path: str) -> Iterator[tuple[str, FileState]]:
-        name, key = self._split(path)
-        prefix = f"{key}/" if key else ""
-        for found in Bucket(name).list(prefix):
+    def walk(self) -> Iterator[tuple[str, FileState]]:
+        prefix = f"{self._key.rstrip('/')}/" if self._key else ""
+        for found in Bucket(self._bucket).list(prefix):
             yield found.key.removeprefix(prefix), FileState(found.size, found.etag)
 
-    def read(self, path: str, start: int, end: int, *, state: FileState) -> bytes:
-        name, key = self._split(path)
-        return Bucket(name).read_range(key, start=start, end=end, etag=str(state.changed))
-
-    @staticmethod
-    def _split(path: str) -> tuple[str, str]:
-        name, _, key = path.partition("/")
-        return name, key
+    def read(self, start: int, end: int, *, state: FileState) -> bytes:
+        return Bucket(self._bucket).read_range(self._key, start=start, end=end, etag=str(state.changed))
 
 
-class _Driver:
-    """A store behind its fsspec driver."""
+class _DriverFile:
+    """A file or folder behind the fsspec driver of its store."""
 
     def __init__(self, url: str) -> None:
+        self._url = url
         scheme = url.partition("://")[0]
         try:
             # Some drivers take host and port from the URL.
@@ -130,9 +124,9 @@ class _Driver:
         except ImportError as error:
             raise InputError(f"{scheme}://: {error}; add its driver to this environment, on every node") from None
 
-    def stat(self, path: str) -> FileState | None:
+    def stat(self) -> FileState | None:
         try:
-            found = self._files.info(path)
+            found = self._files.info(self._url)
         except FileNotFoundError as error:
             # The http driver raises this error whatever the cause.
             if isinstance(error.__cause__, Exception) and _status(error.__cause__) != 404:
@@ -140,13 +134,14 @@ class _Driver:
             return None
         return _state(found) if found["type"] == "file" else None
 
-    def walk(self, path: str) -> Iterator[tuple[str, FileState]]:
-        root = self._files._strip_protocol(path).rstrip("/")
-        for name, found in self._files.find(path, detail=True).items():
+    def walk(self) -> Iterator[tuple[str, FileState]]:
+        folder = self._url.rstrip("/")
+        root = self._files._strip_protocol(folder).rstrip("/")
+        for name, found in self._files.find(folder, detail=True).items():
             yield name.removeprefix(f"{root}/"), _state(found)
 
-    def read(self, path: str, start: int, end: int, *, state: FileState) -> bytes:
-        content: bytes = self._files.cat_file(path, start=start, end=end)
+    def read(self, start: int, end: int, *, state: FileState) -> bytes:
+        content: bytes = self._files.cat_file(self._url, start=start, end=end)
         return content
 
 
@@ -159,7 +154,7 @@ class _Ranges(io.RawIOBase):
         if state is None:
             raise InputError(f"{url}: expected a file, found none; check that it exists")
         self._url = url
-        self._store, self._path = _locate(url)
+        self._file = _locate(url)
         self._state = state
         self._position = 0
         self._content: bytes | None = None
@@ -194,7 +189,7 @@ class _Ranges(io.RawIOBase):
             return b""
         if self._content is None:
             with _store_errors(self._url):
-                content = self._store.read(self._path, start, end, state=self._state)
+                content = self._file.read(start, end, state=self._state)
             if len(content) == self._state.size:
                 self._content = content
             elif len(content) != end - start:
@@ -206,12 +201,9 @@ class _Ranges(io.RawIOBase):
         return content if self._content is None else self._content[start:end]
 
 
-def _locate(url: str) -> tuple[RemoteStore, str]:
-    """Return the store of a URL and the path to pass to it."""
-    if url.startswith(_S3_SCHEME):
-        return _S3(), url.removeprefix(_S3_SCHEME)
+def _locate(url: str) -> RemoteFile:
     # Constructed for each call: fsspec caches the connections, and separates a forked process from its parent.
-    return _Driver(url), url
+    return _S3File(url) if url.startswith(_S3_SCHEME) else _DriverFile(url)
 
 
 def _state(found: Mapping[str, Any]) -> FileState:

@@ -86,7 +86,7 @@ class CommitStage:
             dead_letters=tables["errors"].num_rows if "errors" in tables else 0,
             stats=dict(sorted(stats.items())),
         )
-        check_equation(report, place=f"shard {shard.name}")
+        check_equation(report, where=f"shard {shard.name}")
         return self._commit(report, tables, shard)
 
     def _with_copied_rows(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], int]:

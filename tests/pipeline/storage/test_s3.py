@@ -190,5 +190,5 @@ def test_an_unreachable_store_exits_with_the_code_for_a_retry(
 
 @pytest.mark.parametrize("output", ["memory://out", "https://host/out", "gs://bucket/out"])
 def test_annotate_refuses_an_output_that_is_neither_a_folder_nor_s3(source: Path, output: str) -> None:
-    with pytest.raises(InputError, match="a folder or a URL of S3"):
+    with pytest.raises(InputError, match="a folder or an S3 URL"):
         runs.run_job(runs.job(source, output))
