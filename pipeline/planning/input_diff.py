@@ -100,19 +100,16 @@ def diff_input(
         place = (record.file.path, record.scanned.position)
         if place in retries.skipped:
             continue
-        doc_id, document, is_duplicate = record.doc_id or "", None, False
-        if record.text is not None:
-            is_duplicate = place in retries.denied or doc_id in seen
-            document = None if is_duplicate else existing.documents.get(doc_id)
-            if place not in retries.denied:
-                seen.add(doc_id)
-        if document is None or document.text != record.text or document.shard not in existing.current:
+        is_duplicate = not _claim_id(record, seen, is_denied=place in retries.denied)
+        document = None if is_duplicate else _existing_document(record, existing)
+        if document is not None and document.text == record.text and document.shard in existing.current:
+            reused.add(record.doc_id or "")
+            if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
+                renamed[document.shard].append(_renamed(record.doc_id or "", record))
+        else:
             attempts = retries.attempts_of(*place, record.doc_id)
-            rest.append(_to_annotate(record, document, existing, is_duplicate=is_duplicate, attempts=attempts))
-            continue
-        reused.add(doc_id)
-        if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
-            renamed[document.shard].append(_renamed(doc_id, record))
+            reason, parse = _reason(record, document, existing, attempts=attempts)
+            rest.append(RecordToAnnotate(record, reason, is_duplicate, attempts, parse))
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
     to_annotate = []
     for item, was in zip(rest, _find_by_text(rest, existing, missing), strict=True):
@@ -120,7 +117,7 @@ def diff_input(
             to_annotate.append(item)
         else:
             reused.add(was)
-            renamed[existing.documents[was].shard].append(_renamed(was, item.record))
+            renamed[missing[was].shard].append(_renamed(was, item.record))
     return InputDiff(
         to_annotate=to_annotate,
         reused=reused,
@@ -131,21 +128,29 @@ def diff_input(
     )
 
 
-def _to_annotate(
-    record: InputRecord,
-    document: ExistingDocument | None,
-    existing: ExistingOutput,
-    *,
-    is_duplicate: bool,
-    attempts: int,
-) -> RecordToAnnotate:
-    """Return why a record is annotated, and where its parse is; ``document`` is the existing one of its id."""
+def _claim_id(record: InputRecord, seen: set[str], *, is_denied: bool) -> bool:
+    """Claim a record's id and return whether it was free; a record that cannot be read claims none."""
+    if record.text is None or record.doc_id is None:
+        return True
+    if is_denied or record.doc_id in seen:
+        return False
+    seen.add(record.doc_id)
+    return True
+
+
+def _existing_document(record: InputRecord, existing: ExistingOutput) -> ExistingDocument | None:
+    return None if record.text is None else existing.documents.get(record.doc_id or "")
+
+
+def _reason(
+    record: InputRecord, document: ExistingDocument | None, existing: ExistingOutput, *, attempts: int
+) -> tuple[Reason, ShardRef | None]:
+    """Return why a record is annotated, given the existing document of its id, and the shard that holds its parse."""
     if document is None:
-        return RecordToAnnotate(record, "retried" if attempts else "new", is_duplicate, attempts)
+        return "retried" if attempts else "new", None
     if document.text != record.text:
-        return RecordToAnnotate(record, "changed", is_duplicate, attempts)
-    parse = document.shard if document.shard in existing.parsed else None
-    return RecordToAnnotate(record, "again", is_duplicate, attempts, parse)
+        return "changed", None
+    return "again", document.shard if document.shard in existing.parsed else None
 
 
 def _find_by_text(

@@ -1,0 +1,137 @@
+"""The comparison of two tables: existing documents, and the records of the input."""
+
+from collections.abc import Mapping, Sequence
+
+from concord.pipeline.output.dead_letters import ExistingDeadLetter
+from concord.pipeline.plan import RenamedDocument, ShardRef
+from concord.pipeline.planning.existing_output import ExistingDocument, ExistingFile, ExistingOutput, fingerprint
+from concord.pipeline.planning.input_diff import InputDiff, InputRecord, diff_input
+from concord.pipeline.planning.inputs import InputFile
+from concord.pipeline.planning.retries import choose_retries
+from concord.pipeline.readers.records import ScannedRecord
+
+OLD, NEW = ShardRef(shard=0, generation=0), ShardRef(shard=1, generation=0)
+FILES = {name: InputFile(path=f"/in/{name}", name=name, format="jsonl") for name in ("a", "b")}
+
+
+def existing_output(
+    documents: Mapping[str, tuple[str, str]],
+    *,
+    dead_letters: Sequence[ExistingDeadLetter] = (),
+    outdated: Sequence[str] = (),
+) -> ExistingOutput:
+    """Return an output with documents by id, each with its file and text; ``outdated`` ones are in another shard."""
+    rows = {
+        doc_id: ExistingDocument(
+            OLD if doc_id in outdated else NEW, fingerprint(text), f"/in/{file}", fingerprint(None)
+        )
+        for doc_id, (file, text) in documents.items()
+    }
+    failed = {letter.doc_id: letter.source_uri for letter in dead_letters if letter.doc_id is not None}
+    records = [*(row.source_uri for row in rows.values()), *(letter.source_uri for letter in dead_letters)]
+    return ExistingOutput(
+        shards=frozenset({OLD, NEW}),
+        current=frozenset({NEW}),
+        parsed=frozenset({OLD, NEW}),
+        documents=rows,
+        superseded={},
+        dead_letters={NEW: list(dead_letters)},
+        duplicates={},
+        failed_ids=failed,
+        characters={},
+        files={uri: ExistingFile("0" * 64, records.count(uri)) for uri in set(records)},
+    )
+
+
+def records(name: str, *documents: tuple[str | None, str | None]) -> list[InputRecord]:
+    """Return the records of a file from ids and texts; a record without a text cannot be read."""
+    return [
+        InputRecord(
+            FILES[name],
+            number,
+            ScannedRecord(position=10 * number, end=10 * number + 10, size=10, doc_id=doc_id),
+            doc_id,
+            None if text is None else fingerprint(text),
+        )
+        for number, (doc_id, text) in enumerate(documents)
+    ]
+
+
+def reasons(diff: InputDiff) -> dict[str | None, str]:
+    return {item.record.doc_id: item.reason for item in diff.to_annotate}
+
+
+def dead_letter(position: int, doc_id: str | None, *, error: str = "parser_failed") -> ExistingDeadLetter:
+    return ExistingDeadLetter("/in/a", position, doc_id, "parse", error, 1)
+
+
+def test_records_are_new_changed_unchanged_or_due_again() -> None:
+    existing = existing_output(
+        {"same": ("a", "One."), "changed": ("a", "Two."), "again": ("a", "Three."), "gone": ("a", "Four.")},
+        outdated=["again"],
+    )
+    found = records("a", ("same", "One."), ("changed", "2."), ("again", "Three."), ("new", "Five."), (None, None))
+    diff = diff_input(existing, found, reused_files=())
+    assert reasons(diff) == {"changed": "changed", "again": "again", "new": "new", None: "new"}
+    assert [item.parse for item in diff.to_annotate] == [None, OLD, None, None]
+    assert (diff.reused, diff.removed, diff.renamed) == ({"same"}, {"gone"}, {})
+
+
+def test_document_with_the_text_of_a_missing_one_is_renamed() -> None:
+    existing = existing_output({"was": ("a", "One."), "moved": ("a", "Two.")})
+    diff = diff_input(existing, records("b", ("moved", "Two."), ("is", "One."), ("copy", "One.")), reused_files=())
+    assert reasons(diff) == {"copy": "new"}
+    assert diff.renamed == {
+        NEW: [
+            RenamedDocument(was="moved", doc_id="moved", source_uri="/in/b", source_position=0, meta=None),
+            RenamedDocument(was="was", doc_id="is", source_uri="/in/b", source_position=10, meta=None),
+        ]
+    }
+    assert (diff.reused, diff.removed) == ({"was", "moved"}, set())
+
+
+def test_id_belongs_to_the_file_that_is_reused_then_to_the_first_record() -> None:
+    existing = existing_output({"x": ("b", "One.")})
+    diff = diff_input(existing, records("a", ("x", "Two."), ("y", "Three."), ("y", "Four.")), reused_files={"/in/b"})
+    assert [(item.record.doc_id, item.is_duplicate) for item in diff.to_annotate] == [
+        ("x", True),
+        ("y", False),
+        ("y", True),
+    ]
+    assert (diff.reused, diff.removed, diff.files) == ({"x"}, set(), {"/in/b"})
+
+
+def test_retry_leaves_other_dead_letters_alone() -> None:
+    letters = [dead_letter(0, "x"), dead_letter(10, "y"), dead_letter(20, "z", error="duplicate_id")]
+    existing = existing_output({"z": ("a", "Three.")}, dead_letters=letters)
+    retries = choose_retries(existing, [letters[0], letters[2]], unchanged={"/in/a"})
+    found = records("a", ("x", "One."), ("y", "Two."), ("z", "Four."), ("z", "Three."))
+    diff = diff_input(existing, found, reused_files=(), retries=retries)
+    assert [(item.record.doc_id, item.reason, item.is_duplicate, item.attempts) for item in diff.to_annotate] == [
+        ("x", "retried", False, 2),
+        ("z", "retried", True, 2),
+    ]
+    assert diff.retried == {("/in/a", 0), ("/in/a", 20)}
+    assert diff.files == {"/in/a"}
+
+
+def test_retry_in_a_changed_file_goes_by_id() -> None:
+    existing = existing_output({}, dead_letters=[dead_letter(0, "x"), dead_letter(10, "y")])
+    retries = choose_retries(existing, [dead_letter(0, "x")], unchanged=())
+    diff = diff_input(
+        existing, records("a", ("new", "One."), ("y", "Two."), ("x", "Three.")), reused_files=(), retries=retries
+    )
+    assert [(item.record.doc_id, item.reason, item.attempts) for item in diff.to_annotate] == [
+        ("new", "new", 0),
+        ("y", "new", 0),
+        ("x", "retried", 2),
+    ]
+    assert (diff.retried, diff.files) == (frozenset(), set())
+
+
+def test_file_is_reusable_when_all_its_records_are_held_by_current_shards() -> None:
+    documents = {"x": ("a", "One."), "y": ("b", "Two.")}
+    digests = {"/in/a": "0" * 64, "/in/b": "0" * 64}
+    assert existing_output(documents).reusable_files(digests) == {"/in/a", "/in/b"}
+    assert existing_output(documents).reusable_files(digests | {"/in/b": "1" * 64}) == {"/in/a"}
+    assert existing_output(documents, outdated=["x"]).reusable_files(digests) == {"/in/b"}
