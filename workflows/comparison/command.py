@@ -1,22 +1,20 @@
-"""FIXME-DOC."""
+"""The command ``concord compare``: its answer as a table on the console, as JSON and as a page."""
 
 from pathlib import Path
 
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.workflows.comparison.compare import CompareJob, Comparison, compare, describe_tagger, evidence
-from concord.workflows.comparison.paired_tests import (
-    Line,
-)
+from concord.workflows.comparison.paired_tests import Line
 from concord.workflows.console import Answer, counted, table
 
 
 def run(job: CompareJob, *, output: Path | None = None) -> Answer:
-    """Compare two taggers, and write the page if it has a place.
+    """Compare two taggers, and write the page if ``output`` names one.
 
     Raises:
         ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
-        ModelError: when one does not load.
-        InputError: when a corpus cannot be read or holds no name, or a slice is empty.
+        ModelError: when a tagger does not load.
+        InputError: when a corpus cannot be read or has no entity, or a slice is empty.
         StoreError: when there is no space for the page.
     """
     comparison = compare(job)
@@ -33,20 +31,20 @@ def run(job: CompareJob, *, output: Path | None = None) -> Answer:
 
 def _describe(job: CompareJob, comparison: Comparison) -> str:
     size = counted(len(comparison.documents), comparison.unit)
-    swapped = "" if comparison.unit == "document" else "; the corpora have no documents, so each sentence is one"
-    header = ("", "A", "B", "B - A", "from", "to", "p", "Holm", "could show", f"{comparison.unit}s differ")
+    unit_note = "" if comparison.unit == "document" else "; the corpora mark no documents, so each sentence is one"
+    header = ("", "A", "B", "B - A", "from", "to", "p", "Holm", "detectable", f"{comparison.unit}s differ")
     return "\n".join(
         [
             f"A  {describe_tagger(job.first)}",
             f"B  {describe_tagger(job.second)}",
-            f"on {', '.join(job.data)}: {size}{swapped}",
+            f"on {', '.join(job.data)}: {size}{unit_note}",
             "",
             comparison.verdict,
             "",
             table([_row(line) for line in comparison.lines], header=header, right=range(1, len(header))),
             "",
-            f"{100 * (1 - job.procedure.alpha):g} % intervals; p of {job.procedure.rounds:,} paired randomisations; "
-            f"Holm's correction over {counted(len(comparison.lines), 'line')}",
+            f"{100 * (1 - job.procedure.alpha):g} % intervals; p from {job.procedure.rounds:,} paired randomisations; "
+            f"Holm: p corrected over {counted(len(comparison.lines), 'line')}",
         ]
     )
 

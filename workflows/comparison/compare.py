@@ -1,4 +1,4 @@
-"""Is tagger B better than tagger A on these corpora? The answer with its evidence, as values, table and page."""
+"""The comparison of two taggers, A and B, on gold corpora, and its result as JSON."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ from concord.workflows.comparison.paired_tests import (
     Procedure,
     changed_documents,
     compare_labels,
-    sentence_of,
+    describe_line,
 )
-from concord.workflows.comparison.slices import Slice, check_filled, slices_by_span
+from concord.workflows.comparison.slices import Slice, check_not_empty, slice_finder
 from concord.workflows.training.corpora import (
     Documents,
     check_gold,
@@ -42,14 +42,13 @@ DISTRIBUTIONS = {"concord": "concord-annotate", "torch": "torch", "numpy": "nump
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompareJob:
-    """Which taggers to compare on what.
+    """The taggers to compare, the corpora, and how.
 
     Attributes:
         first, second: A and B.
-        labels: entity type -> the type to compare by, of the corpora and of both taggers, None for no entity; token
-            labels are renamed likewise.
-        form: where the corpora have their labels.
-        train: corpora that say which names are seen, for slices that ask for it.
+        labels: renames entity types, or token labels, of the corpora and of both taggers; None drops an entity type.
+        form: the format of the corpora.
+        train: training corpora, for slices by whether a name was seen in training.
     """
 
     first: ResolvedTagger
@@ -65,15 +64,15 @@ class CompareJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What came out.
+    """The result of a comparison.
 
     Attributes:
         documents: with gold labels.
-        first, second: the labels that A and B gave.
-        measure: what the scores are: ``F1`` or ``accuracy``.
-        unit: what is swapped and drawn as a whole: ``document``, or ``sentence`` where no corpus has documents.
-        lines: the whole comes first.
-        changes: of the documents in which one is right where the other is wrong, most changes first.
+        first, second: the labels predicted by A and by B.
+        measure: of the scores: ``F1`` or ``accuracy``.
+        unit: of randomisation and resampling: ``document``, or ``sentence`` if the corpora mark no documents.
+        lines: the overall line comes first.
+        changes: the documents in which one is correct where the other is wrong, most changes first.
     """
 
     documents: Sequence[GoldDocument]
@@ -86,12 +85,18 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The answer in one sentence."""
-        return sentence_of(self.lines[0], unit=self.measure)
+        """The result in one sentence."""
+        return describe_line(self.lines[0], unit=self.measure)
 
 
 def compare(job: CompareJob) -> Comparison:
-    """Label the corpora with both taggers and test them against each other; errors are those of ``run``."""
+    """Label the corpora with both taggers and test the difference of their scores.
+
+    Raises:
+        ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
+        ModelError: when a tagger does not load.
+        InputError: when a corpus cannot be read or has no entity, or a slice is empty.
+    """
     taggers = [load(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
     _check_comparable(*taggers, labels=job.labels)
     scheme = taggers[0].vocabulary.scheme
@@ -102,13 +107,13 @@ def compare(job: CompareJob) -> Comparison:
     for tagger in taggers:
         check_gold(tagger, sentences, job.data)
     if not any(scheme.scored_spans(sentence.labels or ()) for document in sentences for sentence in document):
-        raise InputError(f"{', '.join(job.data)}: expected a corpus with names to compare by, got none")
+        raise InputError(f"{', '.join(job.data)}: expected a corpus with entities, got none")
     known = None
     if job.train:
         train = read_corpora(job.train, labels=job.labels, form=form)
         known = known_names((sentence for document in train for sentence in document), scheme=scheme)
-    slices = slices_by_span(job.slices, documents, known)
-    check_filled(job.slices, documents, slices, scheme=scheme)
+    find_slices = slice_finder(job.slices, documents, known)
+    check_not_empty(job.slices, documents, find_slices, scheme=scheme)
     first, second = (_label(tagger, sentences, job.labels) for tagger in taggers)
     return Comparison(
         documents=documents,
@@ -116,15 +121,15 @@ def compare(job: CompareJob) -> Comparison:
         second=second,
         measure=scheme.measure,
         unit="sentence" if all(document.name is None for document in documents) else "document",
-        lines=compare_labels(documents, first, second, procedure=job.procedure, slices=slices, scheme=scheme),
+        lines=compare_labels(documents, first, second, procedure=job.procedure, find_slices=find_slices, scheme=scheme),
         changes=changed_documents(documents, first, second, scheme=scheme),
     )
 
 
 def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
-    """Give what was found and what it rests on, as plain values.
+    """Return the result and what it depends on, as plain values.
 
-    Digests name taggers and data; the same taggers, data, procedure and versions give the same values again.
+    Digests identify taggers and data; the same taggers, data, procedure and versions give the same values.
     """
     documents, lines = comparison.documents, comparison.lines
     return {
@@ -151,6 +156,11 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def describe_tagger(tagger: ResolvedTagger) -> str:
+    """Return a tagger's name, version and the first digits of its digest."""
+    return " ".join(filter(None, (tagger.name, tagger.version and f"version {tagger.version}", tagger.digest[:12])))
+
+
 def _identity(tagger: ResolvedTagger) -> dict[str, str | None]:
     return {"name": tagger.name, "version": tagger.version, "digest": tagger.digest}
 
@@ -158,7 +168,7 @@ def _identity(tagger: ResolvedTagger) -> dict[str, str | None]:
 def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str | None]) -> None:
     entities = [tagger.vocabulary.scheme.has_entities for tagger in (first, second)]
     if entities[0] != entities[1]:
-        raise ConfigError("A and B: expected two taggers of entities or two of token labels, got one of each")
+        raise ConfigError("A and B: expected two entity taggers or two taggers of token labels, got one of each")
     if not entities[0]:
         return
     kinds = [{labels.get(kind, kind) for kind in tagger.entity_types} - {None} for tagger in (first, second)]
@@ -171,20 +181,15 @@ def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str
 
 
 def _label(tagger: Tagger, documents: Documents, labels: Mapping[str, str | None]) -> DocumentLabels:
-    """Label documents without looking at the gold, in the types to compare by."""
+    """Return a tagger's labels of the documents, renamed as requested; it does not see the gold labels."""
     predicted = tagger.predict_documents(without_labels(documents))
     scheme = tagger.vocabulary.scheme
-    given = [
+    labelled = [
         [
             Sentence(words=sentence.words, labels=prediction.labels)
             for sentence, prediction in zip(document, predictions, strict=True)
         ]
         for document, predictions in zip(documents, predicted, strict=True)
     ]
-    mapped = [relabel(document, labels, scheme=scheme) for document in given] if labels else given
+    mapped = [relabel(document, labels, scheme=scheme) for document in labelled] if labels else labelled
     return [[sentence.labels or () for sentence in document] for document in mapped]
-
-
-def describe_tagger(tagger: ResolvedTagger) -> str:
-    """Name a tagger by name, version and the beginning of its digest."""
-    return " ".join(filter(None, (tagger.name, tagger.version and f"version {tagger.version}", tagger.digest[:12])))

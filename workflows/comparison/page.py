@@ -1,4 +1,4 @@
-"""The page of a comparison: one HTML file that holds everything it shows and asks the network for nothing."""
+"""The HTML page of a comparison: scores with a forest plot, and the documents with most differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
 from concord.pipeline.report.templates import load_template, type_colours
 from concord.workflows.comparison.compare import CompareJob, Comparison, describe_tagger
-from concord.workflows.comparison.paired_tests import DocumentChange, Line, sentence_of
+from concord.workflows.comparison.paired_tests import DocumentChange, Line, describe_line
 
 SHOWN_DOCUMENTS = 12
 SHOWN_SENTENCES = 8
-"""Of one document; the page says when more differ."""
+"""Of one document; the page says how many more differ."""
 _TICKS = 8
 
 
 def render_page(job: CompareJob, comparison: Comparison) -> str:
-    """Give the page as HTML."""
+    """Return the page as HTML."""
     shown = comparison.changes[:SHOWN_DOCUMENTS]
     return load_template("concord.workflows.comparison", "comparison.html.j2").render(
         job=job,
@@ -26,7 +26,7 @@ def render_page(job: CompareJob, comparison: Comparison) -> str:
         second=describe_tagger(job.second),
         level=100 * (1 - job.procedure.alpha),
         chart=_chart(comparison.lines),
-        says=[sentence_of(line, unit=comparison.measure) for line in comparison.lines],
+        descriptions=[describe_line(line, unit=comparison.measure) for line in comparison.lines],
         gains=_gains(comparison),
         colours=type_colours(_entity_types(comparison)),
         documents=[_document_view(change, comparison) for change in shown],
@@ -46,7 +46,7 @@ def _entity_types(comparison: Comparison) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A line of the chart, in percent of its width."""
+    """A line of the forest plot, in percent of its width."""
 
     line: Line
     low: float
@@ -56,7 +56,7 @@ class _Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Chart:
-    """Differences with their intervals; ``zero`` and the ticks are in percent of the width."""
+    """The forest plot of the differences; ``zero`` and the ticks are in percent of its width."""
 
     rows: tuple[_Row, ...]
     zero: float
@@ -70,26 +70,26 @@ def _chart(lines: Sequence[Line]) -> _Chart:
     first, last = int(left // step), -int(-right // step)
     left, right = first * step, max(last, first + 1) * step
 
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         return 100 * (value - left) / (right - left)
 
     return _Chart(
         rows=tuple(
             _Row(
                 line=line,
-                low=place(line.difference.low),
-                mean=place(line.difference.mean),
-                high=place(line.difference.high),
+                low=position(line.difference.low),
+                mean=position(line.difference.mean),
+                high=position(line.difference.high),
             )
             for line in lines
         ),
-        zero=place(0.0),
-        ticks=tuple((place(tick * step), f"{tick * step:+.2g}") for tick in range(first, max(last, first + 1) + 1)),
+        zero=position(0.0),
+        ticks=tuple((position(tick * step), f"{tick * step:+.2g}") for tick in range(first, max(last, first + 1) + 1)),
     )
 
 
 def _gains(comparison: Comparison) -> dict[str, int]:
-    """Count the documents in which B has more right than A, as much, or less."""
+    """Count the documents in which B is better than A, equal, or worse."""
     nets = [change.fixed - change.broken for change in comparison.changes]
     better, worse = sum(net > 0 for net in nets), sum(net < 0 for net in nets)
     return {"better": better, "even": len(comparison.documents) - better - worse, "worse": worse}
@@ -97,7 +97,7 @@ def _gains(comparison: Comparison) -> dict[str, int]:
 
 @dataclass(kw_only=True, slots=True)
 class _Segment:
-    """Words of one entity, or words outside; token labels are segments of one word."""
+    """The words of an entity, or words outside of entities; with token labels a single word."""
 
     label: str
     words: list[str]
@@ -111,49 +111,48 @@ class _Segment:
 def _document_view(change: DocumentChange, comparison: Comparison) -> dict[str, Any]:
     document = comparison.documents[change.number]
     first, second = comparison.first[change.number], comparison.second[change.number]
-    differing = [place for place in range(len(document.sentences)) if tuple(first[place]) != tuple(second[place])]
-    segments = _segments if comparison.measure == "F1" else _labelled_words
+    differing = [index for index in range(len(document.sentences)) if tuple(first[index]) != tuple(second[index])]
+    segments = _entity_segments if comparison.measure == "F1" else _word_segments
     return {
         "change": change,
         "title": document.name or f"{comparison.unit} {change.number + 1}",
         "sentences": [
             {
-                "number": place + 1,
+                "number": index + 1,
                 "sides": [
-                    (side, segments(document.sentences[place], labels))
+                    (side, segments(document.sentences[index], labels))
                     for side, labels in (
-                        ("gold", document.sentences[place].labels or ()),
-                        ("A", first[place]),
-                        ("B", second[place]),
+                        ("gold", document.sentences[index].labels or ()),
+                        ("A", first[index]),
+                        ("B", second[index]),
                     )
                 ],
             }
-            for place in differing[:SHOWN_SENTENCES]
+            for index in differing[:SHOWN_SENTENCES]
         ],
         "more": len(differing[SHOWN_SENTENCES:]),
     }
 
 
-def _segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
-    """Part a sentence into names, each right or wrong, and what stands between them."""
+def _entity_segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
+    """Split a sentence into entities, correct or wrong, and the words between them."""
     gold = set(decode_spans(sentence.labels or (), "BIO"))
     segments: list[_Segment] = []
-    place = 0
+    end = 0
     for span in decode_spans(labels, "BIO"):
-        if span.start > place:
-            segments.append(_Segment(label="", words=list(sentence.words[place : span.start])))
+        if span.start > end:
+            segments.append(_Segment(label="", words=list(sentence.words[end : span.start])))
         words = list(sentence.words[span.start : span.end])
         segments.append(_Segment(label=span.label, words=words, wrong=span not in gold))
-        place = span.end
-    if place < len(sentence.words):
-        segments.append(_Segment(label="", words=list(sentence.words[place:])))
+        end = span.end
+    if end < len(sentence.words):
+        segments.append(_Segment(label="", words=list(sentence.words[end:])))
     return segments
 
 
-def _labelled_words(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
-    """Give every word whose label is wrong with it, and the others plain."""
+def _word_segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
+    """Split a sentence into words; only wrong labels are shown."""
     rows = zip(sentence.words, sentence.labels or (), labels, strict=True)
     return [
-        _Segment(label=label if label != wanted else "", words=[word], wrong=label != wanted)
-        for word, wanted, label in rows
+        _Segment(label=label if label != gold else "", words=[word], wrong=label != gold) for word, gold, label in rows
     ]

@@ -1,7 +1,7 @@
-"""The labels of two taggers, A and B, tested against each other over documents, for the whole and for its parts.
+"""Paired significance tests of the labels of two taggers, A and B: overall, by entity type, and by slice.
 
-Everything stands in percentage points of strict span F1, of the share of recurring names' mentions that agree, or of
-the accuracy of token labels. Differences are B less A.
+All scores are percentages: strict span F1, accuracy for token labels, or the share of a recurring name's mentions that
+agree. Differences are B minus A.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,20 +23,20 @@ from concord.models.evaluation.significance import (
 from concord.models.labels import Span
 from concord.models.schemes import BIO, LabelScheme
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.workflows.comparison.slices import SlicesOf
+from concord.workflows.comparison.slices import SliceFinder
 
 Kind = Literal["all", "type", "consistency", "slice"]
 Verdict = Literal["better", "worse", "undecided"]
 DocumentLabels = Sequence[Sequence[Sequence[str]]]
-"""Labels of each document's sentences, in BIO2 or token labels."""
+"""Labels of the sentences of each document, in BIO2 or token labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Procedure:
-    """How to test.
+    """Parameters of the tests.
 
     Attributes:
-        alpha: share of false alarms over all lines of a comparison together.
+        alpha: significance level, for all lines of a comparison together.
         rounds: of the randomisation test.
         resamples: of the bootstrap.
     """
@@ -52,15 +52,15 @@ class Line:
     """One line of a comparison, in percent and percentage points.
 
     Attributes:
-        name: of the entity type or the slice, else that of the kind.
+        name: the entity type or the slice; otherwise the kind.
         first, second: scores of A and B.
-        difference: B less A, with its bootstrap interval.
+        difference: B minus A, with its bootstrap interval.
         p: of the randomisation test.
-        corrected: p by Holm's correction over all lines.
-        detectable: the least difference that this data shows in four of five cases at the level alpha; None where
-            nothing says how the difference varies.
-        differing: documents on which A and B have other counts.
-        verdict: better or worse where ``corrected`` is below alpha.
+        corrected: p after Holm's correction over all lines.
+        detectable: the smallest difference that this data detects at level alpha with a power of 80 %; None if the
+            variance of the difference is unknown.
+        differing: documents in which the counts of A and B differ.
+        verdict: ``better`` or ``worse`` if ``corrected`` is below alpha.
     """
 
     kind: Kind
@@ -77,10 +77,12 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentChange:
-    """What B has right in a document and A wrong, and the other way about, in names or words.
+    """A document in which one tagger is correct where the other is wrong, counted in entities or words.
 
     Attributes:
-        number: of the document among those compared, from 0 on.
+        number: index of the document.
+        fixed: what is correct only in B.
+        broken: what is correct only in A.
     """
 
     number: int
@@ -94,24 +96,24 @@ def compare_labels(
     second: DocumentLabels,
     *,
     procedure: Procedure,
-    slices: SlicesOf | None = None,
+    find_slices: SliceFinder | None = None,
     scheme: LabelScheme = BIO,
 ) -> list[Line]:
-    """Test two taggers' labels: all names, each entity type, recurring names, each slice; the whole comes first.
+    """Test two taggers' labels overall, by entity type, for recurring names and by slice, in this order.
 
     Args:
         documents: with gold labels.
-        slices: names the slices of a span.
-        scheme: of the labels; word labels have neither types nor recurring names.
+        find_slices: returns the slices of a span.
+        scheme: of the labels; token labels have neither types nor recurring names.
     """
     gold = _gold(documents)
     kinds = {span.label for labels in gold for sentence in labels for span in scheme.scored_spans(sentence)}
 
-    def groups(number: int, place: int, span: Span) -> Iterable[tuple[Kind, str]]:
+    def groups(number: int, position: int, span: Span) -> Iterable[tuple[Kind, str]]:
         yield "all", "all"
         if scheme.has_entities and len(kinds) > 1 and span.label in kinds:
             yield "type", span.label
-        for name in slices(number, place, span) if slices else ():
+        for name in find_slices(number, position, span) if find_slices else ():
             yield "slice", name
 
     counts = [group_counts_by_document(gold, labels, groups, scheme=scheme) for labels in (first, second)]
@@ -121,8 +123,8 @@ def compare_labels(
         if all(found.any() for found in recurring):
             for found, own in zip(counts, recurring, strict=True):
                 found["consistency", "consistency"] = own
-    nothing = np.zeros((len(documents), 3), dtype=np.int64)
-    pairs = {key: (counts[0].get(key, nothing), counts[1].get(key, nothing)) for key in _in_order(counts)}
+    zeros = np.zeros((len(documents), 3), dtype=np.int64)
+    pairs = {key: (counts[0].get(key, zeros), counts[1].get(key, zeros)) for key in _sorted_keys(counts)}
     p_values = [randomisation_test(*pair, rounds=procedure.rounds, seed=procedure.seed) for pair in pairs.values()]
     return [
         _line(*key, *pair, p=p, corrected=corrected, procedure=procedure)
@@ -133,43 +135,48 @@ def compare_labels(
 def changed_documents(
     documents: Sequence[GoldDocument], first: DocumentLabels, second: DocumentLabels, *, scheme: LabelScheme = BIO
 ) -> list[DocumentChange]:
-    """Give the documents in which one tagger is right where the other is wrong, most such places first.
+    """Return the documents in which one tagger is correct where the other is wrong, most changes first.
 
-    A name that is missed, wrongly found, or found with another extent or type is wrong.
+    An entity that is missing, spurious, or has wrong boundaries or a wrong type is wrong.
     """
     changes = []
     for number, labels in enumerate(zip(_gold(documents), first, second, strict=True)):
-        gold, *both = (_places(own, scheme) for own in labels)
-        wrong, wrong_now = (gold ^ found for found in both)
-        change = DocumentChange(number=number, fixed=len(wrong - wrong_now), broken=len(wrong_now - wrong))
+        gold, *predicted = (_spans(own, scheme) for own in labels)
+        wrong_first, wrong_second = (gold ^ found for found in predicted)
+        change = DocumentChange(
+            number=number, fixed=len(wrong_first - wrong_second), broken=len(wrong_second - wrong_first)
+        )
         if change.fixed or change.broken:
             changes.append(change)
     return sorted(changes, key=lambda change: (-change.fixed - change.broken, change.number))
 
 
-def sentence_of(line: Line, *, unit: str) -> str:
-    """Say in one sentence what a line shows."""
+def describe_line(line: Line, *, unit: str) -> str:
+    """Return what a line shows as one sentence."""
     mean, low, high = line.difference.mean, line.difference.low, line.difference.high
     if line.detectable is None:
-        return f"A and B cannot be told apart: they score alike in every document but for {line.differing}."
+        exception = f" except {line.differing}" if line.differing else ""
+        return f"A and B cannot be told apart: their scores are the same in every document{exception}."
     p = f"p = {line.p:.2g}" if line.p == line.corrected else f"p = {line.p:.2g} ({line.corrected:.2g} by Holm)"
-    shown = f"this data could have shown {line.detectable:.1f}"
+    detectable = f"this data can detect {line.detectable:.1f}"
     if line.verdict == "undecided":
-        return f"A and B cannot be told apart: B - A is {mean:+.1f} {unit} ({low:+.1f} to {high:+.1f}), {p}; {shown}."
+        return (
+            f"A and B cannot be told apart: B - A is {mean:+.1f} {unit} ({low:+.1f} to {high:+.1f}), {p}; {detectable}."
+        )
     if line.verdict == "worse":
         mean, low, high = -mean, -high, -low
-    return f"B is {line.verdict} by {mean:.1f} {unit} ({low:.1f} to {high:.1f}), {p}; {shown}."
+    return f"B is {line.verdict} by {mean:.1f} {unit} ({low:.1f} to {high:.1f}), {p}; {detectable}."
 
 
 def _gold(documents: Sequence[GoldDocument]) -> list[list[Sequence[str]]]:
     return [[sentence.labels or () for sentence in document.sentences] for document in documents]
 
 
-def _places(labels: Sequence[Sequence[str]], scheme: LabelScheme) -> set[tuple[int, Span]]:
-    return {(place, span) for place, sentence in enumerate(labels) for span in scheme.scored_spans(sentence)}
+def _spans(labels: Sequence[Sequence[str]], scheme: LabelScheme) -> set[tuple[int, Span]]:
+    return {(position, span) for position, sentence in enumerate(labels) for span in scheme.scored_spans(sentence)}
 
 
-def _in_order(counts: Iterable[Iterable[tuple[Kind, str]]]) -> list[tuple[Kind, str]]:
+def _sorted_keys(counts: Iterable[Iterable[tuple[Kind, str]]]) -> list[tuple[Kind, str]]:
     kinds = get_args(Kind)
     return sorted({key for found in counts for key in found}, key=lambda key: (kinds.index(key[0]), key[1]))
 
@@ -180,7 +187,6 @@ def _line(
     difference = paired_bootstrap(
         second[None], first[None], resamples=procedure.resamples, seed=procedure.seed, alpha=procedure.alpha
     )
-    decided = corrected < procedure.alpha
     return Line(
         kind=kind,
         name=name,
@@ -191,5 +197,5 @@ def _line(
         corrected=corrected,
         detectable=detectable_difference(first, second, alpha=procedure.alpha),
         differing=int((first != second).any(axis=1).sum()),
-        verdict="undecided" if not decided else "better" if difference.mean > 0 else "worse",
+        verdict="undecided" if corrected >= procedure.alpha else "better" if difference.mean > 0 else "worse",
     )

@@ -1,8 +1,8 @@
-"""Slices: parts of the names of a corpus that a comparison looks at by themselves.
+"""Slices: subsets of the entities of a corpus that a comparison tests separately.
 
-A slice is written ``NAME=FIELD:PATTERN``, with the pattern of a shell, or ``NAME=FIELD>NUMBER`` (also ``>=``, ``<``,
-``<=``, ``==``), as in ``long=sentence_words>30`` or ``news=doc_id:news*``. The fields are those of ``FIELDS``, or a key
-of the comments at the head of a CoNLL-U document, such as ``genre``.
+A slice is written ``NAME=FIELD:PATTERN``, with a shell pattern, or ``NAME=FIELD>NUMBER`` (also ``>=``, ``<``, ``<=``,
+``==``), as in ``long=sentence_words>30`` or ``news=doc_id:news*``. A field is one of ``FIELDS`` or the key of a comment
+at the start of a CoNLL-U document, such as ``genre``.
 """
 
 import operator
@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
@@ -31,18 +32,19 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-SlicesOf = Callable[[int, int, Span], Iterable[str]]
-"""Names the slices of a span, given the numbers of its document and of its sentence within it."""
 _NUMERIC = re.compile(rf"({'|'.join(_NUMBERS)})\s*({'|'.join(_COMPARISONS)})\s*(\d+)")
+
+SliceFinder: TypeAlias = Callable[[int, int, Span], Iterable[str]]
+"""Takes the indices of a document and of a sentence in it, and a span; returns the names of the span's slices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
-    """A part of the names of a corpus.
+    """A subset of the entities of a corpus.
 
     Attributes:
-        field: whose value decides.
-        holds: says of a value whether the name is in the slice.
+        field: the field that decides.
+        holds: takes the field's value and returns whether the entity is in the slice.
     """
 
     name: str
@@ -51,10 +53,10 @@ class Slice:
 
 
 def parse_slice(text: str) -> Slice:
-    """Read a slice as a user writes it.
+    """Parse a slice as a user writes it.
 
     Raises:
-        ConfigError: when it has no such form.
+        ConfigError: when it has another form.
     """
     name, equals, condition = (part.strip() for part in text.partition("="))
     numeric = _NUMERIC.fullmatch(condition)
@@ -66,21 +68,21 @@ def parse_slice(text: str) -> Slice:
     if not (name and field and colon and pattern) or field in _NUMBERS:
         raise ConfigError(
             f"slice {text!r}: expected NAME=FIELD:PATTERN or NAME=FIELD>NUMBER, as in long=sentence_words>30 or "
-            f"news=doc_id:news*; fields are {', '.join(FIELDS)} and the keys of the corpus' comments"
+            f"news=doc_id:news*; fields are {', '.join(FIELDS)} and the keys of the comments in the corpus"
         )
     if field == NAME and pattern not in (SEEN, UNSEEN):
         raise ConfigError(f"slice {text!r}: expected name:seen or name:unseen, got {pattern!r}")
     return Slice(name=name, field=field, holds=lambda value: fnmatchcase(str(value), pattern))
 
 
-def slices_by_span(slices: Sequence[Slice], documents: Sequence[GoldDocument], known: Names | None) -> SlicesOf:
-    """Give what names the slices of each span.
+def slice_finder(slices: Sequence[Slice], documents: Sequence[GoldDocument], known: Names | None) -> SliceFinder:
+    """Return the function that finds the slices of a span.
 
     Args:
-        known: the names of training, for slices of seen or unseen names.
+        known: the names in the training corpora, for slices of seen or unseen names.
 
     Raises:
-        InputError: when a slice asks for what the corpus or the job has not, or two have one name.
+        InputError: when the corpus has no such field, ``known`` is missing, or two slices have the same name.
     """
     _check(slices, documents, known)
     lengths = [sum(len(sentence.words) for sentence in document.sentences) for document in documents]
@@ -102,43 +104,45 @@ def slices_by_span(slices: Sequence[Slice], documents: Sequence[GoldDocument], k
             case _:
                 return documents[number].metadata.get(field, "")
 
-    def slices_of(number: int, place: int, span: Span) -> Iterable[str]:
-        sentence = documents[number].sentences[place]
+    def find_slices(number: int, position: int, span: Span) -> Iterable[str]:
+        sentence = documents[number].sentences[position]
         return [part.name for part in slices if part.holds(value(part.field, number, sentence, span))]
 
-    return slices_of
+    return find_slices
 
 
-def check_filled(
-    slices: Sequence[Slice], documents: Sequence[GoldDocument], slices_of: SlicesOf, *, scheme: LabelScheme
+def check_not_empty(
+    slices: Sequence[Slice], documents: Sequence[GoldDocument], find_slices: SliceFinder, *, scheme: LabelScheme
 ) -> None:
-    """Check that every slice has a name of the gold corpus.
+    """Check that every slice has an entity of the gold corpus.
 
     Raises:
-        InputError: naming the slices that have none.
+        InputError: naming the empty slices.
     """
     filled = {
         name
         for number, document in enumerate(documents)
-        for place, sentence in enumerate(document.sentences)
+        for position, sentence in enumerate(document.sentences)
         for span in scheme.scored_spans(sentence.labels or ())
-        for name in slices_of(number, place, span)
+        for name in find_slices(number, position, span)
     }
     empty = [part.name for part in slices if part.name not in filled]
     if empty:
-        raise InputError(f"slice {', '.join(empty)}: expected a name of the corpus in it, got none")
+        raise InputError(f"slice {', '.join(empty)}: expected an entity of the corpus in it, got none")
 
 
 def _check(slices: Sequence[Slice], documents: Sequence[GoldDocument], known: Names | None) -> None:
     names = [part.name for part in slices]
     if len(set(names)) < len(names):
-        raise InputError(f"slices: expected a name of its own for each, got {', '.join(names)}")
+        raise InputError(f"slices: expected a different name for each, got {', '.join(names)}")
     keys = {key for document in documents for key in document.metadata}
     for part in slices:
         if part.field == NAME and known is None:
-            raise InputError(f"slice {part.name}: which names are seen is told by --train, the training corpora")
+            raise InputError(
+                f"slice {part.name}: expected --train, the corpora that decide which names were seen, got none"
+            )
         if part.field not in FIELDS and part.field not in keys:
             raise InputError(
-                f"slice {part.name}: expected a field of {', '.join(FIELDS)} or a key of the corpus' comments "
+                f"slice {part.name}: expected a field of {', '.join(FIELDS)} or a key of the comments in the corpus "
                 f"({', '.join(sorted(keys)) or 'it has none'}), got {part.field!r}"
             )

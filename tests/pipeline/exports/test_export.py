@@ -33,7 +33,7 @@ from concord.pipeline.exports import docbin
 from concord.pipeline.exports import export as export_module
 from concord.pipeline.exports.document_ids import read_ids
 from concord.pipeline.exports.export import ExportForm, export_collection
-from concord.pipeline.output import parquet_parts
+from concord.pipeline.output import document_rows, parquet_parts
 
 FILE_FORMS: tuple[ExportForm, ...] = ("conllu", "jsonl", "label-studio")
 FOLDER_FORMS: tuple[ExportForm, ...] = ("brat", "docbin")
@@ -313,7 +313,7 @@ def test_docbin_merges_the_words_of_a_multi_word_token(output: Path, tmp_path: P
 def test_docbin_is_rejected_at_once_when_spacy_is_missing(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(docbin.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="spaCy; install it with the extra 'spacy'"):
         export_collection(output, tmp_path / "bins", to="docbin")
 
@@ -374,7 +374,7 @@ def test_old_error_list_is_removed_when_nothing_is_left_out(output: Path, tmp_pa
 def test_failed_export_leaves_nothing(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: ExportForm
 ) -> None:
-    read = export_module.read_collection
+    read = document_rows.read_collection
 
     def fail_after_three(*arguments: Any, **options: Any) -> Any:
         yield from (document for _, document in zip(range(3), read(*arguments, **options), strict=False))

@@ -1,9 +1,10 @@
-"""Comparisons of two taggers: lines, verdict, evidence, page."""
+"""``concord compare``: lines, verdict, evidence and page."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from concord.workflows.cli.main import main
 from concord.workflows.comparison.command import run
 from concord.workflows.comparison.compare import CompareJob, Comparison, compare, evidence
 from concord.workflows.comparison.page import render_page
-from concord.workflows.comparison.paired_tests import Line, Procedure, changed_documents, compare_labels, sentence_of
+from concord.workflows.comparison.paired_tests import Line, Procedure, changed_documents, compare_labels, describe_line
 from concord.workflows.comparison.slices import parse_slice
 from concord.workflows.registry.resolve_tagger import find_tagger
 
@@ -38,18 +39,18 @@ def labels(*names: Span) -> tuple[str, ...]:
 
 
 def gold(documents: int) -> list[GoldDocument]:
-    """Give documents of one sentence with three names."""
+    """Return documents of one sentence with three entities."""
     sentence = Sentence(words=WORDS, labels=labels(*NAMES))
     return [GoldDocument(name=f"d{number}", sentences=(sentence,), lines=(1,)) for number in range(documents)]
 
 
-def answers(*sentences: tuple[str, ...]) -> list[list[tuple[str, ...]]]:
+def predictions(*sentences: tuple[str, ...]) -> list[list[tuple[str, ...]]]:
     return [[sentence] for sentence in sentences]
 
 
 @pytest.fixture(scope="session")
 def other_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of a tagger that knows one type less than the tiny one; it must not be changed."""
+    """Return the folder of a tagger with one type less than the tiny one; tests must not modify it."""
     return make_bundle(tmp_path_factory.mktemp("taggers") / "other", kinds=("LOC", "PER"))
 
 
@@ -61,7 +62,7 @@ def make_bundle(folder: Path, *, kinds: Sequence[str]) -> Path:
     return folder
 
 
-def job(first: Path, second: Path, **options: object) -> CompareJob:
+def job(first: Path, second: Path, **options: Any) -> CompareJob:
     plain = CompareJob(
         first=find_tagger(str(first)),
         second=find_tagger(str(second)),
@@ -71,15 +72,15 @@ def job(first: Path, second: Path, **options: object) -> CompareJob:
     return replace(plain, **options)
 
 
-def test_lines_are_of_the_whole_of_types_and_of_slices() -> None:
+def test_lines_cover_all_entities_each_type_and_each_slice() -> None:
     documents = gold(20)
-    first, second = answers(*[labels(NAMES[0], NAMES[2])] * 20), answers(*[labels(NAMES[0], NAMES[1])] * 20)
+    first, second = predictions(*[labels(NAMES[0], NAMES[2])] * 20), predictions(*[labels(NAMES[0], NAMES[1])] * 20)
     lines = compare_labels(
         documents,
         first,
         second,
         procedure=Procedure(rounds=500, resamples=200),
-        slices=lambda number, _, span: ["even"] if number % 2 == 0 and span.label == "PER" else [],
+        find_slices=lambda number, _, span: ["even"] if number % 2 == 0 and span.label == "PER" else [],
     )
     found = {(line.kind, line.name): line for line in lines}
     assert list(found) == [("all", "all"), ("type", "LOC"), ("type", "PER"), ("slice", "even")]
@@ -92,16 +93,16 @@ def test_lines_are_of_the_whole_of_types_and_of_slices() -> None:
     assert all(line.p <= line.corrected <= 4 * line.p for line in lines)
 
 
-def test_documents_are_listed_by_what_changed_in_them() -> None:
+def test_changed_documents_are_sorted_by_number_of_changes() -> None:
     both, moved = labels(*NAMES), labels(Span(0, 1, "PER"), *NAMES[1:])
-    first = answers(both, labels(), moved, both)
-    second = answers(both, both, both, moved)
+    first = predictions(both, labels(), moved, both)
+    second = predictions(both, both, both, moved)
     found = [(change.number, change.fixed, change.broken) for change in changed_documents(gold(4), first, second)]
-    # A name with a wrong extent is one missed and one found wrongly.
+    # An entity with wrong boundaries is one missing and one spurious.
     assert found == [(1, 3, 0), (2, 2, 0), (3, 0, 2)]
 
 
-def test_the_verdict_is_one_sentence() -> None:
+def test_describe_line_is_one_sentence() -> None:
     line = Line(
         kind="all",
         name="all",
@@ -114,24 +115,24 @@ def test_the_verdict_is_one_sentence() -> None:
         differing=50,
         verdict="better",
     )
-    assert (
-        sentence_of(line, unit="F1") == "B is better by 1.2 F1 (0.4 to 2.0), p = 0.003; this data could have shown 0.9."
-    )
+    assert describe_line(line, unit="F1") == "B is better by 1.2 F1 (0.4 to 2.0), p = 0.003; this data can detect 0.9."
     worse = replace(line, difference=Difference(mean=-1.2, low=-2.0, high=0.1), corrected=0.012, verdict="worse")
-    assert sentence_of(worse, unit="F1").startswith("B is worse by 1.2 F1 (-0.1 to 2.0), p = 0.003 (0.012 by Holm); ")
+    assert describe_line(worse, unit="F1").startswith("B is worse by 1.2 F1 (-0.1 to 2.0), p = 0.003 (0.012 by Holm); ")
     undecided = replace(line, verdict="undecided")
-    assert sentence_of(undecided, unit="F1").startswith("A and B cannot be told apart: B - A is +1.2 F1 (+0.4 to +2.0)")
-    assert "alike in every document" in sentence_of(replace(line, detectable=None, differing=0), unit="F1")
+    assert describe_line(undecided, unit="F1").startswith(
+        "A and B cannot be told apart: B - A is +1.2 F1 (+0.4 to +2.0)"
+    )
+    assert "the same in every document" in describe_line(replace(line, detectable=None, differing=0), unit="F1")
 
 
-def test_a_tagger_cannot_be_told_from_itself(tiny_bundle: Path) -> None:
+def test_tagger_does_not_differ_from_itself(tiny_bundle: Path) -> None:
     comparison = compare(job(tiny_bundle, tiny_bundle))
     assert {(line.p, line.corrected, line.verdict) for line in comparison.lines} == {(1.0, 1.0, "undecided")}
     assert (comparison.unit, comparison.changes) == ("document", [])
-    assert "alike in every document" in comparison.verdict
+    assert "the same in every document" in comparison.verdict
 
 
-def test_the_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_path: Path) -> None:
     other = make_bundle(tmp_path / "b", kinds=("LOC", "ORG", "PER"))
     question = job(tiny_bundle, other, slices=[parse_slice("two=mention_words>1")])
     values = evidence(question, compare(question))
@@ -146,21 +147,21 @@ def test_the_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_pa
     assert names[-1] == "two"
 
 
-def test_other_types_are_mapped_or_refused(tiny_bundle: Path, other_bundle: Path) -> None:
+def test_different_types_are_rejected_unless_mapped(tiny_bundle: Path, other_bundle: Path) -> None:
     with pytest.raises(ConfigError, match="A knows LOC, ORG, PER, B knows LOC, PER: expected the same types"):
         compare(job(tiny_bundle, other_bundle))
     comparison = compare(job(tiny_bundle, other_bundle, labels={"ORG": None, "PER": "HUMAN"}))
     assert {line.name for line in comparison.lines if line.kind == "type"} == {"HUMAN", "LOC"}
-    given = {label for document in comparison.first for sentence in document for label in sentence}
-    assert not {label for label in given if label.endswith(("ORG", "PER"))}
+    predicted = {label for document in comparison.first for sentence in document for label in sentence}
+    assert not {label for label in predicted if label.endswith(("ORG", "PER"))}
 
 
-def test_a_tagger_of_entities_and_one_of_token_labels_are_not_compared(tiny_bundle: Path, token_bundle: Path) -> None:
+def test_taggers_of_entities_and_of_token_labels_cannot_be_compared(tiny_bundle: Path, token_bundle: Path) -> None:
     with pytest.raises(ConfigError, match="got one of each"):
         compare(job(tiny_bundle, token_bundle))
 
 
-def test_token_labels_are_compared_by_their_accuracy(token_bundle: Path) -> None:
+def test_token_labels_are_compared_by_accuracy(token_bundle: Path) -> None:
     form = GoldFormat(label_column="upos")
     question = job(token_bundle, token_bundle, form=form, slices=[parse_slice("verbs=type:VERB")])
     comparison = compare(question)
@@ -170,24 +171,26 @@ def test_token_labels_are_compared_by_their_accuracy(token_bundle: Path) -> None
     assert "accuracy in percent" in render_page(question, comparison)
 
 
-def test_without_documents_the_sentence_is_the_unit(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+def test_sentence_is_the_unit_when_the_corpus_has_no_documents(
+    tiny_bundle: Path, write_corpus: Callable[[str], Path]
+) -> None:
     corpus = str(write_corpus("Ada\tB-PER\nslept\tO\n\nTom\tB-PER\nwoke\tO\n"))
     answer = run(job(tiny_bundle, tiny_bundle, data=[corpus]))
     assert (answer.values["unit"], answer.values["units"]) == ("sentence", 2)
-    assert "no documents, so each sentence is one" in answer.text
+    assert "mark no documents, so each sentence is one" in answer.text
 
 
-def test_an_empty_slice_fails_before_any_labelling(tiny_bundle: Path) -> None:
+def test_empty_slice_is_rejected_before_labelling(tiny_bundle: Path) -> None:
     with pytest.raises(InputError, match="slice none"):
         compare(job(tiny_bundle, tiny_bundle, slices=[parse_slice("none=mention_words>90")]))
 
 
-def test_a_corpus_without_a_name_is_refused(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
-    with pytest.raises(InputError, match="expected a corpus with names"):
+def test_corpus_without_entities_is_rejected(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+    with pytest.raises(InputError, match="expected a corpus with entities"):
         compare(job(tiny_bundle, tiny_bundle, data=[str(write_corpus("It\tO\nrained\tO\n"))]))
 
 
-def test_the_page_shows_both_sides_and_escapes_text(tiny_bundle: Path) -> None:
+def test_page_shows_both_sides_and_escapes_text(tiny_bundle: Path) -> None:
     words = ("<b>Ada</b>", "&", "Tom")
     sentence = Sentence(words=words, labels=("B-PER", "O", "B-PER"))
     documents = [GoldDocument(name="<i>d</i>", sentences=(sentence,) * 10, lines=(1,) * 10)]
@@ -206,18 +209,18 @@ def test_the_page_shows_both_sides_and_escapes_text(tiny_bundle: Path) -> None:
     assert "&lt;b&gt;Ada&lt;/b&gt;" in page
     assert "&lt;i&gt;d&lt;/i&gt;" in page
     assert not any(raw in page for raw in ("<b>Ada", "<i>d", "<script", "http://", "https://"))
-    # Eight sentences are shown, each with gold, A and B; A's one name is wrong.
+    # Eight sentences are shown, each with gold, A and B; A's only entity is wrong.
     assert page.count('class="pair"') == 8
     assert page.count(' wrong"') == 8
     assert "2 more sentences differ" in page
 
 
-def test_the_command_writes_a_table_and_a_page(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_compare_command_writes_a_table_and_a_page(tiny_bundle: Path, tmp_path: Path) -> None:
     page = tmp_path / "deep" / "page.html"
     arguments = ["compare", str(tiny_bundle), str(tiny_bundle), "--data", str(GOLD), "--rounds", "50"]
     result = CliRunner().invoke(main, [*arguments, "--slice", "long=sentence_words>4", "--output", str(page)])
     assert result.exit_code == 0, result.output
-    for text in ("cannot be told apart", "could show", "\nlong", "Holm"):
+    for text in ("cannot be told apart", "detectable", "\nlong", "Holm"):
         assert text in result.stdout
     assert page.read_text().startswith("<!doctype html>")
     assert [path.name for path in page.parent.iterdir()] == [page.name]

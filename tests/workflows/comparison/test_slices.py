@@ -1,4 +1,4 @@
-"""Slices: what a user may write, and which names are in one."""
+"""Slices: their syntax, and which entities are in one."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from concord.models.labels import Span
 from concord.models.schemes import BIO
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
-from concord.workflows.comparison.slices import check_filled, parse_slice, slices_by_span
+from concord.workflows.comparison.slices import check_not_empty, parse_slice, slice_finder
 
 ADA = Span(0, 2, "PER")
 TOM = Span(3, 4, "PER")
 
 
 def document(name: str | None, *lines: str, **metadata: str) -> GoldDocument:
-    """Give a document whose sentences are all labelled as the first one is."""
+    """Return a document whose sentences all have the labels of the first one."""
     sentences = [
         Sentence(words=tuple(line.split()), labels=("B-PER", "I-PER", "O", "B-PER", *["O"] * (len(line.split()) - 4)))
         for line in lines
@@ -46,18 +46,20 @@ PLACES = [(0, 0), (0, 1), (1, 0), (2, 0)]
         ("old=name:seen", [1, 1, 0, 1], [0, 0, 0, 0]),
     ],
 )
-def test_a_slice_holds_the_names_that_it_says(text: str, ada: list[int], tom: list[int]) -> None:
+def test_slice_has_the_entities_of_its_condition(text: str, ada: list[int], tom: list[int]) -> None:
     part = parse_slice(text)
-    slices_of = slices_by_span([part], DOCUMENTS, {("ada", "king"): frozenset({"PER"})})
+    find_slices = slice_finder([part], DOCUMENTS, {("ada", "king"): frozenset({"PER"})})
     for span, expected in ((ADA, ada), (TOM, tom)):
-        assert [list(slices_of(*place, span)) for place in PLACES] == [[part.name] if held else [] for held in expected]
+        assert [list(find_slices(*place, span)) for place in PLACES] == [
+            [part.name] if held else [] for held in expected
+        ]
 
 
 @pytest.mark.parametrize(
     "text",
     ["long", "=doc_id:a", "long=", "long=sentence_words", "a=sentence_words:30", "a=doc_id>3", "a=name:new", "a=:b"],
 )
-def test_what_is_no_slice_is_refused_with_an_example(text: str) -> None:
+def test_invalid_slice_is_rejected_with_the_expected_form(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected (NAME=FIELD:PATTERN|name:seen)"):
         parse_slice(text)
 
@@ -65,18 +67,18 @@ def test_what_is_no_slice_is_refused_with_an_example(text: str) -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["a=topic:war"], r"a key of the corpus' comments \(genre\), got 'topic'"),
-        (["a=name:seen"], "told by --train"),
-        (["a=genre:news", "a=genre:blog"], "a name of its own"),
+        (["a=topic:war"], r"a key of the comments in the corpus \(genre\), got 'topic'"),
+        (["a=name:seen"], "expected --train"),
+        (["a=genre:news", "a=genre:blog"], "a different name for each"),
     ],
 )
-def test_a_slice_that_the_corpus_cannot_answer_is_refused(texts: list[str], message: str) -> None:
+def test_slice_finder_rejects_slices_that_the_corpus_cannot_decide(texts: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        slices_by_span([parse_slice(text) for text in texts], DOCUMENTS, None)
+        slice_finder([parse_slice(text) for text in texts], DOCUMENTS, None)
 
 
-def test_a_slice_without_a_gold_name_is_refused() -> None:
+def test_slice_without_a_gold_entity_is_rejected() -> None:
     slices = [parse_slice(text) for text in ("none=mention_words>2", "some=genre:blog", "nobody=type:ORG")]
-    slices_of = slices_by_span(slices, DOCUMENTS, None)
-    with pytest.raises(InputError, match="slice none, nobody: expected a name"):
-        check_filled(slices, DOCUMENTS, slices_of, scheme=BIO)
+    find_slices = slice_finder(slices, DOCUMENTS, None)
+    with pytest.raises(InputError, match="slice none, nobody: expected an entity"):
+        check_not_empty(slices, DOCUMENTS, find_slices, scheme=BIO)

@@ -250,7 +250,7 @@ def test_diff_escapes_terminal_control_characters(tmp_path: Path) -> None:
 
 def random_documents(chance: random.Random, texts: list[list[str]]) -> dict[str, tuple[str, ...]]:
     """Label invented texts with random entities of one to three words."""
-    documents = {}
+    documents: dict[str, tuple[str, ...]] = {}
     for number, words in enumerate(texts):
         labels: list[str] = []
         while len(labels) < len(words):
@@ -274,10 +274,8 @@ def compare_by_enumeration(first: Path, second: Path) -> list[tuple[Any, ...]]:
     entities, words = ([rows_of(output, table) for output in (first, second)] for table in ("entities", "tokens"))
 
     def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
-        return (
-            one["doc_id"] == other["doc_id"]
-            and one["start_char"] < other["end_char"]
-            and other["start_char"] < one["end_char"]
+        return one["doc_id"] == other["doc_id"] and bool(
+            one["start_char"] < other["end_char"] and other["start_char"] < one["end_char"]
         )
 
     def position(row: dict[str, Any]) -> tuple[str, int, int]:
