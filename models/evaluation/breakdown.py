@@ -13,7 +13,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation.consistency import name_key
 from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, grouped_scores
 from concord.models.labels import Span, convert_labels, split_label
-from concord.models.schemes import BIO, LabelScheme
+from concord.models.schemes import BIO, TOKENS, LabelScheme
 
 Names = Mapping[tuple[str, ...], frozenset[str]]
 """``name_key`` of each name -> the entity types it occurs with."""
@@ -115,17 +115,11 @@ def scores_by_position(gold: Labels, predicted: Labels) -> dict[str, Scores]:
 
     A word is right when both prefix and type are.
     """
-    wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
-    for gold_sentence, predicted_sentence in zip(gold, predicted, strict=True):
-        pairs = zip(_bioes(gold_sentence), _bioes(predicted_sentence), strict=True)
-        for wanted_label, found_label in pairs:
-            wanted[split_label(wanted_label)[0]] += 1
-            found[split_label(found_label)[0]] += 1
-            right[split_label(wanted_label)[0]] += wanted_label == found_label
-    return {
-        position: Scores(gold=wanted[position], predicted=found[position], correct=right[position])
-        for position in POSITIONS
-    }
+
+    def group(_: int, span: Span) -> str:
+        return split_label(span.label)[0]
+
+    return _in_order(grouped_scores(_bioes(gold), _bioes(predicted), group, scheme=TOKENS), POSITIONS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,8 +163,8 @@ def uncertainty_by_outcome(
     return UncertaintyByOutcome(right=tuple(outcomes[True]), wrong=tuple(outcomes[False]))
 
 
-def _bioes(labels: Sequence[str]) -> tuple[str, ...]:
-    return convert_labels(labels, source="BIO", target="BIOES")
+def _bioes(sequences: Labels) -> Labels:
+    return [convert_labels(labels, source="BIO", target="BIOES") for labels in sequences]
 
 
 def _in_order(scores: Mapping[str, Scores], groups: Sequence[str]) -> dict[str, Scores]:

@@ -4,8 +4,8 @@ The benefit is measured by cross-validation over documents: every figure for a d
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -32,28 +32,37 @@ _LOG_TEMPERATURES = (-3.0, 3.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
-    """A tagger's uncalibrated predictions for words.
+class _Predictions:
+    """Uncalibrated predictions, one per row.
+
+    Attributes:
+        right: whether the prediction is exactly that of the gold data, shape ``(rows,)``, bool.
+        documents: index of the document, shape ``(rows,)``.
+    """
+
+    right: np.ndarray
+    documents: np.ndarray
+
+    def part(self, where: np.ndarray) -> Self:
+        """Return the rows where the mask, shape ``(rows,)``, is true."""
+        return replace(self, **{column.name: getattr(self, column.name)[where] for column in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words(_Predictions):
+    """A tagger's labels of N words.
 
     Attributes:
         distributions: label probabilities of the deciding stage, shape ``(N, L)``.
         chosen: number of the predicted label, shape ``(N,)``.
         gold: number of the gold label, shape ``(N,)``; 0 where the tagger does not know the label.
         known: whether the tagger knows the gold label, shape ``(N,)``, bool.
-        right: whether the predicted label, as text, is the gold one, shape ``(N,)``, bool.
-        documents: index of the document, shape ``(N,)``.
     """
 
     distributions: np.ndarray
     chosen: np.ndarray
     gold: np.ndarray
     known: np.ndarray
-    right: np.ndarray
-    documents: np.ndarray
-
-    def part(self, where: np.ndarray) -> "Words":
-        """Return the words where the mask, shape ``(N,)``, is true."""
-        return Words(**{name: getattr(self, name)[where] for name in self.__slots__})
 
     def probabilities(self, calibration: TokenCalibration | None = None) -> np.ndarray:
         """Return the probability of each predicted label, shape ``(N,)``; not calibrated if None."""
@@ -63,22 +72,14 @@ class Words:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entities:
-    """The entities that a tagger predicts, uncalibrated.
+class Entities(_Predictions):
+    """The K entities that a tagger predicts.
 
     Attributes:
         confidences: shape ``(K,)``, 0..1.
-        right: whether exactly this entity is in the gold data, shape ``(K,)``, bool.
-        documents: index of the document, shape ``(K,)``.
     """
 
     confidences: np.ndarray
-    right: np.ndarray
-    documents: np.ndarray
-
-    def part(self, where: np.ndarray) -> "Entities":
-        """Return the entities where the mask, shape ``(K,)``, is true."""
-        return Entities(**{name: getattr(self, name)[where] for name in self.__slots__})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +93,13 @@ class Observed:
     words: Words
     entities: Entities
     counts: np.ndarray
+
+    def of_documents(self, where: np.ndarray) -> "Observed":
+        """Return the words and entities of the documents where the mask, shape ``(D,)``, is true."""
+        words, entities = self.words, self.entities
+        return replace(
+            self, words=words.part(where[words.documents]), entities=entities.part(where[entities.documents])
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,15 +201,11 @@ def cross_validate(observed: Observed, *, tokens: TokenMethod, entities: EntityM
     folds = _folds(len(observed.counts))
     words, spans = np.zeros(len(observed.words.right)), np.zeros(len(observed.entities.right))
     for fold in range(folds.max() + 1):
-        held_words, held_spans = (folds[part.documents] == fold for part in (observed.words, observed.entities))
-        own = fit(
-            replace(observed, words=observed.words.part(~held_words), entities=observed.entities.part(~held_spans)),
-            tokens=tokens,
-            entities=entities,
-        )
-        words[held_words] = observed.words.part(held_words).probabilities(own.tokens)
-        held = observed.entities.part(held_spans).confidences
-        spans[held_spans] = held if own.entities is None else own.entities.apply(held)
+        held_out = folds == fold
+        own = fit(observed.of_documents(~held_out), tokens=tokens, entities=entities)
+        calibrated = apply(own, observed.of_documents(held_out))
+        words[held_out[observed.words.documents]] = calibrated.words
+        spans[held_out[observed.entities.documents]] = calibrated.entities
     return Calibrated(words=words, entities=spans)
 
 
