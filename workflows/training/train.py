@@ -1,7 +1,7 @@
-"""Training of a tagger: corpora in, bundle out, every epoch in the tracking store.
+"""Train a tagger on gold corpora, write its bundle, and log every epoch to the tracking store.
 
-The bundle stands on disk before the store hears of it. Once training has begun, a store that fails costs a warning
-and never the training.
+The bundle is on disk before it is registered. A store that fails after the start of a training causes a warning and
+never stops the training.
 """
 
 import json
@@ -51,19 +51,19 @@ ENVIRONMENT_NAME = "environment.json"
 CURVES_NAME = "curves.png"
 TABLES = "evaluation"
 SCORES = {"dev": "best_dev", "test": "test"}
-"""Part of the result -> what the names of its metrics begin with; dev alone names those of every epoch."""
+"""Part of the result -> prefix of its metrics; the bare ``dev`` is that of the epochs' metrics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainOptions:
-    """What does not decide the trained weights.
+    """Options that do not affect the trained weights.
 
     Attributes:
-        folder: takes checkpoints, bundle, curves and result; chosen by the job if None.
-        resume: go on with the training in the folder.
-        tracked: tell the tracking store.
-        alias: the alias to point at the new version.
-        device: cpu, cuda, or auto for cuda where there is one; it changes the weights as far as rounding does.
+        folder: takes checkpoints, bundle, curves and result; derived from the job if None.
+        resume: continue the training in the folder.
+        tracked: log to the tracking store and register the bundle.
+        alias: the alias to set to the new version.
+        device: cpu, cuda, or auto for cuda where there is one; it changes the weights by rounding only.
     """
 
     folder: Path | None = None
@@ -84,9 +84,9 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     """Train a tagger and register it.
 
     Raises:
-        ConfigError: when the job does not fit the tagger or its data, no model may bear its name, or the folder holds
-            another training.
-        InputError: when a corpus cannot be read, or those of training or dev hold no sentence.
+        ConfigError: when the job does not fit the tagger or its data, its name is no valid model name, or the folder
+            contains another training.
+        InputError: when a corpus cannot be read, or those of training or dev have no sentence.
         ModelError: when the encoder is not installed.
         TrackingError: when the tracking store cannot be reached before the training.
     """
@@ -95,11 +95,11 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     config = FitConfig.from_mapping(job.fit, where="fit")
     folder = options.folder or default_folder(job)
     model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
-    corpora = _read(job, label_scheme(model.scheme))
-    tagger = _build(job, model, corpora, config).move_to(pick_device(options.device))
-    _claim(folder, job, resume=options.resume)
+    corpora = _read_corpora(job, label_scheme(model.scheme))
+    tagger = _build_tagger(job, model, corpora, config).move_to(pick_device(options.device))
+    _claim_folder(folder, job, resume=options.resume)
     _write_resolved(job, model, config, folder)
-    recorded = _begin(job, tagger, folder) if options.tracked else None
+    tracked_run = _start_tracking(job, tagger, folder) if options.tracked else None
     status: RunStatus = "FAILED"
     registration = None
     version = None
@@ -110,37 +110,37 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             corpora.dev,
             config,
             folder,
-            on_epoch=lambda epoch: _tell(epoch, config, recorded),
+            on_epoch=lambda epoch: _report_epoch(epoch, config, tracked_run),
             resume=options.resume,
             progress=sys.stderr.isatty(),
         )
         write_provenance(result.bundle, _provenance(job, corpora))
-        values = _conclude(job, corpora, result, folder)
-        _tell_scores(values, recorded)
+        values = _write_result(job, corpora, result, folder)
+        _log_scores(values, tracked_run)
         registration = Registration(bundle=result.bundle.name, name=job.register_as, alias=options.alias)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
-        if recorded is not None:
-            version = recorded.end(status, files=_kept(folder), registration=registration)
+        if tracked_run is not None:
+            version = tracked_run.end(status, files=_artifacts(folder), registration=registration)
     if version is not None:
         values |= {"registered": version.reference, "alias": options.alias}
     return Answer(values=values, text=_describe(values, result))
 
 
 def default_folder(job: TrainJob) -> Path:
-    """Give the folder of a training: the same for the same job, another for another."""
+    """Return the default folder of a training, which depends on everything in the job that decides the weights."""
     return Path("runs") / f"{job.tagger}-{job.profile}-{job.digest[:8]}"
 
 
 def evaluation_job(job: TrainJob, bundle: Path, data: str) -> evaluate.EvaluateJob:
-    """Return the job that scores what a training has made on a corpus with the labels and columns of its own data."""
+    """Return the job that scores the bundle of a training on a corpus, read as the training read its own."""
     return evaluate.EvaluateJob(folder=bundle, data=[data], labels=job.data.labels, form=job.data, train=job.data.train)
 
 
-def _read(job: TrainJob, scheme: LabelScheme) -> _Corpora:
+def _read_corpora(job: TrainJob, scheme: LabelScheme) -> _Corpora:
     data, trees = job.data, tagger_class(job.tagger).needs_trees
     form = gold_format(data, scheme)
     corpora = _Corpora(
@@ -161,7 +161,7 @@ def _read(job: TrainJob, scheme: LabelScheme) -> _Corpora:
     return corpora
 
 
-def _build(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config: FitConfig) -> Tagger:
+def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config: FitConfig) -> Tagger:
     vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
     vocabulary = Vocabulary.from_sentences(
         (sentence for document in corpora.train for sentence in document),
@@ -183,7 +183,7 @@ def _build(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config: FitCon
 
 
 def _tree_source(job: TrainJob) -> str:
-    """Give the one place that the trees of all corpora come from."""
+    """Return the source of the trees, which must be the same for all corpora."""
     sources = {path: tree_source(path) for path in _paths(job)}
     if len(set(sources.values())) > 1:
         listed = "; ".join(f"{path}: {source}" for path, source in sources.items())
@@ -197,16 +197,16 @@ def _load_vectors(tagger: Tagger, vocabulary: Vocabulary, vectors: WordVectors) 
     info(f"{max(found, default=0):,} of {len(vocabulary.words):,} words have a pretrained vector")
 
 
-def _claim(folder: Path, job: TrainJob, *, resume: bool) -> None:
-    """Take a folder for a training, or find that it is this one's."""
+def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
+    """Mark a folder as this training's, or check that it is."""
     path = folder / JOB_NAME
-    # Without a first state nothing was trained, and the folder is free.
+    # Without a state nothing was trained yet, and the folder is free.
     if path.exists() and (folder / STATE_NAME).exists():
-        standing = json.loads(path.read_text(encoding="utf-8"))
-        if standing.get("digest") != job.digest:
-            raise ConfigError(f"{folder}: holds another training; give another --output")
+        existing = json.loads(path.read_text(encoding="utf-8"))
+        if existing.get("digest") != job.digest:
+            raise ConfigError(f"{folder}: contains another training; choose another --output")
         if not resume:
-            raise ConfigError(f"{folder}: holds this training already; --resume goes on with it")
+            raise ConfigError(f"{folder}: contains this training already; --resume continues it")
         return
     folder.mkdir(parents=True, exist_ok=True)
     content = {"digest": job.digest, "job": job.model_dump(mode="json")}
@@ -214,7 +214,7 @@ def _claim(folder: Path, job: TrainJob, *, resume: bool) -> None:
 
 
 def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folder: Path) -> None:
-    """Write the job down as a file of conf/train with every default, which trains the same again."""
+    """Write the job with all defaults filled in, as a file of conf/train that repeats the training."""
     resolved = TrainConfig(
         tagger=job.tagger,
         data=job.data,
@@ -226,8 +226,8 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
     (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
 
 
-def _begin(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
-    """Open the run, or the one that an interrupted training has left open."""
+def _start_tracking(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
+    """Start a run in the tracking store, or continue that of an interrupted training."""
     environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
     (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
     sizes = {"parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad)}
@@ -257,15 +257,15 @@ def _provenance(job: TrainJob, corpora: _Corpora) -> Provenance:
     )
 
 
-def _tell(epoch: EpochResult, config: FitConfig, recorded: TrackedRun | None) -> None:
+def _report_epoch(epoch: EpochResult, config: FitConfig, tracked_run: TrackedRun | None) -> None:
     info(
         f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev {epoch.measure} {epoch.dev_score:.2f} "
         f"({_precision_and_recall(epoch)}draft {epoch.draft_score:.2f}), "
         f"{epoch.seconds + epoch.dev_seconds:.0f} s"
     )
-    if recorded is not None:
+    if tracked_run is not None:
         numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
-        recorded.log_metrics(numbers, step=epoch.epoch)
+        tracked_run.log_metrics(numbers, step=epoch.epoch)
 
 
 def _precision_and_recall(epoch: EpochResult) -> str:
@@ -274,8 +274,8 @@ def _precision_and_recall(epoch: EpochResult) -> str:
     return f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
 
 
-def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path) -> dict[str, Any]:
-    """Score the chosen model on the dev set and once on the test set, and write the result down."""
+def _write_result(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path) -> dict[str, Any]:
+    """Score the chosen model on dev and once on test, and write the result."""
     values: dict[str, Any] = {
         "tagger": job.tagger,
         "profile": job.profile,
@@ -296,9 +296,9 @@ def _conclude(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path)
     return values
 
 
-def _tell_scores(values: Mapping[str, Any], recorded: TrackedRun | None) -> None:
-    """Log the chosen model's scores, whole and by type, at the step that chose it."""
-    if recorded is None:
+def _log_scores(values: Mapping[str, Any], tracked_run: TrackedRun | None) -> None:
+    """Log the chosen model's scores, overall and by type, at the step of its epoch."""
+    if tracked_run is None:
         return
     numbers = {}
     for part, prefix in SCORES.items():
@@ -308,11 +308,11 @@ def _tell_scores(values: Mapping[str, Any], recorded: TrackedRun | None) -> None
         for kind, scores in found.get("scores", {}).items():
             suffix = "" if kind == "all" else f".{kind}"
             numbers |= {f"{prefix}_{key}{suffix}": scores[key] for key in ("f1", "precision", "recall")}
-    recorded.log_metrics(numbers, step=values["best"]["epoch"])
+    tracked_run.log_metrics(numbers, step=values["best"]["epoch"])
 
 
-def _kept(folder: Path) -> list[str]:
-    """Give the files of a training that go to the store, as far as it has come."""
+def _artifacts(folder: Path) -> list[str]:
+    """Return the existing files of a training that are uploaded to the store."""
     names = [JOB_NAME, RESOLVED_NAME, ENVIRONMENT_NAME, RESULT_NAME, CURVES_NAME]
     tables = sorted(path.relative_to(folder).as_posix() for path in (folder / TABLES).glob("*"))
     return [*(name for name in names if (folder / name).exists()), *tables]

@@ -23,7 +23,7 @@ def calibrate(*arguments: object) -> Result:
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """Give a copy of the tiny bundle that knows that it has learned from the training corpus."""
+    """Copy the tiny bundle and record the training corpus in its provenance."""
     folder = tmp_path / "bundle"
     shutil.copytree(tiny_bundle, folder)
     learned = describe_part("train", [str(TRAIN)], read_corpora([str(TRAIN)], labels={}))
@@ -32,7 +32,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_bundle_is_calibrated_in_place(bundle: Path, tmp_path: Path) -> None:
+def test_bundle_is_calibrated_in_place(bundle: Path, tmp_path: Path) -> None:
     before = tagger_digest(bundle)
     result = calibrate(bundle, "--data", DEV, "--json")
     assert result.exit_code == 0, result.output
@@ -57,7 +57,7 @@ def test_a_bundle_is_calibrated_in_place(bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_copy_leaves_the_source_as_it_is(bundle: Path, tmp_path: Path) -> None:
+def test_calibrated_copy_leaves_the_source_unchanged(bundle: Path, tmp_path: Path) -> None:
     before = tagger_digest(bundle)
     result = calibrate(bundle, "--data", DEV, "--output", tmp_path / "copy", "--entities", "isotonic")
     assert result.exit_code == 0, result.output
@@ -69,7 +69,7 @@ def test_a_copy_leaves_the_source_as_it_is(bundle: Path, tmp_path: Path) -> None
     assert (full.exit_code, "expected a new or empty folder" in full.stderr) == (2, True)
 
 
-def test_entities_may_be_left_as_they_are(bundle: Path) -> None:
+def test_entities_can_be_left_uncalibrated(bundle: Path) -> None:
     result = calibrate(bundle, "--data", DEV, "--entities", "none", "--json")
     assert result.exit_code == 0, result.output
     entities = json.loads(result.stdout)["cross_validated"]["entities"]
@@ -80,7 +80,7 @@ def test_entities_may_be_left_as_they_are(bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_documents_that_the_tagger_has_seen_are_refused(bundle: Path) -> None:
+def test_calibrate_refuses_documents_that_the_tagger_has_seen(bundle: Path) -> None:
     refused = calibrate(bundle, "--data", TRAIN)
     assert refused.exit_code == 2
     assert "in what it was trained on" in refused.stderr
@@ -93,14 +93,14 @@ def test_documents_that_the_tagger_has_seen_are_refused(bundle: Path) -> None:
     assert calibration.fitted["overlap"]["seen"]["train"] == json.loads(result.stdout)["documents"]
 
 
-def test_a_test_set_must_not_be_the_calibration_set(bundle: Path) -> None:
+def test_calibrate_refuses_the_calibration_set_as_test_set(bundle: Path) -> None:
     refused = calibrate(bundle, "--data", DEV, "--test", DEV)
     assert refused.exit_code == 2
     assert "--test: expected documents that the tagger has not seen" in refused.stderr
     assert "in what it was calibrated on" in refused.stderr
 
 
-def test_held_out_figures_are_given_beside_the_cross_validated(
+def test_figures_on_a_test_set_are_reported_with_the_cross_validated_ones(
     bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "held.conll"
@@ -111,7 +111,7 @@ def test_held_out_figures_are_given_beside_the_cross_validated(
         assert text in result.stdout
 
 
-def test_a_bundle_without_a_record_is_calibrated_with_a_warning(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_calibrate_warns_when_a_bundle_has_no_provenance(tiny_bundle: Path, tmp_path: Path) -> None:
     result = calibrate(tiny_bundle, "--data", DEV, "--output", tmp_path / "copy")
     assert result.exit_code == 0, result.output
     assert "no record of what it was trained on" in result.stderr
@@ -133,7 +133,7 @@ def test_too_little_data_is_an_input_error(bundle: Path, tmp_path: Path) -> None
     assert (refused.exit_code, "20 entities or more" in refused.stderr) == (2, True)
 
 
-def test_a_tagger_of_token_labels_is_calibrated(token_bundle: Path, tmp_path: Path) -> None:
+def test_tagger_of_token_labels_is_calibrated(token_bundle: Path, tmp_path: Path) -> None:
     result = calibrate(token_bundle, "-d", DEV, "--label-column", "upos", "-o", tmp_path / "copy", "--json")
     assert result.exit_code == 0, result.output
     values = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Scores on gold corpora, as plain values and as a table."""
+"""Evaluation on gold corpora: scores as plain values and as text."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ GOLD = CHECKOUT / "examples/train/dev.conllu"
 
 @pytest.fixture
 def agreeing(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> Path:
-    """Give a corpus whose gold labels are what the tiny tagger says, but for one."""
+    """Write a corpus whose gold labels are the predictions of the tiny tagger, except for one."""
     from concord.workflows.training.corpora import read_corpora, without_labels
 
     documents = read_corpora([str(GOLD)], labels={})
@@ -35,7 +35,7 @@ def agreeing(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> Path:
     return write_corpus("\n".join(blocks))
 
 
-def test_a_tagger_agrees_with_itself(tiny_bundle: Path, agreeing: Path) -> None:
+def test_evaluate_scores_a_tagger_on_its_own_predictions(tiny_bundle: Path, agreeing: Path) -> None:
     values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
     assert (values["documents"], values["sentences"]) == (3, 15)
     assert values["scores"]["all"]["gold"] == values["scores"]["all"]["correct"] > 0
@@ -44,13 +44,13 @@ def test_a_tagger_agrees_with_itself(tiny_bundle: Path, agreeing: Path) -> None:
     assert set(values["consistency"]) == {"share", "names", "occurrences", "agreeing"}
 
 
-def test_our_score_is_seqevals(tiny_bundle: Path) -> None:
+def test_f1_equals_that_of_seqeval(tiny_bundle: Path) -> None:
     values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)])).values
     assert values["scores"]["all"]["f1"] == pytest.approx(values["seqeval_f1"])
     assert set(values["scores"]) == {"all", "LOC", "ORG", "PER"}
 
 
-def test_parts_sum_to_the_whole(tiny_bundle: Path) -> None:
+def test_breakdowns_sum_to_the_whole(tiny_bundle: Path) -> None:
     job = EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], train=[str(GOLD.with_name("train.conllu"))])
     values = evaluate.run(job).values
     assert json.loads(json.dumps(values)) == values
@@ -67,7 +67,7 @@ def test_parts_sum_to_the_whole(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_are_seen_in_the_training_corpora_of_the_job(tiny_bundle: Path, agreeing: Path) -> None:
+def test_novelty_is_decided_by_the_training_corpora(tiny_bundle: Path, agreeing: Path) -> None:
     without = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
     assert without["by_novelty"] is None
     values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)], train=[str(agreeing)])).values
@@ -76,7 +76,7 @@ def test_names_are_seen_in_the_training_corpora_of_the_job(tiny_bundle: Path, ag
     assert values["recurring_names"]["correct"] == values["recurring_names"]["gold"]
 
 
-def test_types_that_the_tagger_does_not_know_count_as_missed(
+def test_types_unknown_to_the_tagger_count_as_missed(
     tiny_bundle: Path, write_corpus: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = str(write_corpus("Monday\tB-DAY\nis\tO\n"))
@@ -87,23 +87,25 @@ def test_types_that_the_tagger_does_not_know_count_as_missed(
     assert values["scores"]["all"]["gold"] == 0
 
 
-def test_token_labels_for_a_tagger_of_entities_are_refused(tiny_bundle: Path) -> None:
+def test_evaluate_refuses_token_labels_for_a_tagger_of_entities(tiny_bundle: Path) -> None:
     with pytest.raises(ConfigError, match="xpos holds token labels"):
         evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], form=GoldFormat(label_column="xpos")))
 
 
-def test_a_folder_that_is_no_bundle_is_a_model_error(tmp_path: Path) -> None:
+def test_evaluate_raises_model_error_when_the_folder_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"tagger\.json"):
         evaluate.run(EvaluateJob(folder=tmp_path, data=[str(GOLD)]))
 
 
-def test_a_corpus_without_sentences_is_an_input_error(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+def test_evaluate_raises_input_error_when_a_corpus_has_no_sentences(
+    tiny_bundle: Path, write_corpus: Callable[[str], Path]
+) -> None:
     for text in ("", "-DOCSTART-\tx\n\n"):
         with pytest.raises(InputError, match="expected a gold corpus with one sentence or more"):
             evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(write_corpus(text))]))
 
 
-def test_a_corpus_without_entities_is_named(
+def test_evaluate_warns_of_a_corpus_without_entities(
     tiny_bundle: Path, write_corpus: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = str(write_corpus("It\tO\nrained\tO\n"))
@@ -113,14 +115,14 @@ def test_a_corpus_without_entities_is_named(
 
 
 @pytest.mark.slow
-def test_a_sentence_of_5000_words_is_scored_whole(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+def test_sentence_of_5000_words_is_scored_completely(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
     corpus = str(write_corpus("Ada\tB-PER\nslept\tO\n" * 2500))
     values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
     assert (values["documents"], values["sentences"], values["words"]) == (1, 1, 5000)
     assert values["by_sentence_length"]["51+"]["gold"] == values["recurring_names"]["gold"] == 2500
 
 
-def test_the_command_prints_a_table_by_type(tiny_bundle: Path) -> None:
+def test_command_prints_a_table_by_type(tiny_bundle: Path) -> None:
     result = CliRunner().invoke(main, ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--labels", "ORG=,LOC=PLACE"])
     assert result.exit_code == 0, result.output
     for title in ("draft F1", "names by words", "words by place in the name", "uncertainty of drafts: "):
@@ -132,7 +134,7 @@ def test_the_command_prints_a_table_by_type(tiny_bundle: Path) -> None:
     assert (wrong.exit_code, "GPE=LOC,MISC=" in wrong.stderr) == (2, True)
 
 
-def test_parts_of_token_labels_sum_to_the_words(token_bundle: Path) -> None:
+def test_breakdowns_of_token_labels_sum_to_the_words(token_bundle: Path) -> None:
     train = [str(GOLD.with_name("train.conllu"))]
     form = GoldFormat(label_column="upos")
     values = evaluate.run(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form, train=train)).values
@@ -144,7 +146,7 @@ def test_parts_of_token_labels_sum_to_the_words(token_bundle: Path) -> None:
     assert 0 < values["by_novelty"]["unseen"]["gold"] < values["words"]
 
 
-def test_the_command_prints_the_accuracy_of_token_labels(token_bundle: Path) -> None:
+def test_command_prints_the_accuracy_of_token_labels(token_bundle: Path) -> None:
     arguments = ["evaluate", str(token_bundle), "--data", str(GOLD), "--label-column", "upos", "--train", str(GOLD)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output

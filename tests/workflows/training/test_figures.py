@@ -1,4 +1,4 @@
-"""Figures of a tagger: the pictures are there, their numbers are those of the tagger, what makes no sense is named."""
+"""Figures of a tagger: which are drawn, whether their numbers are right, what is left out."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ PICTURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml "}
 
 @pytest.fixture(scope="module")
 def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of a small Doc-UANet with random weights, none of whose thresholds is an end of the grid."""
+    """Save a small Doc-UANet with random weights and a threshold within the grid."""
     representation = {"word_dimension": 8, "characters": None}
     config = {
         "draft_representation": representation,
@@ -54,7 +54,7 @@ def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def drawn(doc_uanet_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give what was drawn of the Doc-UANet, read back from the file of numbers."""
+    """Draw the figures of the Doc-UANet and read back the file of numbers."""
     output = tmp_path_factory.mktemp("figures") / "deep" / "folder"
     answer = figures.run(FiguresJob(folder=doc_uanet_bundle, data=[str(GOLD)], output=output))
     numbers = json.loads((output / "figures.json").read_text())
@@ -68,13 +68,13 @@ def pictures(numbers: dict[str, Any]) -> list[Path]:
     return [folder / entry["file"] for entry in (*found.values(), *attention)]
 
 
-def test_a_document_tagger_gets_every_figure(drawn: dict[str, Any]) -> None:
+def test_document_tagger_gets_every_figure(drawn: dict[str, Any]) -> None:
     names = {"samples", "length", "threshold", "memory", "uncertainty", "attention"}
     assert (set(drawn["figures"]), drawn["left_out"]) == (names, {})
     assert all(path.read_bytes().startswith(PICTURES["png"]) for path in pictures(drawn))
 
 
-def test_the_numbers_are_the_taggers(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
+def test_numbers_equal_those_of_evaluate(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
     scores = evaluate.run(EvaluateJob(folder=doc_uanet_bundle, data=[str(GOLD)])).values
     f1, found = scores["scores"]["all"]["f1"], drawn["figures"]
     assert [point["f1"] for point in found["samples"]["points"] if point["samples"] == 4] == [pytest.approx(f1)]
@@ -93,12 +93,12 @@ def test_the_numbers_are_the_taggers(drawn: dict[str, Any], doc_uanet_bundle: Pa
     assert uncertainty["ratio"] == pytest.approx(scores["uncertainty"]["ratio"])
 
 
-def test_figures_leave_the_tagger_as_it_is(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
+def test_figures_do_not_change_the_tagger(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
     assert drawn["digest"] == evaluate.run(EvaluateJob(folder=doc_uanet_bundle, data=[str(GOLD)])).values["digest"]
     assert drawn["figures"]["memory"]["own"] == 10
 
 
-def test_what_a_tagger_of_one_stage_lacks_is_left_out_and_named(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_figures_of_two_stages_are_left_out_for_a_tagger_of_one(tiny_bundle: Path, tmp_path: Path) -> None:
     arguments = ["figures", str(tiny_bundle), "--data", str(GOLD), "--output", str(tmp_path), "--picture", "svg"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
@@ -108,13 +108,13 @@ def test_what_a_tagger_of_one_stage_lacks_is_left_out_and_named(tiny_bundle: Pat
     assert (tmp_path / "length.svg").read_bytes().startswith(PICTURES["svg"])
 
 
-def test_a_sentence_that_is_not_there_is_an_input_error(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_unknown_sentence_number_is_an_input_error(tiny_bundle: Path, tmp_path: Path) -> None:
     job = FiguresJob(folder=tiny_bundle, data=[str(GOLD)], output=tmp_path, sentences=[16])
     with pytest.raises(InputError, match="expected a number from 1 to 15, got 16"):
         figures.run(job)
 
 
-def test_attention_is_drawn_for_the_sentence_asked_for(tmp_path: Path) -> None:
+def test_attention_is_drawn_for_the_requested_sentence(tmp_path: Path) -> None:
     numbers = _draw_with_attention(GOLD, tmp_path, sentences=[3])
     (found,) = numbers["figures"]["attention"]
     words = list(read_gold(GOLD)[0][2].words)
@@ -125,7 +125,7 @@ def test_attention_is_drawn_for_the_sentence_asked_for(tmp_path: Path) -> None:
     assert (tmp_path / found["maps"][name]["file"]).read_bytes().startswith(PICTURES["png"])
 
 
-def test_columns_that_no_word_looks_at_are_left_out(drawn: dict[str, Any]) -> None:
+def test_attention_leaves_out_columns_without_weight(drawn: dict[str, Any]) -> None:
     for found in drawn["figures"]["attention"]:
         memory = found["maps"]["memory"]
         assert all(any(row[column] for row in memory["weights"]) for column in range(len(memory["columns"])))
@@ -142,14 +142,14 @@ def test_attention_is_drawn_for_the_most_uncertain_sentences(tmp_path: Path) -> 
     assert drawn_sentences == sorted(range(1, 16), key=lambda number: -highest[number - 1])[:2]
 
 
-def test_attention_in_an_over_long_sentence_is_left_out(tmp_path: Path, write_corpus: Callable[[str], Path]) -> None:
+def test_attention_of_an_over_long_sentence_is_left_out(tmp_path: Path, write_corpus: Callable[[str], Path]) -> None:
     corpus = write_corpus("Ada\tB-PER\nslept\tO\n" * 40 + "\nAda\tB-PER\n")
     numbers = _draw_with_attention(corpus, tmp_path, sentences=[1, 2])
     assert [found["sentence"] for found in numbers["figures"]["attention"]] == [2]
     assert "it has 80 words" in numbers["left_out"]["attention in sentence 1"]
 
 
-def test_words_of_a_picture_are_no_formulas(tmp_path: Path) -> None:
+def test_dollar_signs_in_words_are_drawn_as_text(tmp_path: Path) -> None:
     rows = ["$x_{", "\\frac$", "5$"]
     plots.draw_attention(
         [[0.2, 0.8], [1.0, 0.0], [0.5, 0.5]], tmp_path / "map.svg", rows=rows, columns=["$", "$$"], heads=1, title="t"
@@ -157,7 +157,7 @@ def test_words_of_a_picture_are_no_formulas(tmp_path: Path) -> None:
     assert (tmp_path / "map.svg").stat().st_size > 1000
 
 
-def test_a_picture_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_pictures_are_reproducible_byte_for_byte(tmp_path: Path) -> None:
     values = {"score": "F1", "own": 10, "points": [{"slots": 0, "f1": 1.0, "recurring": 2.0}]}
     for form in PICTURES:
         for folder in ("a", "b"):
@@ -176,7 +176,7 @@ def _draw_with_attention(data: Path, tmp_path: Path, *, sentences: list[int] | N
     return dict(figures.run(job).values)
 
 
-def test_figures_of_token_labels_are_about_accuracy(token_bundle: Path, tmp_path: Path) -> None:
+def test_figures_of_token_labels_show_accuracy(token_bundle: Path, tmp_path: Path) -> None:
     form = GoldFormat(label_column="upos")
     job = FiguresJob(folder=token_bundle, data=[str(GOLD)], output=tmp_path, form=form)
     found = figures.run(job).values["figures"]
@@ -188,7 +188,7 @@ def test_figures_of_token_labels_are_about_accuracy(token_bundle: Path, tmp_path
     assert sum(found["uncertainty"]["right"]) == scores["uncertainty"]["right_words"]
 
 
-def test_the_column_of_a_conll_corpus_is_given_by_its_number(
+def test_label_column_of_a_conll_corpus_is_given_by_number(
     tiny_bundle: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
 ) -> None:
     corpus = write_corpus("Ada\tB-PER\tx\nslept\tO\tx\n")

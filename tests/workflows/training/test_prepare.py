@@ -1,4 +1,4 @@
-"""Corpora looked over and written: counts, faults, what splits share, and that nothing half-right is written."""
+"""Checking gold corpora: counts, faults, sentences that splits share, and when nothing is written."""
 
 import json
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def concord(*arguments: object) -> Result:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Give a function that writes a file and gives its place."""
+    """Return a function that writes a file and returns its path."""
 
     def make(name: str, text: str) -> Path:
         path = tmp_path / "in" / name
@@ -86,7 +86,7 @@ def test_splits_are_counted_compared_and_written_in_bio2(write: Write, tmp_path:
     assert [document[0].labels for document in read_gold(tmp_path / "out/eng.dev.conll")][2] == ("B-LOC", "B-LOC")
 
 
-def test_the_table_says_what_the_numbers_say(write: Write) -> None:
+def test_text_shows_the_numbers(write: Write) -> None:
     result = concord("prepare", write("train.conll", TRAIN), write("dev.conll", DEV))
     assert result.exit_code == 0, result.output
     rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line}
@@ -98,7 +98,7 @@ def test_the_table_says_what_the_numbers_say(write: Write) -> None:
     assert "written" not in result.stdout
 
 
-def test_a_fault_keeps_every_split_from_being_written(write: Write, tmp_path: Path) -> None:
+def test_nothing_is_written_when_a_fault_is_left(write: Write, tmp_path: Path) -> None:
     train, dev = write("train.conll", "Ada\tB-PER\n"), write("dev.conll", "a\tO\nAda\tI-PER\nKing\tB-PER\n\nno\n")
     result = concord("prepare", train, dev, "--output", tmp_path / "out")
     assert result.exit_code == 1
@@ -113,7 +113,7 @@ def test_a_fault_keeps_every_split_from_being_written(write: Write, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_sure_is_repaired(write: Write, tmp_path: Path) -> None:
+def test_fix_repairs_unambiguous_faults(write: Write, tmp_path: Path) -> None:
     tree = "1\tAda\t_\tX\t_\t_\t{}\tdep\t_\tNER=B-PER\n2\tKing\t_\tX\t_\t_\t{}\tdep\t_\tNER=I-LOC\n\n"
     path = write("a.conllu", "# newdoc id = x\n" + tree.format(2, 1) + tree.format(0, 1).replace("I-LOC", "I-PER"))
     result = concord("prepare", path, "--output", tmp_path / "out", "--fix")
@@ -124,7 +124,7 @@ def test_what_is_sure_is_repaired(write: Write, tmp_path: Path) -> None:
     assert (sound.labels, sound.heads) == (("B-PER", "I-PER"), (0, 1))
 
 
-def test_a_folder_of_corpus_files_is_one_corpus(write: Write, tmp_path: Path) -> None:
+def test_folder_of_corpus_files_is_one_corpus(write: Write, tmp_path: Path) -> None:
     row = "wb/x\t0\t{}\t{}\tNNP\t*\t-\t-\t-\t-\t{}\t-\n"
     for name, word in (("b/y.v4_gold_conll", "Oslo"), ("a/x.v4_gold_conll", "Rome")):
         write(name, f"#begin document (wb/{name}); part 000\n{row.format(0, word, '(GPE)')}\n#end document\n")
@@ -148,7 +148,7 @@ def test_token_labels_are_counted_and_kept(tmp_path: Path) -> None:
     assert json.loads(again.stdout)["splits"][0]["labels"] == train["labels"]
 
 
-def test_a_parsers_trees_stay_known_as_such(write: Write, tmp_path: Path) -> None:
+def test_parser_of_trees_stays_recorded(write: Write, tmp_path: Path) -> None:
     path = write("a.conllu", "# concord.parser = p@1\n# concord.source = ab\n1\tHi\t_\tX\t_\t_\t0\troot\t_\t_\n")
     assert concord("prepare", path, "-o", tmp_path / "out").exit_code == 0
     assert (tmp_path / "out/a.conllu").read_text().startswith("# concord.parser = p@1\n# concord.source = ab\n")
@@ -165,7 +165,7 @@ def test_a_parsers_trees_stay_known_as_such(write: Write, tmp_path: Path) -> Non
         (["folder"], [], 2, "expected files named .conllu, .conll, gold_conll in the folder, got none"),
     ],
 )
-def test_what_cannot_be_prepared_is_named(
+def test_prepare_names_invalid_inputs_and_outputs(
     write: Write,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -183,12 +183,12 @@ def test_what_cannot_be_prepared_is_named(
     assert (result.exit_code, message in result.stderr) == (code, True), result.output
 
 
-def test_splits_of_one_name_are_told_apart_by_their_folders(write: Write) -> None:
+def test_splits_with_the_same_file_name_are_named_by_their_folders(write: Write) -> None:
     result = concord("prepare", write("news/a.conll", "Ada\tB-PER\n"), write("web/a.conll", "Bo\tB-PER\n"), "--json")
     assert [split["name"] for split in json.loads(result.stdout)["splits"]] == ["news-a", "web-a"]
 
 
-def test_a_dash_for_the_output_only_looks(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_dash_only_checks(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = concord("prepare", write("a.conll", "Ada\tB-PER\n"), "--output", "-", "--json")
     assert (result.exit_code, json.loads(result.stdout)["written"]) == (0, [])

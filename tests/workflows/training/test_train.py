@@ -1,4 +1,4 @@
-"""Training: bundle on disk first, every epoch in the store, a version that annotate and evaluate can name."""
+"""Training: the bundle on disk, epochs in the tracking store, the registered version."""
 
 import csv
 import hashlib
@@ -81,7 +81,7 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
 
 
 @pytest.mark.encoder
-def test_a_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Path) -> None:
+def test_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Path) -> None:
     pretrained = store / "pretrained"
     pretrained.mkdir()
     write_encoder(pretrained, ["the", "in", "of", "a", "to", "##s", "."])
@@ -98,9 +98,7 @@ def test_a_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: 
     assert load_tagger(fetched).tuned_encoder is not None
 
 
-def test_an_interrupted_training_goes_on_in_its_run(
-    store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_training_continues_its_run(store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged = Run.log_metrics
     told = []
 
@@ -117,7 +115,7 @@ def test_an_interrupted_training_goes_on_in_its_run(
     monkeypatch.setenv("CONCORD_CACHE", str(store / "cache"))
 
     refused = concord("train", train_file)
-    assert (refused.exit_code, "--resume goes on with it" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "--resume continues it" in refused.stderr) == (2, True)
     resumed = concord("train", train_file, "--resume", "--json")
     assert resumed.exit_code == 0, resumed.output
     client = MlflowClient(tracking_uri())
@@ -128,7 +126,7 @@ def test_an_interrupted_training_goes_on_in_its_run(
     assert json.loads(whole.stdout)["digest"] == json.loads(resumed.stdout)["digest"]
 
 
-def test_a_store_that_fails_midway_costs_a_warning(
+def test_store_that_fails_during_training_causes_a_warning(
     store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -149,7 +147,7 @@ def test_a_store_that_fails_midway_costs_a_warning(
     assert resolve("models:/tiny@late").version == 1
 
 
-def test_the_resolved_job_trains_the_same_again(store: Path, train_file: Path) -> None:
+def test_resolved_job_repeats_the_training(store: Path, train_file: Path) -> None:
     options = TrainOptions(folder=store / "first", tracked=False)
     first = train.run(read_train_job(train_file, overrides=["fit.epochs=1"]), options)
     resolved = store / "first" / "config.resolved.yaml"
@@ -160,7 +158,7 @@ def test_the_resolved_job_trains_the_same_again(store: Path, train_file: Path) -
     assert again.values["digest"] == first.values["digest"]
 
 
-def test_a_store_that_is_down_before_training_ends_it_with_75(
+def test_train_exits_with_75_when_the_store_is_down(
     train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -171,14 +169,14 @@ def test_a_store_that_is_down_before_training_ends_it_with_75(
     assert "http://127.0.0.1:1" in result.stderr
 
 
-def test_another_training_in_the_folder_is_refused(train_file: Path, tmp_path: Path) -> None:
+def test_train_refuses_a_folder_with_another_training(train_file: Path, tmp_path: Path) -> None:
     options = TrainOptions(folder=tmp_path / "run", tracked=False)
     train.run(read_train_job(train_file), options)
-    with pytest.raises(ConfigError, match="holds another training; give another --output"):
+    with pytest.raises(ConfigError, match="contains another training; choose another --output"):
         train.run(read_train_job(train_file, overrides=["fit.seed=2"]), options)
 
 
-def test_a_folder_in_which_nothing_was_trained_is_free(train_file: Path, tmp_path: Path) -> None:
+def test_train_accepts_a_folder_without_a_state(train_file: Path, tmp_path: Path) -> None:
     options = TrainOptions(folder=tmp_path / "run", tracked=False)
     with pytest.raises(ConfigError, match=r"fit\.optimizers"):
         train.run(read_train_job(train_file, overrides=["fit.optimizers={other: {}}"]), options)
@@ -193,28 +191,26 @@ def test_a_folder_in_which_nothing_was_trained_is_free(train_file: Path, tmp_pat
         ("tagger=bilstm_crff", r"did you mean 'bilstm_crf'"),
     ],
 )
-def test_a_wrong_key_is_named(train_file: Path, tmp_path: Path, override: str, message: str) -> None:
+def test_train_names_an_unknown_key(train_file: Path, tmp_path: Path, override: str, message: str) -> None:
     job = read_train_job(train_file, overrides=[override])
     with pytest.raises(ConfigError, match=message):
         train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
-def test_a_name_that_no_model_may_bear_is_refused_before_any_work(train_file: Path, tmp_path: Path) -> None:
+def test_train_refuses_an_invalid_model_name_first(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["register_as=news/mine"])
     with pytest.raises(ConfigError, match=r"a model's name: .* got 'news/mine'"):
         train.run(job, TrainOptions(folder=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dropped_type_is_not_learned(train_file: Path, tmp_path: Path) -> None:
+def test_train_does_not_learn_a_dropped_type(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["data.labels={ORG: null}", "fit.epochs=1"])
     train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
     assert load_tagger(tmp_path / "run" / "bundle").entity_types == ("LOC", "PER")
 
 
-def test_a_tagger_of_parts_of_speech_is_trained_scored_and_refused_for_annotating(
-    store: Path, train_file: Path
-) -> None:
+def test_tagger_of_parts_of_speech_is_trained_and_scored_but_cannot_annotate(store: Path, train_file: Path) -> None:
     tokens = ("--set", "model.scheme=TOKENS", "--set", "data.label_column=upos")
     result = concord("train", train_file, *tokens, "--output", store / "pos")
     assert result.exit_code == 0, result.output
@@ -244,13 +240,13 @@ def test_a_tagger_of_parts_of_speech_is_trained_scored_and_refused_for_annotatin
     assert not (store / "out").exists()
 
 
-def test_parts_of_speech_for_a_tagger_of_entities_are_refused(train_file: Path, tmp_path: Path) -> None:
+def test_train_refuses_parts_of_speech_for_a_tagger_of_entities(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["data.label_column=upos"])
     with pytest.raises(ConfigError, match=r"upos holds token labels.*--set model\.scheme=TOKENS"):
         train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
-def test_token_labels_that_training_lacks_cost_a_warning(
+def test_train_warns_of_token_labels_that_only_dev_has(
     train_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = ["model.scheme=TOKENS", "data.label_column=upos", "data.test=null", "fit.epochs=1"]
@@ -262,7 +258,7 @@ def test_token_labels_that_training_lacks_cost_a_warning(
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
-def test_a_corpus_without_a_sentence_is_refused(
+def test_train_refuses_a_corpus_without_sentences(
     split: str, train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
 ) -> None:
     empty = write_corpus("-DOCSTART-\n")
@@ -271,7 +267,7 @@ def test_a_corpus_without_a_sentence_is_refused(
         train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
-def test_types_of_dev_that_training_lacks_are_named(
+def test_train_names_types_that_only_dev_has(
     train_file: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
 ) -> None:
     dev = write_corpus("Monday\tB-DAY\n")
@@ -280,7 +276,7 @@ def test_types_of_dev_that_training_lacks_are_named(
         train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
-def test_a_missing_encoder_is_a_model_error(train_file: Path, tmp_path: Path) -> None:
+def test_missing_encoder_is_a_model_error(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["model.encoder={source: no_such_package}"])
     with pytest.raises(ModelError, match="no_such_package"):
         train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
@@ -295,13 +291,13 @@ def test_pretrained_vectors_are_loaded(train_file: Path, tmp_path: Path, capsys:
     assert "unheard" in load_tagger(tmp_path / "run" / "bundle").vocabulary.words
 
 
-def test_the_default_folder_goes_by_the_job(train_file: Path) -> None:
+def test_default_folder_depends_on_the_job(train_file: Path) -> None:
     job = read_train_job(train_file)
     assert default_folder(job) == default_folder(read_train_job(train_file))
     assert default_folder(job) != default_folder(read_train_job(train_file, overrides=["fit.seed=2"]))
 
 
-def test_labels_are_mapped_and_dropped(write_corpus: Callable[[str], Path]) -> None:
+def test_read_corpora_maps_and_drops_types(write_corpus: Callable[[str], Path]) -> None:
     path = write_corpus("Ada\tB-PER\nKing\tI-PER\nin\tO\nYork\tB-GPE\nMonday\tB-DAY\n")
     documents = read_corpora([str(path), str(path)], labels={"GPE": "LOC", "DAY": None})
     expected = Sentence(words=("Ada", "King", "in", "York", "Monday"), labels=("B-PER", "I-PER", "O", "B-LOC", "O"))
@@ -309,7 +305,7 @@ def test_labels_are_mapped_and_dropped(write_corpus: Callable[[str], Path]) -> N
     assert label_types(documents, BIO) == {"PER", "LOC"}
 
 
-def test_token_labels_are_renamed_and_none_can_be_dropped(write_corpus: Callable[[str], Path]) -> None:
+def test_read_corpora_renames_token_labels_and_drops_none(write_corpus: Callable[[str], Path]) -> None:
     path, form = str(write_corpus("She\tPRP\nran\tVBD\n")), GoldFormat(label_scheme="TOKENS")
     ((sentence,),) = read_corpora([path], labels={"VBD": "VERB"}, form=form)
     assert sentence.labels == ("PRP", "VERB")
