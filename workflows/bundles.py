@@ -1,4 +1,4 @@
-"""What a registered bundle is made of: its files with their sha256, and the parser that it works with."""
+"""Pack a bundle for the registry with a manifest of its files and its parser, and check a packed one."""
 
 import json
 import shutil
@@ -15,15 +15,15 @@ from concord.pipeline.storage.files import file_sha256
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
-# A bundle's folder may hold what is none of its business; nothing that can be executed goes along.
+# Nothing executable is packed, and nothing unrelated that is in the folder.
 _DATA_SUFFIXES = {".json", ".safetensors", ".md", ".txt"}
 
 
 def pack_bundle(bundle: Path, folder: Path) -> None:
-    """Copy a bundle's files into a new folder and write their manifest beside them.
+    """Copy the files of a bundle into a new folder and write their manifest.
 
     Raises:
-        ModelError: when the bundle is not whole, or the parser that it works with is not installed.
+        ModelError: when the bundle is incomplete, or its parser is not installed.
     """
     files = sorted(path.relative_to(bundle).as_posix() for path in _data_files(bundle))
     for name in files:
@@ -39,10 +39,10 @@ def pack_bundle(bundle: Path, folder: Path) -> None:
 
 
 def check_bundle(folder: Path) -> dict[str, Any]:
-    """Compare a packed bundle with its manifest, and give the manifest.
+    """Check a packed bundle against its manifest and return the manifest.
 
     Raises:
-        ModelError: naming the file that is missing, strange or not what was registered.
+        ModelError: naming a file that is missing, unknown or not what was registered.
     """
     manifest = _read(folder / MANIFEST_NAME)
     expected = manifest["files"]
@@ -60,7 +60,7 @@ def check_bundle(folder: Path) -> dict[str, Any]:
 
 
 def bundle_digest(folder: Path) -> str:
-    """Give the digest of a bundle (concord.models.checkpoint.tagger_digest).
+    """Return the digest of a bundle (concord.models.checkpoint.tagger_digest).
 
     Raises:
         ModelError: when a file is missing.
@@ -73,16 +73,16 @@ def bundle_digest(folder: Path) -> str:
 
 def _data_files(bundle: Path) -> Iterator[Path]:
     for path in bundle.glob("*"):
-        # A bundle that was fetched has a manifest of before.
+        # A downloaded bundle already has a manifest.
         if path.is_file() and path.suffix in _DATA_SUFFIXES and path.name != MANIFEST_NAME:
             yield path
     yield from (path for path in (bundle / ENCODER_NAME).rglob("*") if path.is_file())
 
 
 def _parser(folder: Path) -> str:
-    """Give the signature of the parser whose trees a tagger learned from; of the embedded one if it reads none."""
+    """Return the signature of the parser whose trees a tagger was trained on; the bundled one if it uses no trees."""
     trees = json.loads((folder / CONFIG_NAME).read_bytes()).get("trees")
-    # Trees of a gold corpus have a name but no parser.
+    # Trees of a gold corpus have a name without a parser.
     if isinstance(trees, str) and "@" in trees:
         return trees
     return component_signature(parser_identity(ParserConfig()))

@@ -1,4 +1,4 @@
-"""Where a run was made: the commit of the code, the machine, and the versions of what it builds on."""
+"""Describe where a run takes place: the commit of the code, the machine, the process and the versions."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ DIRTY_TAG = "concord.git.dirty"
 
 
 def code_tags() -> dict[str, str]:
-    """Give the commit that the code is of, and whether files differ from it; nothing where there is no git."""
+    """Return the commit of the code and whether files differ from it; empty without a git checkout."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return {}
@@ -23,7 +23,7 @@ def code_tags() -> dict[str, str]:
 
 
 def describe_environment() -> dict[str, object]:
-    """Give machine and versions as plain values."""
+    """Return machine and versions as plain values."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -34,29 +34,29 @@ def describe_environment() -> dict[str, object]:
 
 
 def process_name(pid: int | None = None) -> str:
-    """Name a process of this host (this one, if None) so that no later one bears its name: host, number, start."""
+    """Return a unique name of a process of this host, by default this one: host, number and start time."""
     pid = pid or os.getpid()
     return f"{socket.gethostname()}:{pid}:{_start(pid)}"
 
 
 def has_ended(process: str) -> bool:
-    """Say whether a process is known to be gone; of another host's processes nothing is known."""
-    host, _, place = process.partition(":")
-    pid, _, _ = place.partition(":")
+    """Return whether a process is known to have ended; nothing is known about processes of other hosts."""
+    host, _, rest = process.partition(":")
+    pid, _, _ = rest.partition(":")
     return host == socket.gethostname() and pid.isdigit() and process != process_name(int(pid))
 
 
 def _start(pid: int) -> str | None:
-    """Give the clock ticks from boot to the start of a process; None when there is none of this number."""
+    """Return the clock ticks from boot to the start of a process; None if there is no such process."""
     try:
-        # The name of the program stands second, in brackets, and may hold anything.
+        # The second field is the name of the program, in brackets, and may contain anything.
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     except OSError:
         return None
 
 
 def _git(*arguments: str) -> str | None:
-    # Code that was installed into somebody else's checkout has not its commit.
+    # Code that is installed inside another checkout does not have its commit.
     if not (CHECKOUT / ".git").exists():
         return None
     try:

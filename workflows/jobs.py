@@ -1,7 +1,7 @@
-"""The job files: YAML read strictly, overridden by ``--set``, paths made absolute.
+"""Read job files: strict YAML with overrides from ``--set``.
 
-One file is one job. A path in it is relative to the folder the command is started from (the checkout, as a
-rule) and becomes absolute when the job is read: a worker has another working directory.
+One file is one job. Paths in it are relative to the current folder (usually the checkout) and are made absolute on
+reading, since workers have other working directories.
 """
 
 import hashlib
@@ -24,23 +24,22 @@ JOB_SUFFIXES = {".yaml", ".yml"}
 
 
 class DataConfig(GoldFormat):
-    """The gold corpora of a training: ``.conllu`` or ``.conll`` files, each also as ``.gz`` or ``.zst``.
+    """The gold corpora of a training: ``.conllu`` or ``.conll`` files, optionally ``.gz`` or ``.zst``.
 
-    A tagger learns entities unless its scheme is ``TOKENS``; then it learns labels of single words, such as the parts
-    of speech that ``label_column`` names.
+    A tagger learns entities, or with the scheme ``TOKENS`` labels of single words, such as parts of speech.
     """
 
     train: list[str]
-    """Read one after the other."""
+    """Read in this order."""
     dev: str
-    """Chooses the best epoch and the threshold; nothing else ever does."""
+    """Alone decides the best epoch and the threshold."""
     test: str | None = None
-    """Scored once, by the chosen model, and only reported."""
+    """Scored once, with the selected model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
-    """Entity type of the corpora -> type to learn; null makes it no entity. Types not named stay. Token labels
-    are renamed likewise."""
+    """Entity type of the corpora -> type to learn; null drops it, and types that are not listed stay. Token labels are
+    renamed in the same way."""
     vectors: str | None = None
-    """Pretrained word vectors, a text file of GloVe, word2vec or fastText; none are needed."""
+    """Pretrained word vectors (optional): a text file of GloVe, word2vec or fastText."""
 
 
 class ProfileConfig(Config):
@@ -52,27 +51,27 @@ class ProfileConfig(Config):
     """
 
     model: dict[str, Any]
-    """The tagger's own configuration; its class in models/taggers checks the keys."""
+    """Configuration of the tagger; its class in models/taggers checks the keys."""
     fit: dict[str, Any] = Field(default_factory=dict)
-    """The training's configuration; models/training/fit.py checks the keys."""
+    """Configuration of the training; models/training/fit.py checks the keys."""
 
 
 class TrainConfig(Config):
     """One file of conf/train."""
 
     tagger: str
-    """The module name of a tagger in models/taggers."""
+    """Module name of a tagger in models/taggers."""
     data: DataConfig
     profiles: dict[str, ProfileConfig]
-    """`small` trains in minutes on two cores, `paper` is the paper's own size."""
+    """`small` trains in minutes on two cores, `paper` has the size in the paper."""
     register_as: str | None = None
-    """The name in the model registry; the tagger's own name if none."""
+    """Name in the model registry; if null, that of the tagger."""
     experiment: str = "concord"
     """The MLflow experiment that the run belongs to."""
 
 
 class TrainJob(Config):
-    """One training: a file of conf/train with its profile chosen and every override applied."""
+    """One training: a profile of a file of conf/train with all overrides applied."""
 
     tagger: str
     profile: str
@@ -84,7 +83,7 @@ class TrainJob(Config):
 
     @property
     def digest(self) -> str:
-        """Name all that decides the trained weights, as sha256 in hex; where they are registered does not."""
+        """The sha256, in hex, of everything that determines the trained weights."""
         decisive = self.model_dump(mode="json", exclude={"register_as", "experiment", "profile"})
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
@@ -93,51 +92,51 @@ class ParseConfig(Config):
     """One gold corpus to parse."""
 
     input: str
-    """A corpus: ``.conllu`` or ``.conll``, also with ``.gz`` or ``.zst``."""
+    """A corpus: ``.conllu`` or ``.conll``, optionally with ``.gz`` or ``.zst``."""
     output: str
-    """The corpus with trees: ``.conllu``, also with ``.gz`` or ``.zst``."""
+    """The corpus with trees: ``.conllu``, optionally with ``.gz`` or ``.zst``."""
     parser: ParserConfig = ParserConfig()
 
 
 class GateConfig(GoldFormat):
-    """What a new version must show before it becomes the champion; one file, conf/promote.yaml as a rule."""
+    """The conditions for a new version to become the champion, such as in conf/promote.yaml."""
 
     data: list[str]
-    """The promotion set: corpora that no training, choice of a checkpoint or calibration has seen."""
+    """The promotion set: corpora that were not used for training, checkpoint selection or calibration."""
     labels: dict[str, str | None] = Field(default_factory=dict)
-    """Entity type -> the type to compare by, of the corpora and of both taggers; null makes it no entity."""
+    """Entity type of the corpora and of both taggers -> the type to compare by; null drops it."""
     train: list[str] = Field(default_factory=list)
-    """Corpora that say which names are seen, for slices that ask for it."""
+    """Corpora whose names count as seen, for slices such as name:unseen."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
-    """The p of the randomisation test over all names must be below; intervals leave out as much."""
+    """Significance level: the overall p must be below it, and intervals cover 1 - alpha."""
     minimum_gain: float = 0.0
-    """Points of F1 (of accuracy for token labels) over the champion; the gain must be above 0 in any case."""
+    """Points of F1 (accuracy for token labels) over the champion; the gain must be above 0 in any case."""
     slices: dict[str, str] = Field(default_factory=dict)
-    """Name -> what is in it, written as after the name in ``concord compare --slice``."""
+    """Name -> condition, as in ``concord compare --slice NAME=CONDITION``."""
     slice_tolerance: float = Field(default=5.0, ge=0)
-    """Points that a slice may lose at most by the lower end of its interval: that it is no worse must be shown, and the
-    fewer its names, the wider the interval."""
+    """Points below 0 that the lower end of a slice's interval may reach: a slice must be shown to be no worse, and the
+    fewer names it has, the wider its interval."""
     throughput_ratio: float = Field(default=0.8, ge=0)
-    """Least speed as a share of the champion's, both timed by turns in the same process; 0 asks for none."""
+    """Minimum speed as a fraction of the champion's, both timed alternately in one process; 0 disables the test."""
     throughput_turns: int = Field(default=5, ge=1)
-    """How often each labels the beginning of the promotion set for that; the median of the ratios counts."""
+    """How often each is timed on the beginning of the promotion set; the median of the ratios counts."""
     min_f1: float = Field(default=50.0, ge=0, le=100)
-    """What the first champion needs, in percent (accuracy for token labels): there is none to compare it with."""
+    """Minimum score of a first champion, which cannot be compared, in percent (accuracy for token labels)."""
     unknown_provenance: Literal["refuse", "allow"] = "refuse"
-    """Whether a bundle that does not say what it was made from may pass."""
+    """Whether a bundle that does not record its training data may pass."""
     rounds: int = Field(default=10_000, ge=1)
-    """Of the randomisation test."""
+    """Of the randomization test."""
     seed: int = 1
 
 
 def read_annotate_job(
     path: Path | None, *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> AnnotateConfig:
-    """Give the annotation job of a file, of values, or of both.
+    """Return the annotation job of a file, of values, or of both.
 
     Args:
-        values: dotted key -> value, as the command line's own options give them; they win over the file.
-        overrides: ``key=value`` of ``--set``; they win over everything.
+        values: dotted key -> value, from options of the command line; they take precedence over the file.
+        overrides: ``key=value`` of ``--set``; they take precedence over everything.
 
     Raises:
         ConfigError: naming the file and the key.
@@ -147,19 +146,19 @@ def read_annotate_job(
         set_value(job, key, value)
     apply_overrides(job, overrides)
     config = AnnotateConfig.from_mapping(job, where=str(path) if path else "")
-    places: dict[str, Any] = {
+    paths: dict[str, Any] = {
         "input": absolute(config.input),
         "output": absolute(config.output),
-        **_parser_place(config.parser),
+        **_parser_path(config.parser),
     }
     if names_model(config):
         model = absolute_model(config.tagger.model)
-        places["tagger"] = config.tagger.model_copy(update={"model": model})
-    return config.model_copy(update=places)
+        paths["tagger"] = config.tagger.model_copy(update={"model": model})
+    return config.model_copy(update=paths)
 
 
 def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) -> ParseConfig:
-    """Give the job of parsing a gold corpus; overrides win over values.
+    """Return the job of parsing a gold corpus; overrides take precedence over values.
 
     Raises:
         ConfigError: naming the key.
@@ -167,24 +166,24 @@ def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) 
     job = dict(values)
     apply_overrides(job, overrides)
     config = ParseConfig.from_mapping(job)
-    places = {"input": absolute(config.input), "output": absolute(config.output)}
-    return config.model_copy(update={**places, **_parser_place(config.parser)})
+    paths = {"input": absolute(config.input), "output": absolute(config.output)}
+    return config.model_copy(update={**paths, **_parser_path(config.parser)})
 
 
 def names_model(config: AnnotateConfig) -> bool:
-    """Say whether the job names its tagger; else the default is meant, or what stands in for it."""
+    """Return whether the job names its tagger; otherwise the default may be replaced by its fallback."""
     return "model" in config.tagger.model_fields_set
 
 
 def read_gate(path: Path) -> GateConfig:
-    """Read a gate; its paths become absolute.
+    """Read a gate and make its paths absolute.
 
     Raises:
         ConfigError: naming the file and the key.
     """
     gate = GateConfig.from_mapping(read_yaml(path), where=str(path))
-    places = {key: [absolute(corpus) for corpus in getattr(gate, key)] for key in ("data", "train")}
-    return gate.model_copy(update=places)
+    paths = {key: [absolute(corpus) for corpus in getattr(gate, key)] for key in ("data", "train")}
+    return gate.model_copy(update=paths)
 
 
 def read_train_config(path: Path) -> TrainConfig:
@@ -201,9 +200,9 @@ def read_train_config(path: Path) -> TrainConfig:
 
 
 def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[str] = ()) -> TrainJob:
-    """Give one profile of a training file with the overrides applied.
+    """Return the job of one profile of a training file with the overrides applied.
 
-    Overrides address the chosen profile by ``model.`` and ``fit.``, the rest of the file by its own keys.
+    Overrides of ``model.`` and ``fit.`` apply to the profile, others to the keys of the file.
 
     Raises:
         ConfigError: naming the file and the key.
@@ -231,10 +230,10 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping; a key that stands twice is a fault.
+    """Read a YAML file that holds one mapping without duplicate keys.
 
     Raises:
-        ConfigError: when the file cannot be read as such.
+        ConfigError: when the file is not like that, or cannot be read.
     """
     try:
         values = _parse_yaml(path.read_text(encoding="utf-8"))
@@ -248,10 +247,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Set each ``dotted.key=value`` in nested values; a value is read as YAML.
+    """Set each ``dotted.key=value`` in nested values; a value is parsed as YAML.
 
     Raises:
-        ConfigError: when an override has no such form.
+        ConfigError: when an override does not have this form.
     """
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -264,10 +263,10 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
-    """Set one value by its dotted key, making the mappings on the way.
+    """Set one value by its dotted key, creating mappings as needed.
 
     Raises:
-        ConfigError: when something on the way is no mapping.
+        ConfigError: when a part of the key exists and is not a mapping.
     """
     *path, last = dotted_key.split(".")
     current = values
@@ -279,7 +278,7 @@ def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Give nested mappings as dotted keys; lists stay whole."""
+    """Flatten nested mappings to dotted keys; lists are kept as values."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -288,10 +287,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def absolute(path: str) -> str:
-    """Give a local path as absolute; an address such as ``s3://bucket/key`` stays as it is.
+    """Make a local path absolute; a URL such as ``s3://bucket/key`` stays unchanged.
 
     Raises:
-        InputError: for an address that holds credentials.
+        InputError: for a URL with credentials.
     """
     if not is_url(path):
         return str(Path.cwd() / Path(path).expanduser())
@@ -300,7 +299,7 @@ def absolute(path: str) -> str:
 
 
 def absolute_model(name: str) -> str:
-    """Give a model's folder as absolute; an embedded name or ``models:/...`` stays as it is."""
+    """Make the folder of a model absolute; a bundled name or ``models:/...`` stays unchanged."""
     folder = Path(name).expanduser()
     return absolute(name) if not name.startswith("models:/") and folder.is_dir() else name
 
@@ -328,19 +327,19 @@ def _merged(base: Any, changes: Any) -> Any:
     return base | {key: _merged(base.get(key), value) for key, value in changes.items()}
 
 
-def _parser_place(parser: ParserConfig) -> dict[str, ParserConfig]:
-    """Give the parser with its directory as absolute, if the job names one: a default is not to become a choice."""
+def _parser_path(parser: ParserConfig) -> dict[str, ParserConfig]:
+    """Return the parser with an absolute directory if the job sets one; a default must not look like a choice."""
     if parser.directory is None:
         return {}
     return {"parser": parser.model_copy(update={"directory": absolute(parser.directory)})}
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
-    """YAML with the numbers of version 1.2 (``1e-3`` is a number) and without keys that stand twice."""
+    """YAML with the numbers of version 1.2 (``1e-3`` is a number) and without duplicate keys."""
 
 
 def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader, which creates plain values only
 
 
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -351,7 +350,7 @@ def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
             raise yaml.constructor.ConstructorError(
                 "while reading a mapping",
                 node.start_mark,
-                f"the key {key!r} stands twice",
+                f"duplicate key {key!r}",
                 key_node.start_mark,
             )
         seen.add(key)

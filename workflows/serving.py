@@ -28,7 +28,7 @@ TEXT = "text"
 ENTITY_FIELDS = ("start_char", "end_char", "text", "label", "confidence", "uncertainty")
 EXAMPLE = ["Ada Lovelace wrote to Charles Babbage from Surrey.", "She never saw Turin."]
 BUNDLE = "bundle"
-# What the code of this checkout imports when it serves; the code itself comes from no package index.
+# What this code imports when it serves; the code itself is not installed from a package index.
 _REQUIREMENTS = (
     *("mlflow", "torch", "stanza", "pyarrow", "safetensors", "numpy", "pydantic", "orjson", "PyYAML"),
     *("charset-normalizer", "fsspec", "Jinja2"),
@@ -36,20 +36,20 @@ _REQUIREMENTS = (
 
 
 class ServingConfig(Config):
-    """How a served tagger works; the ``model_config`` of MLflow maps to it key for key."""
+    """Configuration of a served tagger: the ``model_config`` of MLflow."""
 
     parser: ParserConfig = ParserConfig()
     tagger: TaggerRunConfig = TaggerRunConfig()
-    """``model`` is not among its keys here."""
+    """Without the key ``model``."""
 
 
 def write_model(bundle: Path, folder: Path) -> None:
-    """Write a bundle as an MLflow model into a folder that is not there yet.
+    """Write a bundle as an MLflow model into a new folder.
 
     Raises:
-        ModelError: when the bundle is not whole, or the parser that it works with is not installed.
+        ModelError: when the bundle is incomplete, or its parser is not installed.
     """
-    # Otherwise the project files of whatever folder the command is started from go along.
+    # Otherwise MLflow adds the project files of the current folder.
     os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")
     from mlflow import pyfunc
 
@@ -63,13 +63,13 @@ def write_model(bundle: Path, folder: Path) -> None:
             signature=_signature(),
             input_example=EXAMPLE,
             pip_requirements=_requirements(packed),
-            # MLflow passes on only those keys of a later model_config that stand here already.
+            # MLflow accepts only these keys in a later model_config.
             model_config={"parser": {}, "tagger": {}},
         )
 
 
 class ServedTagger:
-    """A parser and a tagger behind MLflow's ``predict``; may be called from several threads."""
+    """A parser and a tagger behind MLflow's ``predict``; thread-safe."""
 
     def __init__(self, annotator: TextAnnotator) -> None:
         """Take what annotates."""
@@ -99,24 +99,24 @@ class ServedTagger:
 
 
 def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) -> ServedTagger:
-    """Load a model for MLflow, which calls this by name.
+    """Load a model; called by MLflow under this name.
 
     Args:
         model_config: see ServingConfig.
 
     Raises:
         ConfigError: naming the key.
-        ModelError: when a file is not what was registered, or the parser is another than the manifest names.
+        ModelError: when a file is not what was registered, or the parser is not that of the manifest.
     """
     config = ServingConfig.from_mapping(model_config or {}, where="model_config")
     if "model" in config.tagger.model_fields_set:
-        raise ConfigError("model_config: tagger.model: expected no such key, since the model is the one that is loaded")
+        raise ConfigError("model_config: tagger.model: expected no such key, since the model is already loaded")
     folder = Path(data_path)
     manifest = check_bundle(folder)
     parser = component_signature(parser_identity(config.parser))
     if parser != manifest["parser"]:
         raise ModelError(
-            f"{folder}: works with the parser {manifest['parser']}, got {parser}; name its package by "
+            f"{folder}: expected the parser {manifest['parser']}, got {parser}; choose its package by "
             "model_config={'parser': {'package': ...}}"
         )
     tagger = ResolvedTagger(name=folder.name, version=None, digest=manifest["digest"], folder=folder)
@@ -124,12 +124,12 @@ def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) 
 
 
 def _texts(model_input: Any) -> list[str]:
-    """Take the texts out of what MLflow gives: a data frame, a column of it, an array or a list."""
+    """Return the texts in the input from MLflow: a data frame, a column of one, an array or a list."""
     import pandas as pd
 
     if isinstance(model_input, pd.DataFrame):
         columns = list(model_input.columns)
-        # MLflow makes a list into a frame whose one column is the number 0.
+        # MLflow converts a list to a frame with a single column named 0.
         if TEXT not in columns and columns != [0]:
             raise _bad_request(
                 f"expected texts or a column {TEXT!r}, got {', '.join(map(str, columns)) or 'no column'}"
@@ -142,7 +142,7 @@ def _texts(model_input: Any) -> list[str]:
 
 def _text(number: int, value: object) -> str:
     if isinstance(value, np.ndarray):
-        # The server makes each value of a record an array of no dimension.
+        # The server converts each value of a record to a zero-dimensional array.
         value = value.tolist()
     if not isinstance(value, str):
         raise _bad_request(f"text {number}: expected a string, got {value!r}")
@@ -154,7 +154,7 @@ def _text(number: int, value: object) -> str:
 
 
 def _bad_request(message: str) -> Exception:
-    """Make the error that the server answers with status 400; any other would look like a fault of its own."""
+    """Return an error that the server answers with status 400; any other would be an internal server error."""
     from mlflow.exceptions import MlflowException
 
     error: Exception = MlflowException.invalid_parameter_value(message)
@@ -162,18 +162,17 @@ def _bad_request(message: str) -> Exception:
 
 
 def _requirements(bundle: Path) -> list[str]:
-    """Give the distributions that serving needs, as they are installed here; MLflow would take seconds to guess."""
-    reads_encoder = json.loads((bundle / CONFIG_NAME).read_bytes())["config"].get("encoder") is not None
-    names = [*_REQUIREMENTS, *(["transformers"] if reads_encoder else [])]
+    """Return the requirements for serving, in the versions installed here; MLflow would take seconds to infer them."""
+    uses_encoder = json.loads((bundle / CONFIG_NAME).read_bytes())["config"].get("encoder") is not None
+    names = [*_REQUIREMENTS, *(["transformers"] if uses_encoder else [])]
     return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in names]
 
 
 def _signature() -> Any:
-    """Give the signature of a served tagger.
+    """Return the signature of a served tagger.
 
-    Its input is any value and without a name, and ``_texts`` sees to it that it is text. Of a string, MLflow would let
-    nulls pass, and the server would make them the text ``None`` and numbers text, too; with a name, it would refuse
-    lists.
+    Its input is an unnamed value of any type, and ``_texts`` checks that it is text. With the type string, MLflow would
+    accept nulls, and the server would convert nulls and numbers to text; with a name, it would refuse lists.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema

@@ -196,7 +196,7 @@ def test_a_wrong_override_says_what_was_expected(override: str, message: str) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("input: a\ninput: b\n", "the key 'input' stands twice"),
+        ("input: a\ninput: b\n", "duplicate key 'input'"),
         ("- a\n", "expected a mapping of keys to values, got list"),
         ("", "expected a mapping of keys to values, got NoneType"),
         ("a: [", "expected YAML"),

@@ -153,7 +153,7 @@ def test_tampered_weights_are_refused_by_name(model_folder: Path, tmp_path: Path
 
 
 def test_a_parser_that_is_not_the_manifests_is_refused(model_folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"works with the parser stanza/parser_en@\w+, got stanza/parser_en@\w+"):
+    with pytest.raises(ModelError, match=r"expected the parser stanza/parser_en@\w+, got stanza/parser_en@\w+"):
         mlflow.pyfunc.load_model(str(model_folder), model_config={"parser": {"sentence_cap": 150}})
 
 

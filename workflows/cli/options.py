@@ -53,7 +53,7 @@ COLLECTION = _Collection(path_type=Path, file_okay=False, exists=True)
 def verb(
     *, example: str, group: click.Group | None = None, name: str | None = None
 ) -> Callable[[Callable[..., Answer]], click.Command]:
-    """Turn a function that returns an answer into a command with ``--json`` and explained errors.
+    """Turn a function that returns an answer into a command with ``--json`` and readable error messages.
 
     Args:
         example: printed at the end of its help.

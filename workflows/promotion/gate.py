@@ -1,4 +1,4 @@
-"""The gate of a promotion: what a candidate must show, each condition with what was found and by how much it fails."""
+"""The conditions of the gate that a candidate must meet, each with what was found and how much is missing."""
 
 import statistics
 import time
@@ -23,8 +23,8 @@ class Condition:
     """One condition of a gate.
 
     Attributes:
-        found, wanted: as text, for people.
-        short_by: how much is missing, in the unit of what was found; 0 where it holds, None where it has no measure.
+        found, wanted: as text.
+        short_by: how much is missing, in the unit of what was found; 0 if it holds, None if it cannot be measured.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Condition:
 
 
 def describe_conditions(conditions: Sequence[Condition]) -> str:
-    """Lay conditions out as a table, those that fail with how much is missing."""
+    """Format conditions as a table; those that fail show how much is missing."""
     rows = [
         (
             condition.name,
@@ -50,43 +50,43 @@ def describe_conditions(conditions: Sequence[Condition]) -> str:
 
 
 def digest_condition(digest: str | None, *, fault: str | None = None) -> Condition:
-    """Judge the bundle's files.
+    """Check the files of the bundle.
 
     Args:
-        digest: of the version, in hex, as the registry has it.
-        fault: why the files are not what was registered; None where they are.
+        digest: of the version in the registry, in hex.
+        fault: how the files differ from what was registered; None if they do not.
     """
     found = fault or f"{(digest or '')[:12]}, as registered"
     return Condition(name="digest", holds=fault is None, found=found, wanted="the files that were registered")
 
 
 def provenance_condition(gate: GateConfig, overlap: Overlap | None) -> Condition:
-    """Judge whether the candidate has seen documents of the promotion set; None where its bundle does not say."""
+    """Check that the candidate has seen no document of the promotion set; an overlap of None is unknown."""
     wanted = "no document of the promotion set seen before"
     if overlap is None:
         allowed = gate.unknown_provenance == "allow"
-        found = "the bundle does not say what it was made from" + (", which the gate allows" if allowed else "")
+        found = "the bundle does not record its training data" + (", which the gate allows" if allowed else "")
         return Condition(name="provenance", holds=allowed, found=found, wanted=wanted)
     seen = max(overlap.seen.values(), default=0)
     return Condition(name="provenance", holds=not seen, found=str(overlap), wanted=wanted, short_by=float(seen))
 
 
 def comparison_conditions(gate: GateConfig, lines: Sequence[Line]) -> list[Condition]:
-    """Judge a comparison of the champion (A) with the candidate (B), whose first line is of all names."""
-    whole = lines[0]
-    gain, least = whole.difference.mean, gate.minimum_gain
+    """Check a comparison of the champion (A) with the candidate (B), whose first line is the overall one."""
+    overall = lines[0]
+    gain, least = overall.difference.mean, gate.minimum_gain
     conditions = [
         Condition(
             name="p",
-            holds=whole.p < gate.alpha,
-            found=f"{whole.p:.4f}",
+            holds=overall.p < gate.alpha,
+            found=f"{overall.p:.4f}",
             wanted=f"below {gate.alpha:g}",
-            short_by=max(0.0, whole.p - gate.alpha),
+            short_by=max(0.0, overall.p - gate.alpha),
         ),
         Condition(
             name="gain",
             holds=gain > 0 and gain >= least,
-            found=f"{gain:+.2f} ({whole.difference.low:+.2f} to {whole.difference.high:+.2f})",
+            found=f"{gain:+.2f} ({overall.difference.low:+.2f} to {overall.difference.high:+.2f})",
             wanted=f"{least:g} or more" if least > 0 else "above 0",
             short_by=max(0.0, max(least, 0.0) - gain),
         ),
@@ -107,7 +107,7 @@ def comparison_conditions(gate: GateConfig, lines: Sequence[Line]) -> list[Condi
 
 
 def throughput_condition(gate: GateConfig, ratio: float) -> Condition:
-    """Judge the candidate's speed as a share of the champion's."""
+    """Check the candidate's speed as a fraction of the champion's."""
     return Condition(
         name="throughput",
         holds=ratio >= gate.throughput_ratio,
@@ -118,7 +118,7 @@ def throughput_condition(gate: GateConfig, ratio: float) -> Condition:
 
 
 def first_condition(gate: GateConfig, score: float) -> Condition:
-    """Judge the first champion, which has nobody to be compared with, by its score in percent."""
+    """Check the score in percent of a first champion, which cannot be compared with another."""
     return Condition(
         name="min_f1",
         holds=score >= gate.min_f1,
@@ -131,10 +131,10 @@ def first_condition(gate: GateConfig, score: float) -> Condition:
 def speed_ratio(
     champion: Tagger, candidate: Tagger, documents: Sequence[Sequence[Sentence]], *, turns: int
 ) -> dict[str, Any]:
-    """Time two taggers by turns on the same documents, the first ones that have ``TIMED_WORDS`` words together.
+    """Time two taggers alternately on the first documents, of ``TIMED_WORDS`` words in total.
 
     Returns:
-        ``ratio``, the median over the turns of the candidate's words a second as a share of the champion's, and the
+        ``ratio``, the median over the turns of the candidate's speed as a fraction of the champion's, and the
         ``seconds`` of both in each turn.
     """
     plain = _first_words(without_labels(documents), TIMED_WORDS)
@@ -144,10 +144,10 @@ def speed_ratio(
         tagger.predict_documents(plain)
         return time.perf_counter() - started
 
-    seconds(champion), seconds(candidate)  # caches and lazily made tensors are not to be timed
+    seconds(champion), seconds(candidate)  # warm up caches and lazily created tensors
     pairs: list[tuple[float, float]] = []
     for turn in range(turns):
-        # Whoever comes second has the warmer machine, or the one that is throttled.
+        # Alternate the order: the second one runs on a warmer, or throttled, machine.
         if turn % 2:
             second, first = seconds(candidate), seconds(champion)
         else:
@@ -158,6 +158,6 @@ def speed_ratio(
 
 
 def _first_words(documents: Documents, words: int) -> Documents:
-    """Give documents from the first on until they have so many words, or all."""
+    """Return the first documents that have so many words together, or all."""
     counts = accumulate(sum(len(sentence.words) for sentence in document) for document in documents)
     return documents[: 1 + sum(count < words for count in counts)]

@@ -1,4 +1,4 @@
-"""The ledger of a model: who moved its champion, when, on which evidence; and whether the chain of lines is whole."""
+"""``concord registry history``: who moved a model's champion, when and why, and whether the ledger is intact."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from concord.workflows.promotion.ledger import Entry, check_chain, read_line
 
 
 def run(name: str) -> Answer:
-    """Give the ledger of a model, oldest line first; exit code 1 when its chain is broken.
+    """Return the ledger of a model, oldest line first; exit code 1 if its chain is broken.
 
     Raises:
         ModelError: when there is no such model.
@@ -26,8 +26,8 @@ def run(name: str) -> Answer:
         "lines": [json.loads(text) for text in state.lines if _is_line(text)],
         "breaks": [asdict(found) for found in breaks],
     }
-    listed = _history_table([read_line(text) for text in state.lines if _is_line(text)])
-    verdict = ["The chain is broken:", *broken] if broken else [f"{counted(len(state.lines), 'line')}, chain whole."]
+    listed = _table([read_line(text) for text in state.lines if _is_line(text)])
+    verdict = ["The chain is broken:", *broken] if broken else [f"{counted(len(state.lines), 'line')}, chain intact."]
     return Answer(values=values, text="\n".join([listed, "", *verdict]).strip(), exit_code=1 if broken else 0)
 
 
@@ -39,7 +39,7 @@ def _is_line(text: str) -> bool:
     return True
 
 
-def _history_table(entries: Sequence[Entry]) -> str:
+def _table(entries: Sequence[Entry]) -> str:
     rows = [
         (
             entry.number,
@@ -55,4 +55,4 @@ def _history_table(entries: Sequence[Entry]) -> str:
         for entry in entries
     ]
     header = ("line", "when", "action", "from", "to", "who", "evidence", "uses", "reason")
-    return table(rows, header=header, right={3, 4, 7}) if rows else "No line yet."
+    return table(rows, header=header, right={3, 4, 7}) if rows else "No lines yet."

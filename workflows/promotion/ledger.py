@@ -1,6 +1,6 @@
-"""The ledger of a model: one line for every move of its champion, each holding the hash of the line before.
+"""The ledger of a model: one line for every move of its champion, each with the hash of the line before.
 
-A line is JSON text. Whoever changes or takes out a line must rewrite all that follow, or the chain breaks there.
+A line is JSON text. Changing or removing one breaks the chain there, unless all following lines are rewritten.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 TAG = "concord.ledger."
 LONGEST_LINE = 5000
-"""Characters: MLflow lets longer tags pass, whose column in its database is no wider."""
+"""Characters: the width of the column in MLflow's database, which MLflow itself does not check."""
 LONGEST_REASON = 1000
 BEGINNING = "0" * 64
 Action = Literal["promote", "rollback"]
@@ -24,7 +24,7 @@ class Entry:
     """One move of the champion.
 
     Attributes:
-        number: of the line, from 1 on.
+        number: of the line, from 1.
         previous: sha256 in hex of the line before; zeros for the first.
         who: user and host.
         when: UTC, ISO 8601.
@@ -33,8 +33,8 @@ class Entry:
         evidence: sha256 of the evidence; ``evidence_place`` is its address in the store.
         gate: sha256 of the gate's file.
         promotion_set: sha256 that names the corpora of the gate.
-        uses: how often they had been used for a promotion of any model before.
-        forced: whether the champion was moved although the gate did not hold.
+        uses: how often they were used before, to promote any model.
+        forced: whether the champion was moved although the gate failed.
     """
 
     number: int
@@ -56,17 +56,17 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Break:
-    """A place where the chain does not hold."""
+    """A line at which the chain is broken."""
 
     line: int
     message: str
 
 
 def write_line(entry: Entry) -> str:
-    """Give the text of a line.
+    """Return the text of a line.
 
     Raises:
-        ValueError: when it is longer than a tag may be.
+        ValueError: when it is too long for a tag.
     """
     text = json.dumps(asdict(entry), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     if len(text) > LONGEST_LINE:
@@ -78,7 +78,7 @@ def read_line(text: str) -> Entry:
     """Read the text of a line.
 
     Raises:
-        ValueError: when it is none.
+        ValueError: when it is not a line of the ledger.
     """
     values: Any = json.loads(text)
     try:
@@ -92,33 +92,33 @@ def read_line(text: str) -> Entry:
 
 
 def line_hash(text: str) -> str:
-    """Give the sha256 of a line, in hex."""
+    """Return the sha256 of a line, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def tag_of(number: int) -> str:
-    """Give the tag under which a line stands; tags sort as their numbers do."""
+    """Return the tag of a line; tags sort in the order of their numbers."""
     return f"{TAG}{number:08d}"
 
 
 def lines_of(tags: Mapping[str, str]) -> list[str]:
-    """Give the lines among a model's tags, in order."""
+    """Return the lines among a model's tags, in order."""
     return [tags[key] for key in _keys(tags)]
 
 
 def next_number(tags: Mapping[str, str]) -> int:
-    """Give the number of the line to come, which no line bears, even where some are missing."""
+    """Return the number of the next line, which is unused even if lines are missing."""
     keys = _keys(tags)
     return int(keys[-1].removeprefix(TAG)) + 1 if keys else 1
 
 
 def check_chain(lines: Sequence[str], *, champion: int | None) -> list[Break]:
-    """Check that every line is whole and holds the hash of the one before, and that the last led to the champion.
+    """Check that every line is valid and has the hash of the one before, and that the last one led to the champion.
 
-    Without the last check, lines cut off at the end would show nowhere.
+    Without the last check, removing lines at the end would go unnoticed.
     """
     breaks: list[Break] = []
-    number, previous, champion_then = 1, BEGINNING, None
+    number, previous, last_champion = 1, BEGINNING, None
     for text in lines:
         try:
             entry = read_line(text)
@@ -126,11 +126,11 @@ def check_chain(lines: Sequence[str], *, champion: int | None) -> list[Break]:
             breaks.append(Break(line=number, message=f"expected a ledger line, got {text[:60]!r}: {error}"))
         else:
             breaks += _faults(entry, number, previous=previous)
-            number, champion_then = entry.number, entry.went_to
+            number, last_champion = entry.number, entry.went_to
         number, previous = number + 1, line_hash(text)
-    if champion != champion_then:
-        message = f"the ledger ends with {_named(champion_then)} as champion, the alias stands at {_named(champion)}"
-        breaks.append(Break(line=number - 1, message=f"{message}: moved by other means, or lines are missing"))
+    if champion != last_champion:
+        message = f"the ledger ends with {_named(last_champion)} as champion, the alias is at {_named(champion)}"
+        breaks.append(Break(line=number - 1, message=f"{message}: it was moved by other means, or lines are missing"))
     return breaks
 
 
@@ -143,7 +143,7 @@ def _faults(entry: Entry, number: int, *, previous: str) -> list[Break]:
     if entry.number != number:
         found.append(f"expected line {number}, got {entry.number}: a line is missing")
     if entry.previous != previous:
-        found.append(f"holds {entry.previous[:12]} as the hash of the line before, whose hash is {previous[:12]}")
+        found.append(f"expected {previous[:12]} as the hash of the line before, got {entry.previous[:12]}")
     return [Break(line=number, message=message) for message in found]
 
 

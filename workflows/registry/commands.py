@@ -1,4 +1,4 @@
-"""What ``concord registry`` answers: models and their versions, a bundle made a version, records sent late."""
+"""``concord registry``: list and show models, register a bundle, and send what waits in outboxes."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ SHOWN_DIGEST = 12
 
 
 def list_models() -> Answer:
-    """Give every model with its newest version and its aliases.
+    """List every model with its newest version and its aliases.
 
     Raises:
         TrackingError: when the store cannot be reached.
@@ -44,15 +44,15 @@ def list_models() -> Answer:
     rows = [(item["name"], item["versions"], item["newest"], _aliases(item["aliases"])) for item in values]
     text = table(rows, header=("model", "versions", "newest", "aliases"))
     if not rows:
-        text = f"No model is registered at {tracking_uri()}; 'concord train' and 'concord registry register' do that."
+        text = f"No model is registered at {tracking_uri()}; use 'concord train' or 'concord registry register'."
     return Answer(values={"store": tracking_uri(), "models": values}, text=text)
 
 
 def show(model: str) -> Answer:
-    """Give the versions of a model, or all about one of them.
+    """List the versions of a model, or show the details of one.
 
     Args:
-        model: NAME, NAME/VERSION or NAME@ALIAS, also with ``models:/`` before it.
+        model: NAME, NAME/VERSION or NAME@ALIAS, optionally with a leading ``models:/``.
 
     Raises:
         ModelError: when there is no such model or version.
@@ -62,9 +62,13 @@ def show(model: str) -> Answer:
     if "/" in name or "@" in name:
         version = resolve(model if is_reference(model) else f"models:/{model}")
         values = _values(version)
-        told = [(key, _told(value)) for key, value in values.items() if key != "tags"]
+        fields = [
+            (key, ", ".join(value) if isinstance(value, list) else value)
+            for key, value in values.items()
+            if key != "tags"
+        ]
         tags = [("tag", f"{key} {value}") for key, value in values["tags"].items()]
-        return Answer(values=values, text=table([*told, *tags]))
+        return Answer(values=values, text=table([*fields, *tags]))
     found = [_values(version) for version in versions(name)]
     rows = [
         (item["version"], ", ".join(item["aliases"]), _short(item["digest"]), item["created"], item["run_id"])
@@ -75,11 +79,11 @@ def show(model: str) -> Answer:
 
 
 def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
-    """Make a bundle that was trained elsewhere the newest version of a model, unless it is one of its versions.
+    """Register a bundle as a new version of a model, unless it was registered before.
 
     Raises:
-        ConfigError: when no model may bear the name.
-        ModelError: when the bundle is not whole.
+        ConfigError: when the name is not valid.
+        ModelError: when the bundle is incomplete.
         TrackingError: when the store cannot be reached.
     """
     check_name(name)
@@ -89,7 +93,7 @@ def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
         name=f"register {name}",
         parameters={"bundle": bundle.absolute()},
         tags={"concord.kind": "registration", **code_tags()},
-        # The same bundle under the same name is the same registration, however often it is asked for.
+        # The same bundle under the same name is the same registration.
         key=f"{name} {digest}",
     )
     version = register(bundle, name=name, run_id=run.run_id, alias=alias)
@@ -102,10 +106,10 @@ def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
 
 
 def sync(places: Sequence[Path]) -> Answer:
-    """Send what the store has missed of trainings and annotations; exit code 1 when a record cannot be sent.
+    """Send trainings and annotations that are not in the store yet; exit code 1 if one cannot be sent.
 
     Raises:
-        TrackingError: when the store cannot be reached; what was sent stays.
+        TrackingError: when the store cannot be reached; whatever was sent is not sent again.
     """
     folders = find_entries(places)
     found: dict[str, list[dict[str, Any]]] = {"sent": [], "at_work": [], "failed": []}
@@ -113,8 +117,8 @@ def sync(places: Sequence[Path]) -> Answer:
         _sync(folder, found)
     sent, at_work, failed = found.values()
     rows = [(item["folder"], item["registered"]) for item in sent]
-    counts = f"{len(sent):,} sent, {len(at_work):,} at work, {len(failed):,} failed"
-    summary = f"{counted(len(folders), 'record')} in {', '.join(map(str, places))}: {counts}"
+    counts = f"{len(sent):,} sent, {len(at_work):,} still running, {len(failed):,} failed"
+    summary = f"{counted(len(folders), 'run')} in {', '.join(map(str, places))}: {counts}"
     return Answer(
         values={"store": tracking_uri(), "found": len(folders), **found},
         text=f"{table(rows, header=('sent', 'registered'))}\n\n{summary}" if rows else summary,
@@ -123,12 +127,12 @@ def sync(places: Sequence[Path]) -> Answer:
 
 
 def _sync(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
-    """Send the record of a folder unless it was sent or is being written; one that is broken stops no other."""
+    """Send the run of a folder unless it was sent or is in progress; a broken one does not stop the others."""
     try:
-        record = read_entry(folder)
-        if record.is_in_progress:
+        entry = read_entry(folder)
+        if entry.is_in_progress:
             found["at_work"].append({"folder": str(folder)})
-        elif not record.sent:
+        elif not entry.sent:
             version = send(folder)
             found["sent"].append({"folder": str(folder), "registered": version.reference if version else None})
             info(f"{folder}: sent")
@@ -158,7 +162,3 @@ def _aliases(aliases: dict[str, int]) -> str:
 
 def _short(digest: str | None) -> str | None:
     return digest[:SHOWN_DIGEST] if digest is not None else None
-
-
-def _told(value: object) -> object:
-    return ", ".join(value) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""MLflow: its client, and runs in its store. No other file of the house but serving.py imports it.
+"""MLflow's client and runs in its store. Apart from serving.py, no other module imports MLflow.
 
-The store is the one of ``MLFLOW_TRACKING_URI``, else ``mlflow.db`` in the folder the command is started from, with
-the artifacts beside it in ``mlruns``. No server is needed.
+The store is at ``MLFLOW_TRACKING_URI``, or else ``mlflow.db`` in the current folder, with the artifacts in ``mlruns``
+beside it; no server is needed.
 """
 
 import logging
@@ -25,59 +25,59 @@ METRICS_A_BATCH = 1000
 KEY_TAG = "concord.run"
 PROCESS_TAG = "concord.process"
 REFUSAL = "INVALID_PARAMETER_VALUE"
-"""The code of an error that lies in what was sent, and comes again whenever it is."""
+"""Error code of a request that is invalid in itself, so that sending it again would fail again."""
 _ABSENT = {"RESOURCE_DOES_NOT_EXIST", REFUSAL}
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class TrackingError(StoreError):
-    """The tracking store cannot be reached or refuses; the same command may be tried again."""
+    """The tracking store cannot be reached, or refuses a request; the same command may be tried again."""
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
-        """Take the message and MLflow's own word for the error, such as ``RESOURCE_ALREADY_EXISTS``."""
+        """Store the message and MLflow's error code, such as ``RESOURCE_ALREADY_EXISTS``."""
         super().__init__(message)
         self.code = code
 
 
 class Dataset(Config):
-    """A file that a run has read."""
+    """A file that a run reads."""
 
     place: str
     sha256: str
     """In hex."""
     role: str
-    """What it was read for, such as training or validation."""
+    """What it is used for, such as training or validation."""
 
     @property
     def name(self) -> str:
-        """Its folder and name."""
+        """Folder and name of the file."""
         return f"{Path(self.place).parent.name}/{Path(self.place).name}"
 
 
 class Run:
-    """A run in the store; opened by ``open_run``. Whatever is told twice stands there once."""
+    """A run in the store, opened by ``open_run``. Logging is idempotent."""
 
     def __init__(self, client: Any, run_id: str) -> None:
         self._client = client
         self.run_id = run_id
 
     def log_metrics(self, metrics: Mapping[str, float], *, step: int, time_ms: int) -> None:
-        """Write the metrics of one step in one call (a call each takes 26 ms and more).
+        """Log the metrics of one step in a single call, since every call takes 26 ms or more.
 
         Args:
-            time_ms: when they were measured, in milliseconds since 1970; a metric of the same time is the same one.
+            time_ms: when they were measured, in milliseconds since 1970; equal times mean the same measurement.
         """
         from mlflow.entities import Metric
 
-        with explained("metrics could not be logged"):
+        with mlflow_errors("metrics could not be logged"):
             batch = [Metric(key, float(value), time_ms, step) for key, value in metrics.items()]
             for start in range(0, len(batch), METRICS_A_BATCH):
                 self._client.log_batch(self.run_id, metrics=batch[start : start + METRICS_A_BATCH])
 
     def log_file(self, path: Path, *, folder: str | None = None) -> None:
-        """Keep a file with the run, in a folder of the run's if one is named."""
-        with explained(f"{path.name} could not be logged"):
+        """Store a file with the run, in the given folder of the run."""
+        with mlflow_errors(f"{path.name} could not be logged"):
             self._client.log_artifact(self.run_id, str(path), folder)
 
     def close(self, status: RunStatus, *, time_ms: int | None = None) -> None:
@@ -86,44 +86,44 @@ class Run:
         Args:
             time_ms: when it ended, in milliseconds since 1970; now if None.
         """
-        with explained("the run could not be closed"):
+        with mlflow_errors("the run could not be closed"):
             self._client.set_terminated(self.run_id, status=status, end_time=time_ms)
 
 
 def tracking_uri() -> str:
-    """Give the store's address."""
+    """Return the address of the store."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
 
 
 def open_client() -> Any:
-    """Give MLflow's client of the store, which a local database is made for.
+    """Return MLflow's client; a local database is created if there is none.
 
     Raises:
-        TrackingError: when a database cannot be opened; that a server is down shows at the first call only.
+        TrackingError: when a database cannot be opened; a server is not contacted before the first call.
     """
-    _silence()
+    _configure_mlflow()
     from mlflow import MlflowClient
 
     uri = tracking_uri()
-    # Processes that meet on a fresh sqlite file break one another's migrations, so they come in one by one.
+    # Concurrent migrations of a new SQLite file break each other.
     database = _sqlite_file(uri)
     lock = exclusive(Path(f"{database}.lock")) if database is not None else nullcontext()
-    with explained(f"the store {uri} could not be opened"), lock:
+    with mlflow_errors(f"the store {uri} could not be opened"), lock:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 @contextmanager
-def explained(action: str, *, absent: str | None = None) -> Iterator[None]:
-    """Turn what MLflow raises into our errors.
+def mlflow_errors(action: str, *, absent: str | None = None) -> Iterator[None]:
+    """Convert errors of MLflow and the network into our own.
 
     Args:
-        absent: what was looked up; that it does not exist is then the model's fault and not the store's.
+        absent: what is looked up; if given, its absence is a ModelError instead of a TrackingError.
 
     Raises:
         ModelError: when what was looked up does not exist.
         TrackingError: for any other error of MLflow or the network.
     """
-    _silence()
+    _configure_mlflow()
     from mlflow.exceptions import MlflowException
 
     try:
@@ -137,7 +137,7 @@ def explained(action: str, *, absent: str | None = None) -> Iterator[None]:
 
 
 def has_store() -> bool:
-    """Say whether there may be a store: a local database that nobody has made yet is none."""
+    """Return False if the store is a local database that does not exist yet."""
     database = _sqlite_file(tracking_uri())
     return database is None or database.exists()
 
@@ -152,19 +152,19 @@ def open_run(
     key: str | None = None,
     started_ms: int | None = None,
 ) -> Run:
-    """Open a run, or take an earlier one up again; runs that processes of this host left open are closed.
+    """Open a new run, or an earlier one again; runs left open by dead processes of this host are closed.
 
     Args:
-        parameters: logged as text; MLflow lets none of them change later.
-        datasets: shown among the run's inputs.
-        key: names the run in any store: if one bears it already, that is the one.
-        started_ms: when it began, in milliseconds since 1970; now if None.
+        parameters: logged as text; MLflow does not allow them to change later.
+        datasets: the inputs of the run.
+        key: identifies the run in any store; an existing run with this key is opened again.
+        started_ms: when it started, in milliseconds since 1970; now if None.
 
     Raises:
         TrackingError: when the store cannot be reached.
     """
     client = open_client()
-    with explained("the run could not be opened"):
+    with mlflow_errors("the run could not be opened"):
         experiment_id = _experiment_id(client, experiment)
         _close_stale(client, experiment_id)
         tags = {**tags, PROCESS_TAG: process_name(), **({KEY_TAG: key} if key is not None else {})}
@@ -180,37 +180,37 @@ def open_run(
 
 
 def download(source: str, folder: Path) -> Path:
-    """Bring what the store keeps at an address into a folder.
+    """Download an artifact of the store into a folder.
 
     Raises:
-        TrackingError: when it cannot be brought.
+        TrackingError: when the download fails.
     """
-    _silence()
+    _configure_mlflow()
     from mlflow.artifacts import download_artifacts
 
-    with explained(f"{source} could not be fetched"):
+    with mlflow_errors(f"{source} could not be downloaded"):
         return Path(download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=tracking_uri()))
 
 
 def _reason(error: Exception) -> str:
-    """Give MLflow's message; where a server does not answer, only the innermost of the causes that it nests."""
+    """Return MLflow's message; if a server does not answer, only the innermost of the nested causes."""
     request, failed, causes = str(error).partition(" failed with exception ")
     cause = causes.rpartition(": ")[2].rstrip("\"')")
     return f"{request} failed: {cause}" if failed else request
 
 
-def _silence() -> None:
-    """Set MLflow's own switches before it is imported; what the user has set stays."""
+def _configure_mlflow() -> None:
+    """Set MLflow's variables before it is imported, unless the user has set them, and quiet its loggers."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    # Its defaults try for four minutes before they say that a server is down.
+    # By default, MLflow retries for four minutes until it reports that a server is down.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    import mlflow  # noqa: F401  # sets its loggers up, which is then undone
+    import mlflow  # noqa: F401  # sets the levels of its loggers, which are changed here
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # It warns of every vain try; the error that follows says it once.
+    # It warns of every failed attempt; the error that follows says it once.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
@@ -224,13 +224,13 @@ def _experiment_id(client: Any, name: str) -> str:
     if found is not None:
         return str(found.experiment_id)
     database = _sqlite_file(tracking_uri())
-    # Left to itself, MLflow puts artifacts into the working directory of whoever reads the database.
+    # By default, MLflow puts artifacts into the current folder of the process, not beside the database.
     location = (database.absolute().parent / "mlruns").as_uri() if database is not None else None
     return str(client.create_experiment(name, artifact_location=location))
 
 
 def _close_stale(client: Any, experiment_id: str) -> None:
-    """Close the runs of processes that were killed: MLflow would show them as running for ever."""
+    """Close the runs of processes that were killed, which MLflow would show as running forever."""
     open_here = f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{socket.gethostname()}:%'"
     for run in client.search_runs([experiment_id], filter_string=open_here):
         if has_ended(run.data.tags[PROCESS_TAG]):
@@ -264,7 +264,7 @@ def _log_datasets(client: Any, run_id: str, datasets: Sequence[Dataset]) -> None
     inputs = []
     for dataset in datasets:
         with warnings.catch_warnings():
-            # It knows local files by two names of one kind, and says so each time.
+            # MLflow registers two sources for local files, and warns of it each time.
             warnings.filterwarnings(
                 "ignore", message="The specified dataset source can be interpreted in multiple ways"
             )

@@ -1,7 +1,4 @@
-"""Versions of models: what the registry says of them, and their bundles on this machine.
-
-MLflow itself is spoken to through the client of workflows/tracking.py.
-"""
+"""Versions of models: look them up in the registry, register bundles, and cache bundles on this machine."""
 
 import re
 import shutil
@@ -20,8 +17,8 @@ from concord.workflows.registry.file_locks import exclusive
 from concord.workflows.registry.mlflow_client import (
     TrackingError,
     download,
-    explained,
     has_store,
+    mlflow_errors,
     open_client,
     tracking_uri,
 )
@@ -30,9 +27,9 @@ from concord.workflows.serving import BUNDLE, write_model
 DIGEST_TAG = "concord.digest"
 MODEL = "model"
 DATA = f"data/{BUNDLE}"
-"""Where a bundle lies in an MLflow model."""
+"""Path of the bundle in an MLflow model."""
 LOCK_SUFFIX = ".promotion-lock"
-"""A name that ends so is no model: it stands while the champion of the model before it is moved."""
+"""A registered name that ends like this is not a model but the lock under which a champion is moved."""
 _NAME = re.compile(r"\w[\w. -]*")
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
 
@@ -42,10 +39,10 @@ class ModelVersion:
     """A version in the registry.
 
     Attributes:
-        digest: sha256 in hex over the bundle, as written down when it was registered; None if it was not.
-        source: where the store keeps the bundle.
+        digest: sha256 of the bundle in hex, recorded at registration; None if it was registered by other software.
+        source: address of the MLflow model in the store.
         created_ms: when it was registered, in milliseconds since 1970.
-        run_id: the run that made it, if one did.
+        run_id: the run that produced it, if any.
         aliases: those that point at it now.
     """
 
@@ -60,17 +57,17 @@ class ModelVersion:
 
     @property
     def reference(self) -> str:
-        """The address that means this version for good."""
+        """The address of this version, independent of aliases."""
         return f"models:/{self.name}/{self.version}"
 
 
 def is_reference(model: str) -> bool:
-    """Say whether a model is named by its place in the registry."""
+    """Return whether a model is given as ``models:/...``."""
     return model.startswith("models:/")
 
 
 def resolve(reference: str) -> ModelVersion:
-    """Find the version that ``models:/NAME@ALIAS`` or ``models:/NAME/VERSION`` means now.
+    """Return the version that ``models:/NAME@ALIAS`` or ``models:/NAME/VERSION`` refers to now.
 
     Raises:
         ModelError: when there is no such version.
@@ -83,26 +80,26 @@ def resolve(reference: str) -> ModelVersion:
     client = open_client()
     name, alias, version = match["name"], match["alias"], match["version"]
     moved = "; the alias may have moved, so a cached bundle cannot be used" if alias is not None else ""
-    with explained(f"{reference} could not be looked up{moved}", absent=reference):
+    with mlflow_errors(f"{reference} could not be looked up{moved}", absent=reference):
         if alias is not None:
             version = client.get_model_version_by_alias(name, alias).version
         return _model_version(client.get_model_version(name, str(version)))
 
 
 def model_names() -> list[str]:
-    """Give the names of all registered models, sorted; locks are none.
+    """Return the names of all registered models except locks, sorted.
 
     Raises:
         TrackingError: when the store cannot be reached.
     """
     client = open_client()
-    with explained("the models could not be listed"):
+    with mlflow_errors("the models could not be listed"):
         names = [model.name for model in _every_page(client.search_registered_models)]
     return sorted(name for name in names if not name.endswith(LOCK_SUFFIX))
 
 
 def versions(name: str) -> list[ModelVersion]:
-    """Give all versions of a model, newest first.
+    """Return all versions of a model, newest first.
 
     Raises:
         ModelError: when there is no such model.
@@ -110,22 +107,22 @@ def versions(name: str) -> list[ModelVersion]:
     """
     _check_store(name)
     client = open_client()
-    with explained(f"the versions of {name} could not be listed", absent=name):
+    with mlflow_errors(f"the versions of {name} could not be listed", absent=name):
         aliases = client.get_registered_model(name).aliases
         found = _every_page(client.search_model_versions, filter_string=f"name = '{name}'")
     by_version: dict[int, list[str]] = {}
     for alias, version in aliases.items():
         by_version.setdefault(int(version), []).append(alias)
-    # A search leaves the aliases out.
+    # The search does not return aliases.
     listed = [_model_version(version, aliases=by_version.get(int(version.version), [])) for version in found]
     return sorted(listed, key=lambda version: version.version, reverse=True)
 
 
 def check_name(name: str) -> None:
-    """Check that a model may bear a name: it must be found again by ``models:/NAME@ALIAS`` and be no lock.
+    """Check that a name is valid for a model, so that ``models:/NAME@ALIAS`` finds it.
 
     Raises:
-        ConfigError: when it may not.
+        ConfigError: when it is not, or is reserved for locks.
     """
     if _NAME.fullmatch(name) is None or name.endswith(LOCK_SUFFIX):
         raise ConfigError(
@@ -135,19 +132,19 @@ def check_name(name: str) -> None:
 
 
 def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) -> ModelVersion:
-    """Keep a bundle with a run and make it the newest version of a model, unless the run has done so before.
+    """Register a bundle of a run as a new version of a model, unless this was done before.
 
     Args:
-        alias: pointed at the version, unless a newer version has it already: this one may come late.
+        alias: pointed at the version, unless a newer version has it already.
 
     Raises:
-        ModelError: when the bundle is not whole.
+        ModelError: when the bundle is incomplete.
         TrackingError: when the store cannot be reached or refuses.
     """
     digest = bundle_digest(bundle)
     client = open_client()
-    with explained(f"the bundle could not be registered as {name}"):
-        version = _registered(client, name, digest, run_id) or _register(client, bundle, name, digest, run_id)
+    with mlflow_errors(f"the bundle could not be registered as {name}"):
+        version = _find_registered(client, name, digest, run_id) or _register(client, bundle, name, digest, run_id)
         holder = int(client.get_registered_model(name).aliases.get(alias, 0))
     if alias is not None and holder <= version.version:
         set_alias(name, alias, version.version)
@@ -155,31 +152,31 @@ def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) 
 
 
 def set_alias(name: str, alias: str, version: int) -> None:
-    """Point an alias at a version, wherever it pointed before.
+    """Point an alias at a version.
 
     Raises:
         TrackingError: when the store cannot be reached or there is no such version.
     """
     client = open_client()
-    with explained(f"the alias {alias} of {name} could not be set"):
+    with mlflow_errors(f"the alias {alias} of {name} could not be set"):
         client.set_registered_model_alias(name, alias, str(version))
 
 
 def create_model(name: str, *, tags: Mapping[str, str] | None = None) -> bool:
-    """Make a name in the registry; of several processes that do so at once, one does.
+    """Create a registered model; of several concurrent calls, one succeeds.
 
     Returns:
-        False when it is there already, or was when this was asked.
+        False if the name exists already.
 
     Raises:
         TrackingError: when the store cannot be reached or refuses.
     """
     client = open_client()
     try:
-        with explained(f"{name} could not be made in the registry"):
+        with mlflow_errors(f"{name} could not be created in the registry"):
             client.create_registered_model(name, tags=dict(tags or {}))
     except TrackingError as error:
-        # MLflow looks up who has the name, and it may be gone by then.
+        # MLflow looks the existing model up, which may have been deleted by then.
         if error.code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
             raise
         return False
@@ -187,22 +184,22 @@ def create_model(name: str, *, tags: Mapping[str, str] | None = None) -> bool:
 
 
 def fetch(version: ModelVersion) -> Path:
-    """Bring a version's bundle to this machine, once for all its processes, and check every file of it.
+    """Download the bundle of a version into the cache folder, unless it is there already, and check every file.
 
-    It lies in the cache folder, which workers on other machines must see too.
+    Workers on other machines must see the cache folder too.
 
     Raises:
         ModelError: when the bundle is not what was registered.
-        TrackingError: when it cannot be brought.
+        TrackingError: when the download fails.
     """
     if version.digest is None:
         raise ModelError(
-            f"{version.reference}: expected the tag {DIGEST_TAG}, got none; it was not registered by concord"
+            f"{version.reference}: expected the tag {DIGEST_TAG}, got none; the version was not registered by concord"
         )
     folder = cache_folder() / "bundles"
     target = folder / version.digest
     with exclusive(folder / f"{version.digest}.lock"):
-        if target.is_dir() and _is_whole(target, version):
+        if target.is_dir() and _is_intact(target, version):
             return target
         with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
             fetched = download(f"{version.source}/{DATA}", Path(incoming))
@@ -212,18 +209,18 @@ def fetch(version: ModelVersion) -> Path:
     return target
 
 
-def _is_whole(copy: Path, version: ModelVersion) -> bool:
-    """Say whether a copy on this machine is what was registered; harm to it is no fault of the version."""
+def _is_intact(copy: Path, version: ModelVersion) -> bool:
+    """Return whether a cached copy is what was registered; a damaged one is downloaded again."""
     try:
         _check(copy, version)
     except ModelError as error:
-        info(f"{copy} is damaged and fetched anew: {error}")
+        info(f"{copy} is damaged and downloaded again: {error}")
         return False
     return True
 
 
 def cache_folder() -> Path:
-    """Give the folder where fetched bundles are kept."""
+    """Return the folder of downloaded bundles."""
     chosen = environ.get("CONCORD_CACHE")
     if chosen:
         return Path(chosen).absolute()
@@ -237,7 +234,7 @@ def _check_store(wanted: str) -> None:
         )
 
 
-def _registered(client: Any, name: str, digest: str, run_id: str) -> ModelVersion | None:
+def _find_registered(client: Any, name: str, digest: str, run_id: str) -> ModelVersion | None:
     for found in _every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'"):
         if found.name == name and found.tags.get(DIGEST_TAG) == digest:
             return _model_version(found)
@@ -264,7 +261,7 @@ def _every_page(search: Any, **arguments: Any) -> list[Any]:
 
 
 def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVersion:
-    """Read what MLflow gives, whose version is text over HTTP and a number from sqlite."""
+    """Convert a version of MLflow, whose number is text over HTTP and an int from SQLite."""
     return ModelVersion(
         name=found.name,
         version=int(found.version),

@@ -1,7 +1,8 @@
-"""What a run has to tell the tracking store, on disk before the store hears of it.
+"""The outbox: what a run logs to MLflow, written to disk first.
 
-The record stands beside the results, in ``tracking.json``. It is sent as the run goes on and when it ends; what a
-store that is down has missed, ``concord registry sync`` sends later. To send it twice changes nothing.
+An entry is the file ``tracking.json`` beside the results of a training, or in a folder of an annotated collection. It
+is sent while the run works and when it ends; if the store is down, ``concord registry sync`` sends it later. Sending it
+twice changes nothing.
 """
 
 import json
@@ -25,20 +26,20 @@ from concord.workflows.registry.model_versions import ModelVersion, register
 ENTRY_NAME = "tracking.json"
 EXPERIMENT = "concord"
 COLLECTION_OUTBOX = Path("_run/tracking")
-"""Below an annotated collection: a folder for each generation."""
+"""Below an annotated collection; it has a folder per generation."""
 
 
 class Registration(Config):
     """A bundle to register."""
 
     bundle: str
-    """Its folder, below that of the record."""
+    """Its folder, relative to that of the entry."""
     name: str
     alias: str | None = None
 
 
 class Metrics(Config):
-    """What was measured at one step."""
+    """Metrics of one step."""
 
     step: int
     time_ms: int
@@ -47,15 +48,15 @@ class Metrics(Config):
 
 
 class OutboxEntry(Config):
-    """All that the store is to know of a run."""
+    """Everything about a run that is logged to the store."""
 
     format_version: Literal[1] = 1
     key: str
-    """Names the run in any store."""
+    """Identifies the run in any store."""
     experiment: str
     name: str
     process: str
-    """Who is at work on it (environment.process_name)."""
+    """The process that works on the run (environment.process_name)."""
     started_ms: int
     ended_ms: int | None = None
     parameters: dict[str, str]
@@ -63,34 +64,34 @@ class OutboxEntry(Config):
     datasets: list[Dataset] = Field(default_factory=list)
     metrics: list[Metrics] = Field(default_factory=list)
     files: list[str] = Field(default_factory=list)
-    """Paths below the record's folder."""
+    """Paths relative to the entry's folder."""
     registration: Registration | None = None
     status: RunStatus | None = None
-    """None while it is at work."""
+    """None while the run is in progress."""
     sent: bool = False
-    """Whether a store has taken all of it."""
+    """Whether a store has received all of it."""
 
     @property
     def is_in_progress(self) -> bool:
-        """Whether the run goes on, as far as one can tell from this host."""
+        """Whether the run has not ended and its process, as far as this host can tell, is alive."""
         return self.status is None and not has_ended(self.process)
 
 
 class TrackedRun:
-    """A run at work: every fact goes to disk, and to the store as long as it answers."""
+    """A run in progress: everything is written to the outbox, and sent to the store as long as it answers."""
 
-    def __init__(self, folder: Path, record: OutboxEntry, *, run: Run | None) -> None:
-        """Take the record's folder, the record, and the run in the store if it could be opened."""
+    def __init__(self, folder: Path, entry: OutboxEntry, *, run: Run) -> None:
+        """Take the entry, its folder, and the run in the store."""
         self._folder = folder
-        self._record = record
-        self._run = run
+        self._entry = entry
+        self._run: Run | None = run
 
     def log_metrics(self, values: Mapping[str, float], *, step: int) -> None:
-        """Write metrics of a step; of an epoch that is done again those written before give way."""
+        """Log metrics of a step; those of an epoch that is repeated are replaced."""
         measured = Metrics(step=step, time_ms=_now(), values=dict(values))
         earlier = [
             metrics
-            for metrics in self._record.metrics
+            for metrics in self._entry.metrics
             if metrics.step != step or metrics.values.keys().isdisjoint(values)
         ]
         self._write(metrics=[*earlier, measured])
@@ -99,19 +100,19 @@ class TrackedRun:
         try:
             self._run.log_metrics(measured.values, step=step, time_ms=measured.time_ms)
         except TrackingError as error:
-            # A store that is down is asked again at the end: each vain call takes seconds.
+            # Not tried again until the end, since every failed call takes seconds.
             self._run = None
-            warn(f"the tracking store is told when the run ends. {error}")
+            warn(f"the tracking store does not answer; the run is sent when it ends. {error}")
 
     def end(
         self, status: RunStatus, *, files: Sequence[str] = (), registration: Registration | None = None
     ) -> ModelVersion | None:
-        """Write the end of the run down and send the whole record; a store that is down costs a warning."""
+        """Record the end of the run and send it; if the store is down, warn."""
         self._write(status=status, ended_ms=_now(), files=list(files), registration=registration)
         return send_or_warn(self._folder)
 
     def _write(self, **changes: Any) -> None:
-        self._record = write_entry(self._folder, self._record.model_copy(update=changes))
+        self._entry = write_entry(self._folder, self._entry.model_copy(update=changes))
 
 
 def start_run(
@@ -123,25 +124,18 @@ def start_run(
     tags: Mapping[str, str],
     datasets: Sequence[Dataset] = (),
 ) -> TrackedRun:
-    """Open a run in the store, or go on with the one whose record stands in the folder.
+    """Open a run in the store, or the earlier one whose entry is in the folder.
 
     Raises:
         TrackingError: when the store cannot be reached.
     """
-    standing = existing_entry(folder)
-    record = OutboxEntry(
-        key=standing.key if standing is not None else uuid.uuid4().hex,
-        experiment=experiment,
-        name=name,
-        process=process_name(),
-        started_ms=standing.started_ms if standing is not None else _now(),
-        parameters={key: str(value) for key, value in parameters.items()},
-        tags=dict(tags),
-        datasets=list(datasets),
-        metrics=standing.metrics if standing is not None else [],
-    )
-    run = _open(record)
-    return TrackedRun(folder, write_entry(folder, record), run=run)
+    entry = _new_entry(experiment=experiment, name=name, parameters=parameters, tags=tags, datasets=list(datasets))
+    earlier = existing_entry(folder)
+    if earlier is not None:
+        kept = {"key": earlier.key, "started_ms": earlier.started_ms, "metrics": earlier.metrics}
+        entry = entry.model_copy(update=kept)
+    run = _open(entry)
+    return TrackedRun(folder, write_entry(folder, entry), run=run)
 
 
 def log_finished_run(
@@ -155,71 +149,65 @@ def log_finished_run(
     metrics: Mapping[str, float],
     files: Sequence[str],
 ) -> None:
-    """Tell of a run that has ended well just now; a store that is down costs a warning, and nothing is lost.
+    """Log a run that has just ended successfully; if the store is down, warn.
 
     Args:
         seconds: how long it took.
     """
-    now = _now()
-    record = OutboxEntry(
-        key=uuid.uuid4().hex,
-        experiment=experiment,
-        name=name,
-        process=process_name(),
-        started_ms=now - int(1000 * seconds),
-        ended_ms=now,
-        parameters={key: str(value) for key, value in parameters.items()},
-        tags=dict(tags),
-        metrics=[Metrics(step=0, time_ms=now, values=dict(metrics))],
-        files=list(files),
-        status="FINISHED",
-    )
-    write_entry(folder, record)
+    entry = _new_entry(experiment=experiment, name=name, parameters=parameters, tags=tags)
+    ended = {
+        "started_ms": entry.started_ms - int(1000 * seconds),
+        "ended_ms": entry.started_ms,
+        "metrics": [Metrics(step=0, time_ms=entry.started_ms, values=dict(metrics))],
+        "files": list(files),
+        "status": "FINISHED",
+    }
+    write_entry(folder, entry.model_copy(update=ended))
     send_or_warn(folder)
 
 
 def send(folder: Path) -> ModelVersion | None:
-    """Bring the store up to what the record in a folder says, and give the version that was registered.
+    """Send the entry of a folder to the store and return the version that it registers, if any.
 
     Raises:
-        InputError: when there is no such record, or one of its files is gone.
-        TrackingError: when the store cannot be reached; what it has taken so far is not sent anew the next time.
-        ModelError: when the bundle to be registered is not whole.
+        InputError: when there is no entry, or one of its files is gone.
+        TrackingError: when the store cannot be reached; what it has received is not sent again next time.
+        ModelError: when the bundle to register is incomplete.
     """
-    record = read_entry(folder)
-    for name in record.files:
+    entry = read_entry(folder)
+    for name in entry.files:
         if not (folder / name).is_file():
             raise InputError(f"{folder / ENTRY_NAME}: files: expected {folder / name}, found no such file")
-    run = _open(record)
-    for metrics in record.metrics:
+    run = _open(entry)
+    for metrics in entry.metrics:
         run.log_metrics(metrics.values, step=metrics.step, time_ms=metrics.time_ms)
-    for name in record.files:
+    for name in entry.files:
         parent = Path(name).parent.as_posix()
         run.log_file(folder / name, folder=parent if parent != "." else None)
     version = None
-    if record.registration is not None:
-        wanted = record.registration
+    if entry.registration is not None:
+        wanted = entry.registration
         version = register(folder / wanted.bundle, name=wanted.name, run_id=run.run_id, alias=wanted.alias)
-    # A record without an end is that of a run that was killed.
-    run.close(record.status or "KILLED", time_ms=record.ended_ms)
-    write_entry(folder, record.model_copy(update={"sent": True}))
+    # Without a status, the run was killed.
+    run.close(entry.status or "KILLED", time_ms=entry.ended_ms)
+    write_entry(folder, entry.model_copy(update={"sent": True}))
     return version
 
 
 def send_or_warn(folder: Path) -> ModelVersion | None:
-    """Send a record as ``send`` does; a store that is down costs a warning that says how to send it later."""
+    """Send an entry as ``send`` does; if the store is down, warn and say how to send it later."""
     try:
         return send(folder)
     except TrackingError as error:
         warn(
-            "all results are on disk, but the tracking store does not have them; "
+            "all results are on disk, but not in the tracking store; "
             f"'concord registry sync {folder}' sends them later. {error}"
         )
         return None
 
 
 def existing_entry(folder: Path) -> OutboxEntry | None:
-    """Read the record of a folder; None when there is none.
+    """Read the entry of a folder; return None if there is none.
 
     Raises:
         InputError, ConfigError: as ``read_entry`` does.
@@ -228,33 +216,33 @@ def existing_entry(folder: Path) -> OutboxEntry | None:
 
 
 def read_entry(folder: Path) -> OutboxEntry:
-    """Read the record of a folder.
+    """Read the entry of a folder.
 
     Raises:
-        InputError: when there is none, or no JSON in it.
-        ConfigError: when it is not one that this version writes.
+        InputError: when there is none, or it is not JSON.
+        ConfigError: when it has unknown or missing keys.
     """
     path = folder / ENTRY_NAME
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: expected the record of a run: {error}") from error
+        raise InputError(f"{path}: expected the tracking file of a run: {error}") from error
     return OutboxEntry.from_mapping(values, where=str(path))
 
 
-def write_entry(folder: Path, record: OutboxEntry) -> OutboxEntry:
-    """Write a record, in one step."""
+def write_entry(folder: Path, entry: OutboxEntry) -> OutboxEntry:
+    """Write an entry atomically and return it."""
     path = folder / ENTRY_NAME
     with store_errors(path):
-        # A loss may be no number, which JSON of other makers cannot say.
-        write_atomically(path, json.dumps(record.model_dump(), indent=1).encode() + b"\n", staging=folder)
-    return record
+        # Not model_dump_json: a loss may be NaN, which only Python's JSON can represent.
+        write_atomically(path, json.dumps(entry.model_dump(), indent=1).encode() + b"\n", staging=folder)
+    return entry
 
 
 def find_entries(places: Sequence[Path]) -> list[Path]:
-    """Give the folders with a record, each once, in the order of the places.
+    """Return the folders with an entry, each once, in the order of the places.
 
-    A place is the folder of a training or of an annotated collection, or one that holds some of these.
+    A place is the folder of a training or of an annotated collection, or a folder that contains some of these.
     """
     of_collection = f"{COLLECTION_OUTBOX}/*/{ENTRY_NAME}"
     patterns = (ENTRY_NAME, of_collection, f"*/{ENTRY_NAME}", f"*/{of_collection}")
@@ -263,19 +251,30 @@ def find_entries(places: Sequence[Path]) -> list[Path]:
 
 
 def describe_dataset(place: str, role: str) -> Dataset:
-    """Describe a file that a run reads."""
-    return Dataset(place=place, sha256=file_sha256(place), role=role)
+    """Return a file that a run reads, with its hash."""
+    return Dataset(place=place, sha256=file_sha256(Path(place)), role=role)
 
 
-def _open(record: OutboxEntry) -> Run:
+def _new_entry(*, parameters: Mapping[str, object], tags: Mapping[str, str], **fields: Any) -> OutboxEntry:
+    return OutboxEntry(
+        key=uuid.uuid4().hex,
+        process=process_name(),
+        started_ms=_now(),
+        parameters={key: str(value) for key, value in parameters.items()},
+        tags=dict(tags),
+        **fields,
+    )
+
+
+def _open(entry: OutboxEntry) -> Run:
     return open_run(
-        experiment=record.experiment,
-        name=record.name,
-        parameters=record.parameters,
-        tags={**record.tags, **{f"sha256 {read.name}": read.sha256 for read in record.datasets}},
-        datasets=record.datasets,
-        key=record.key,
-        started_ms=record.started_ms,
+        experiment=entry.experiment,
+        name=entry.name,
+        parameters=entry.parameters,
+        tags={**entry.tags, **{f"sha256 {read.name}": read.sha256 for read in entry.datasets}},
+        datasets=entry.datasets,
+        key=entry.key,
+        started_ms=entry.started_ms,
     )
 
 

@@ -1,4 +1,4 @@
-"""Processes that move a champion at once, or are killed while they do."""
+"""Processes that move a champion concurrently, or are killed meanwhile."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +11,7 @@ _SECONDS = 300
 
 
 def entry(went_to: int, *, came_from: int | None = None) -> Entry:
-    """Give a line for the ledger."""
+    """Return an entry for the ledger."""
     return Entry(
         number=1,
         previous=BEGINNING,
@@ -24,15 +24,15 @@ def entry(went_to: int, *, came_from: int | None = None) -> Entry:
 
 
 def mover(came_from: int | None, went_to: int) -> Callable[[], object]:
-    """Give what moves the champion of the model ``tiny``."""
+    """Return a function that moves the champion of the model ``tiny``."""
     return partial(move_champion, "tiny", expected=came_from, entry=entry(went_to, came_from=came_from))
 
 
-def exit_codes(works: Sequence[Callable[[], object]], *, uri: str, crash_at: str = "") -> list[int | None]:
-    """Do each work in a process of its own, all at once, and give how they ended."""
-    # Another spelling, so that a forked process opens the database anew: a connection does not survive a fork.
-    spelled = uri.replace("/mlflow.db", "/./mlflow.db")
-    processes = [in_child(work, crash_at=crash_at, MLFLOW_TRACKING_URI=spelled) for work in works]
+def exit_codes(functions: Sequence[Callable[[], object]], *, uri: str, crash_at: str = "") -> list[int | None]:
+    """Run each function in a process of its own, all at once, and return their exit codes."""
+    # An alternative spelling, so that a forked process opens a new connection: none survives a fork.
+    alternative = uri.replace("/mlflow.db", "/./mlflow.db")
+    processes = [in_child(function, crash_at=crash_at, MLFLOW_TRACKING_URI=alternative) for function in functions]
     for process in processes:
         process.join(timeout=_SECONDS)
     return [process.exitcode for process in processes]

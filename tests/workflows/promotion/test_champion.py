@@ -1,4 +1,4 @@
-"""Moving a champion: one mover at a time, nothing half done, a line for each move."""
+"""Moves of a champion: one process at a time, never half done, each with a line in the ledger."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ LOST = 4
 
 
 def make_versions(count: int) -> MlflowClient:
-    """Make versions of the model ``tiny`` that have no files."""
+    """Create versions of the model ``tiny`` without files."""
     client = MlflowClient(tracking_uri(), tracking_uri())
     run = open_run(experiment="versions", name="versions", parameters={}, tags={})
     source = client.get_run(run.run_id).info.artifact_uri
@@ -37,7 +37,7 @@ def make_versions(count: int) -> MlflowClient:
 
 @pytest.fixture
 def client(store: Path) -> MlflowClient:
-    """Give the client of a fresh store with three versions of the model ``tiny``."""
+    """Return the client of a new store with three versions of the model ``tiny``."""
     return make_versions(3)
 
 
@@ -60,34 +60,34 @@ def test_a_move_keeps_the_previous_champion_and_writes_a_line(client: MlflowClie
     assert model_names() == ["tiny"]
 
 
-def test_a_move_from_elsewhere_is_lost_and_changes_nothing(client: MlflowClient) -> None:
+def test_a_move_from_another_version_is_refused_and_changes_nothing(client: MlflowClient) -> None:
     move_champion("tiny", expected=None, entry=entry(2))
     before = settled_state("tiny")
     for expected in (None, 1):
-        with pytest.raises(RaceLostError, match="the champion is version 2 by now") as caught:
+        with pytest.raises(RaceLostError, match="the champion is now version 2") as caught:
             move_champion("tiny", expected=expected, entry=entry(3, came_from=expected))
         assert caught.value.exit_code == LOST
     assert settled_state("tiny") == before
-    assert not locked(client)
+    assert not is_locked(client)
 
 
-def locked(client: MlflowClient) -> bool:
+def is_locked(client: MlflowClient) -> bool:
     return any(model.name.endswith(LOCK_SUFFIX) for model in client.search_registered_models())
 
 
-def test_a_model_that_is_not_there_is_named(client: MlflowClient) -> None:
+def test_an_unknown_model_is_named(client: MlflowClient) -> None:
     with pytest.raises(ModelError, match="other: not in the registry"):
         move_champion("other", expected=None, entry=entry(1))
-    assert not locked(client)
+    assert not is_locked(client)
 
 
-def test_a_mover_that_is_killed_at_any_step_is_finished_by_the_next_call(client: MlflowClient) -> None:
+def test_a_move_killed_at_any_step_is_completed_by_the_next_call(client: MlflowClient) -> None:
     done: list[tuple[int | None, int]] = []
     champion, target = None, 1
     for step in STEPS:
         killed = exit_codes([mover(champion, target)], uri=tracking_uri(), crash_at=step)
         assert killed == [KILLED], step
-        assert locked(client), step
+        assert is_locked(client), step
         if step == "locked":
             assert settled_state("tiny").champion == champion
             move_champion("tiny", expected=champion, entry=entry(target, came_from=champion))
@@ -96,12 +96,12 @@ def test_a_mover_that_is_killed_at_any_step_is_finished_by_the_next_call(client:
         state = settled_state("tiny")
         assert (state.champion, state.previous) == (target, champion), step
         champion, target = target, 1 + target % 3
-    # The lock of the last one is still there, and its owner is dead.
+    # The lock of the last move still exists, and its owner is dead.
     move_champion("tiny", expected=champion, entry=entry(target, came_from=champion))
-    assert not locked(client)
+    assert not is_locked(client)
 
 
-def test_an_intent_is_undone_where_the_champion_was_moved_by_hand(
+def test_an_intent_is_undone_when_the_champion_was_moved_by_hand(
     client: MlflowClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move_champion("tiny", expected=None, entry=entry(1))
@@ -111,10 +111,10 @@ def test_an_intent_is_undone_where_the_champion_was_moved_by_hand(
     client.set_registered_model_alias("tiny", "champion", "3")
     state = settled_state("tiny")
     assert (state.champion, state.previous, state.intent, len(state.lines)) == (3, None, None, 1)
-    assert "Undoing the promote of tiny to version 2 that ada@here began" in capsys.readouterr().err
+    assert "Undoing the promote of tiny to version 2 that ada@here started" in capsys.readouterr().err
 
 
-def test_an_intent_is_undone_where_its_version_was_deleted(
+def test_an_intent_is_undone_when_its_version_was_deleted(
     client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move_champion("tiny", expected=None, entry=entry(1))
@@ -125,12 +125,12 @@ def test_an_intent_is_undone_where_its_version_was_deleted(
     assert ledger() == [(None, 1)]
 
 
-def test_an_intent_that_cannot_be_read_is_dropped(client: MlflowClient) -> None:
+def test_an_unreadable_intent_is_deleted(client: MlflowClient) -> None:
     client.set_registered_model_tag("tiny", INTENT_TAG, "{}")
     assert settled_state("tiny").intent is None
 
 
-def test_a_line_that_is_missing_is_not_written_over(client: MlflowClient) -> None:
+def test_the_number_of_a_missing_line_is_not_reused(client: MlflowClient) -> None:
     move_champion("tiny", expected=None, entry=entry(1))
     move_champion("tiny", expected=1, entry=entry(2, came_from=1))
     client.delete_registered_model_tag("tiny", tag_of(1))
@@ -140,7 +140,7 @@ def test_a_line_that_is_missing_is_not_written_over(client: MlflowClient) -> Non
 
 
 def stop_at(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this process stop once at a step, with its lock given back, as at a key press."""
+    """Interrupt this process once at a step, as Ctrl-C does, so that it releases its lock."""
 
     def crash_point(step: str) -> None:
         if step == wanted:
@@ -156,16 +156,16 @@ def hold_lock(*, owner: str, age: float) -> None:
 
 
 @pytest.mark.parametrize(("owner", "age"), [("elsewhere:1:2", promotion.LOCK_SECONDS + 1), ("here:4194305:2", 0.0)])
-def test_a_lock_left_behind_is_broken(
+def test_an_abandoned_lock_is_broken(
     client: MlflowClient, owner: str, age: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hold_lock(owner=owner.replace("here:", f"{socket.gethostname()}:"), age=age)
     move_champion("tiny", expected=None, entry=entry(1))
     assert "Breaking the lock of tiny" in capsys.readouterr().err
-    assert not locked(client)
+    assert not is_locked(client)
 
 
-def test_a_lock_that_is_held_is_waited_for(client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lock_is_waited_for(client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -179,9 +179,7 @@ def test_a_lock_that_is_held_is_waited_for(client: MlflowClient, monkeypatch: py
     assert len(waits) == 3
 
 
-def test_a_mover_stops_where_its_lock_was_broken_or_is_old(
-    client: MlflowClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_stops_when_its_lock_was_broken_or_is_old(client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def steal(step: str) -> None:
         if step == "locked":
             client.set_registered_model_tag(f"tiny{LOCK_SUFFIX}", "concord.token", "theirs")
@@ -189,19 +187,19 @@ def test_a_mover_stops_where_its_lock_was_broken_or_is_old(
     monkeypatch.setattr(promotion, "crash_point", steal)
     with pytest.raises(TrackingError, match="another process has broken the lock"):
         move_champion("tiny", expected=None, entry=entry(1))
-    # It is not this one's to drop.
-    assert locked(client)
+    # The lock belongs to another process now.
+    assert is_locked(client)
     client.delete_registered_model(f"tiny{LOCK_SUFFIX}")
     monkeypatch.setattr(promotion, "crash_point", lambda _: None)
     monkeypatch.setattr(promotion, "HOLD_SECONDS", -1.0)
     with pytest.raises(TrackingError, match="the store is too slow"):
         move_champion("tiny", expected=None, entry=entry(1))
-    assert not locked(client)
+    assert not is_locked(client)
     assert settled_state("tiny").champion is None
 
 
 @pytest.mark.parametrize("place", ["sqlite", "server"])
-def test_of_four_movers_at_once_one_wins(
+def test_one_of_four_concurrent_moves_wins(
     place: str, store: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if place == "server":
@@ -213,11 +211,11 @@ def test_of_four_movers_at_once_one_wins(
     winner = 2 + codes.index(0)
     assert ledger() == [(None, 1), (1, winner)]
     assert (settled_state("tiny").champion, settled_state("tiny").previous) == (winner, 1)
-    assert not locked(client)
+    assert not is_locked(client)
 
 
 @pytest.mark.parametrize("place", ["sqlite", "server"])
-def test_a_line_of_the_longest_kind_comes_back_whole(
+def test_the_longest_line_is_stored_completely(
     place: str, store: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if place == "server":

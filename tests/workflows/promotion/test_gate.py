@@ -1,4 +1,4 @@
-"""The gate of a promotion: every condition says whether it holds, and by how much it does not."""
+"""The gate of a promotion: whether each condition holds, and how much is missing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from concord.workflows.training.corpora import read_corpora
 from concord.workflows.training.provenance import Overlap
 
 GATE = GateConfig(data=["gold.conll"], alpha=0.05, minimum_gain=0.5, slice_tolerance=2.0, throughput_ratio=0.8)
-WHOLE = Line(
+OVERALL = Line(
     kind="all",
     name="all",
     first=80,
@@ -42,10 +42,10 @@ WHOLE = Line(
 
 
 def part(name: str, *, low: float) -> Line:
-    return replace(WHOLE, kind="slice", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
+    return replace(OVERALL, kind="slice", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
 
 
-def test_the_gate_of_the_house_writes_every_key_out() -> None:
+def test_the_gate_file_lists_every_key_with_its_default() -> None:
     path = CHECKOUT / "conf/promote.yaml"
     config = read_gate(path)
     assert set(read_yaml(path)) == set(GateConfig.model_fields)
@@ -63,7 +63,7 @@ def test_a_gate_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_better_candidate_passes() -> None:
-    lines = [WHOLE, replace(WHOLE, kind="type", name="PER", difference=Difference(mean=-9, low=-12, high=-6))]
+    lines = [OVERALL, replace(OVERALL, kind="type", name="PER", difference=Difference(mean=-9, low=-12, high=-6))]
     conditions = [*comparison_conditions(GATE, [*lines, part("long", low=-1.9)]), throughput_condition(GATE, 0.8)]
     assert [(condition.name, condition.holds) for condition in conditions] == [
         ("p", True),
@@ -74,8 +74,8 @@ def test_a_better_candidate_passes() -> None:
     assert all(condition.short_by == 0 for condition in conditions)
 
 
-def test_every_condition_that_fails_says_by_how_much() -> None:
-    worse = replace(WHOLE, difference=Difference(mean=-0.25, low=-1.0, high=0.5), p=0.3)
+def test_a_failing_condition_says_how_much_is_missing() -> None:
+    worse = replace(OVERALL, difference=Difference(mean=-0.25, low=-1.0, high=0.5), p=0.3)
     conditions = [
         *comparison_conditions(GATE, [worse, part("long", low=-2.5), part("short", low=-1.0)]),
         throughput_condition(GATE, 0.6),
@@ -88,17 +88,17 @@ def test_every_condition_that_fails_says_by_how_much() -> None:
     assert "8.5" in text.splitlines()[-1]
 
 
-def test_a_gain_of_nothing_is_none_even_where_the_gate_asks_for_none() -> None:
-    nothing = replace(WHOLE, difference=Difference(mean=0.0, low=-1.0, high=1.0))
+def test_a_gain_of_zero_fails_even_without_a_minimum() -> None:
+    nothing = replace(OVERALL, difference=Difference(mean=0.0, low=-1.0, high=1.0))
     gain = comparison_conditions(GATE.model_copy(update={"minimum_gain": 0.0}), [nothing])[1]
     assert (gain.holds, gain.wanted) == (False, "above 0")
 
 
-def test_a_p_of_just_alpha_does_not_hold() -> None:
-    assert not comparison_conditions(GATE, [replace(WHOLE, p=0.05)])[0].holds
+def test_a_p_equal_to_alpha_fails() -> None:
+    assert not comparison_conditions(GATE, [replace(OVERALL, p=0.05)])[0].holds
 
 
-def test_documents_that_were_seen_fail() -> None:
+def test_seen_documents_fail() -> None:
     clean = Overlap(compared=40, short=2, seen={})
     assert provenance_condition(GATE, clean).holds
     seen = provenance_condition(GATE, Overlap(compared=40, short=2, seen={"train": 3, "dev": 1}))
@@ -106,17 +106,17 @@ def test_documents_that_were_seen_fail() -> None:
     assert "3 in what it was trained on" in seen.found
 
 
-def test_an_unknown_past_passes_only_where_the_gate_allows_it() -> None:
+def test_unknown_provenance_passes_only_if_the_gate_allows_it() -> None:
     assert not provenance_condition(GATE, None).holds
     assert provenance_condition(GATE.model_copy(update={"unknown_provenance": "allow"}), None).holds
 
 
-def test_files_that_were_changed_fail() -> None:
+def test_changed_files_fail() -> None:
     assert digest_condition("a" * 64).holds
     assert not digest_condition("a" * 64, fault="the files are not what was registered").holds
 
 
-def test_speeds_are_taken_by_turns(tiny_bundle: Path) -> None:
+def test_speeds_are_measured_in_turns(tiny_bundle: Path) -> None:
     tagger = load_tagger(tiny_bundle)
     documents = read_corpora([str(CHECKOUT / "examples/train/dev.conllu")], labels={})
     found = speed_ratio(tagger, tagger, documents, turns=4)
@@ -127,11 +127,11 @@ def test_speeds_are_taken_by_turns(tiny_bundle: Path) -> None:
 
 def test_no_more_documents_are_timed_than_needed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tagger = load_tagger(tiny_bundle)
-    asked: list[int] = []
-    monkeypatch.setattr(tagger, "predict_documents", lambda documents: asked.append(len(documents)))
+    timed: list[int] = []
+    monkeypatch.setattr(tagger, "predict_documents", lambda documents: timed.append(len(documents)))
     document = [Sentence(words=("Ada", "slept", "."))]
     for words, expected in ((1, 1), (3, 1), (4, 2), (100, 5)):
         monkeypatch.setattr(gate, "TIMED_WORDS", words)
         speed_ratio(tagger, tagger, [document] * 5, turns=1)
-        assert set(asked) == {expected}
-        asked.clear()
+        assert set(timed) == {expected}
+        timed.clear()

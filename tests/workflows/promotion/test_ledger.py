@@ -1,4 +1,4 @@
-"""The ledger: lines that hold the hash of the line before, and what shows when one is touched."""
+"""The ledger: a chain of lines in which every change is detected."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ from concord.workflows.promotion.ledger import (
 
 
 def chain(*versions: int) -> list[str]:
-    """Give the lines of moves to these versions, one after the other."""
+    """Return the lines of successive moves to these versions."""
     lines: list[str] = []
     for number, version in enumerate(versions, start=1):
         previous = line_hash(lines[-1]) if lines else BEGINNING
@@ -38,7 +38,7 @@ def test_a_line_is_read_as_it_was_written() -> None:
     assert read_line(write_line(line)) == line
 
 
-def test_a_whole_chain_has_no_break() -> None:
+def test_an_intact_chain_has_no_break() -> None:
     assert broken_at(chain(1, 2, 1, 3), 3) == []
     assert broken_at([], None) == []
 
@@ -47,12 +47,12 @@ def test_a_champion_without_a_ledger_is_a_break() -> None:
     assert broken_at([], 7) == [0]
 
 
-@pytest.mark.parametrize("touched", [1, 2, 3])
-def test_a_changed_line_breaks_the_next(touched: int) -> None:
+@pytest.mark.parametrize("changed", [1, 2, 3])
+def test_a_changed_line_breaks_the_next(changed: int) -> None:
     lines = chain(1, 2, 3, 4)
-    values = json.loads(lines[touched - 1]) | {"who": "eve@there"}
-    lines[touched - 1] = json.dumps(values)
-    assert broken_at(lines, 4) == [touched + 1]
+    values = json.loads(lines[changed - 1]) | {"who": "eve@there"}
+    lines[changed - 1] = json.dumps(values)
+    assert broken_at(lines, 4) == [changed + 1]
 
 
 def test_a_missing_line_is_named() -> None:
@@ -64,7 +64,7 @@ def test_a_missing_line_is_named() -> None:
     assert (next_number(tags), next_number({})) == (4, 1)
 
 
-def test_a_cut_end_shows_by_the_champion() -> None:
+def test_removing_the_last_line_is_detected_by_the_champion() -> None:
     assert broken_at(chain(1, 2, 3)[:2], 3) == [2]
     assert broken_at(chain(1, 2), None) == [2]
 
@@ -72,12 +72,12 @@ def test_a_cut_end_shows_by_the_champion() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "[1]", '{"number": 2}', write_line(entry(2)).replace(f'"{BEGINNING}"', "null")]
 )
-def test_what_is_no_line_is_a_break(text: str) -> None:
+def test_an_invalid_line_is_a_break(text: str) -> None:
     lines = chain(1, 2, 3)
     assert broken_at([lines[0], text, lines[2]], 3) == [2, 3]
 
 
-def test_lines_stand_among_tags_in_order() -> None:
+def test_lines_are_found_among_tags_in_order() -> None:
     lines = chain(*range(1, 13))
     tags = {tag_of(number): line for number, line in reversed(list(enumerate(lines, start=1)))}
     assert lines_of(tags | {"concord.intent": "x", "owner": "me"}) == lines

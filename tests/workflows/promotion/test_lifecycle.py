@@ -1,4 +1,4 @@
-"""The tour of docs/lifecycle.md: every command runs, ends with the code it should, and says what the page says."""
+"""The tour of docs/lifecycle.md: every command ends with the exit code and the output of the page."""
 
 import socket
 from pathlib import Path
@@ -17,7 +17,7 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
-def test_the_tour_goes_as_the_page_says(tmp_path: Path) -> None:
+def test_the_tour_matches_the_page(tmp_path: Path) -> None:
     steps = list(steps_of(PAGE.read_text(encoding="utf-8").replace(PORT, str(free_port()))))
     assert len(steps) > 15
     run_steps(steps, tmp_path)

@@ -1,4 +1,4 @@
-"""Promotion and rollback as commands: what is asked, what is refused, what is kept."""
+"""``concord promote`` and ``concord rollback``: what they require, refuse and record."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ REFUSED = 4
 
 @pytest.fixture(scope="session")
 def better_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a tagger of the tiny one's types, which is always right on the corpus of ``gold``."""
+    """Return a tagger with the tiny one's entity types that is always right on the corpus ``gold``."""
     folder = tmp_path_factory.mktemp("taggers") / "better"
     torch.manual_seed(5)
     sentences = [sentence for document in read_corpora([str(TRAIN)], labels={}) for sentence in document]
@@ -50,7 +50,7 @@ def better_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def gold(better_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a corpus whose gold labels are what the better tagger says."""
+    """Return a corpus whose gold labels are those of the better tagger."""
     documents = without_labels(read_corpora([str(TRAIN)], labels={}))
     blocks = []
     for number, predictions in enumerate(load_tagger(better_bundle).predict_documents(documents)):
@@ -83,11 +83,11 @@ def call(*arguments: object) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture
 def versions(store: Path, tiny_bundle: Path, better_bundle: Path) -> list[int]:
-    """Give a fresh store with a weak version 1 and a better version 2 of the model ``tiny``."""
+    """Return the versions of the model ``tiny`` in a new store: a weak version 1 and a better version 2."""
     return [add_version(tiny_bundle), add_version(better_bundle)]
 
 
-def test_a_champion_is_made_replaced_and_brought_back(store: Path, versions: list[int], gold: Path) -> None:
+def test_a_champion_is_promoted_replaced_and_rolled_back(store: Path, versions: list[int], gold: Path) -> None:
     strict = write_gate(store, gold, min_f1=99.0)
     code, found = call("promote", "tiny", 1, "--gate", strict)
     assert (code, found["failed"], found["moved"]) == (REFUSED, ["min_f1"], False)
@@ -111,8 +111,8 @@ def test_a_champion_is_made_replaced_and_brought_back(store: Path, versions: lis
     code, back = call("rollback", "tiny", "--reason", "just so")
     assert (code, back["champion"]) == (0, 1)
     assert (settled_state("tiny").champion, settled_state("tiny").previous) == (1, 2)
-    told = history.run("tiny").values
-    assert [(line["action"], line["came_from"], line["went_to"]) for line in told["lines"]] == [
+    recorded = history.run("tiny").values
+    assert [(line["action"], line["came_from"], line["went_to"]) for line in recorded["lines"]] == [
         ("promote", None, 1),
         ("promote", 1, 2),
         ("rollback", 2, 1),
@@ -121,7 +121,7 @@ def test_a_champion_is_made_replaced_and_brought_back(store: Path, versions: lis
 
 
 def check_evidence(promoted: dict[str, Any], gate: Path) -> None:
-    """Check that the evidence of a promotion is in the store, and is what the ledger names."""
+    """Check that the evidence of a promotion is in the store and has the hash in the ledger."""
     path = Path(download_artifacts(promoted["evidence_place"], tracking_uri=tracking_uri()))
     assert hashlib.sha256(path.read_bytes()).hexdigest() == promoted["evidence"] == promoted["ledger"]["evidence"]
     kept = json.loads(path.read_bytes())
@@ -133,7 +133,7 @@ def check_evidence(promoted: dict[str, Any], gate: Path) -> None:
     assert (run.info.status, run.data.tags["concord.outcome"]) == ("FINISHED", "moved: ledger line 2")
 
 
-def test_a_gate_that_fails_is_passed_by_force_with_a_reason(store: Path, versions: list[int], gold: Path) -> None:
+def test_a_failing_gate_can_be_overridden_with_a_reason(store: Path, versions: list[int], gold: Path) -> None:
     gate = write_gate(store, gold, min_f1=100.0)
     with pytest.raises(ConfigError, match="expected --reason"):
         promote.run("tiny", 1, PromoteOptions(gate=gate, forced=True))
@@ -146,7 +146,7 @@ def test_a_gate_that_fails_is_passed_by_force_with_a_reason(store: Path, version
     assert (line["forced"], line["reason"]) == (True, "a first one for the tests")
 
 
-def test_a_set_that_the_candidate_has_seen_is_refused(
+def test_a_candidate_that_has_seen_the_promotion_set_is_refused(
     store: Path, tmp_path: Path, tiny_bundle: Path, gold: Path
 ) -> None:
     documents = read_corpora([str(gold)], labels={})
@@ -162,7 +162,7 @@ def test_a_set_that_the_candidate_has_seen_is_refused(
     assert (answer.exit_code, answer.values["failed"], answer.values["uses"]) == (REFUSED, ["provenance"], 1)
 
 
-def test_files_that_were_changed_cannot_even_be_forced(store: Path, versions: list[int], gold: Path) -> None:
+def test_changed_files_are_refused_even_with_force(store: Path, versions: list[int], gold: Path) -> None:
     source = model_versions.resolve("models:/tiny/1").source.removeprefix("file://")
     weights = next(Path(source).rglob("weights.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
@@ -172,12 +172,12 @@ def test_files_that_were_changed_cannot_even_be_forced(store: Path, versions: li
     assert settled_state("tiny").champion is None
 
 
-def test_there_is_no_way_back_without_a_previous_champion(store: Path, versions: list[int]) -> None:
+def test_rollback_needs_a_previous_champion(store: Path, versions: list[int]) -> None:
     with pytest.raises(ModelError, match="expected a champion and a previous one, got None and None"):
         rollback("tiny")
 
 
-def test_a_broken_chain_is_told_with_its_line(store: Path, versions: list[int], gold: Path) -> None:
+def test_a_broken_chain_is_reported_with_its_line(store: Path, versions: list[int], gold: Path) -> None:
     gate = write_gate(store, gold, min_f1=0.0)
     for version in versions:
         assert promote.run("tiny", version, PromoteOptions(gate=gate)).exit_code == 0
@@ -187,14 +187,14 @@ def test_a_broken_chain_is_told_with_its_line(store: Path, versions: list[int], 
     answer = history.run("tiny")
     assert answer.exit_code == 1
     assert [found["line"] for found in answer.values["breaks"]] == [2]
-    assert "line 2: holds " in answer.text
+    assert "line 2: expected " in answer.text
     client.set_registered_model_tag("tiny", tag_of(1), line)
     assert history.run("tiny").exit_code == 0
-    assert "2 lines, chain whole" in history.run("tiny").text
+    assert "2 lines, chain intact" in history.run("tiny").text
 
 
 @pytest.mark.parametrize("place", ["sqlite", "server"])
-def test_of_four_promoters_at_once_one_wins(
+def test_one_of_four_concurrent_promotions_wins(
     place: str,
     store: Path,
     request: pytest.FixtureRequest,
@@ -229,7 +229,7 @@ def attempts() -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-def test_a_gate_that_cannot_be_used_is_no_use_of_its_set(store: Path, versions: list[int], gold: Path) -> None:
+def test_an_invalid_gate_does_not_count_as_a_use_of_its_set(store: Path, versions: list[int], gold: Path) -> None:
     code, found = call("promote", "tiny", 1, "--gate", write_gate(store, gold.with_name("absent.conll")))
     assert (code, "absent.conll" in found["error"]) == (2, True)
     code, found = call("promote", "tiny", 1, "--gate", write_gate(store, gold, slices={"long": "sentence_words"}))

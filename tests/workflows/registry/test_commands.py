@@ -1,4 +1,4 @@
-"""The verbs of the registry."""
+"""``concord registry``."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from concord.workflows.registry.model_versions import resolve
 pytestmark = pytest.mark.slow
 
 
-def test_a_bundle_from_elsewhere_becomes_a_version_once(store: Path, tiny_bundle: Path) -> None:
+def test_a_bundle_is_registered_once(store: Path, tiny_bundle: Path) -> None:
     first = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "live")
     assert first.exit_code == 0, first.output
     assert "registered  models:/tiny/1\n" in first.stdout
@@ -38,7 +38,7 @@ def test_models_are_listed_and_shown(store: Path, tiny_bundle: Path, token_bundl
     assert f"concord.digest {tagger_digest(tiny_bundle)}" in concord("registry", "show", "tiny/1").stdout
 
 
-def test_a_registry_without_a_model_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_registry_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     listed = concord("registry", "list")
@@ -47,19 +47,19 @@ def test_a_registry_without_a_model_is_no_error(tmp_path: Path, monkeypatch: pyt
     assert (shown.exit_code, "there is no registry" in shown.stderr) == (2, True)
 
 
-def test_an_alias_that_a_newer_version_has_stays_there(store: Path, tiny_bundle: Path, token_bundle: Path) -> None:
+def test_register_does_not_move_an_alias_of_a_newer_version(store: Path, tiny_bundle: Path, token_bundle: Path) -> None:
     for bundle in (tiny_bundle, token_bundle, tiny_bundle):
         concord("registry", "register", bundle, "--name", "tiny", "--alias", "live")
     assert resolve("models:/tiny@live").version == 2
 
 
-def test_a_folder_that_is_no_bundle_is_refused(store: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_bundle_is_refused(store: Path, tmp_path: Path) -> None:
     refused = concord("registry", "register", tmp_path, "--name", "tiny")
     assert (refused.exit_code, "tagger.json" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("alias", ["champion", "previous"])
-def test_aliases_that_the_ledger_guards_are_not_given_by_the_way(tiny_bundle: Path, alias: str) -> None:
+def test_register_refuses_the_aliases_that_only_promotion_may_move(tiny_bundle: Path, alias: str) -> None:
     result = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", alias)
     assert result.exit_code == 2
     assert "concord promote" in result.stderr

@@ -1,4 +1,4 @@
-"""The tracking store: its runs, and what happens when it is not there."""
+"""Runs in the tracking store, and errors when it cannot be reached."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
     assert found.info.end_time == 3000
 
 
-def test_a_run_of_the_same_key_is_taken_up_again(store: Path) -> None:
+def test_a_run_with_the_same_key_is_opened_again(store: Path) -> None:
     first = open_run(experiment="test", name="run", parameters={"a": 1}, tags={"kind": "x"}, key="k", started_ms=1000)
     first.close("KILLED")
     again = open_run(experiment="test", name="run", parameters={"a": 2, "b": 3}, tags={"kind": "y"}, key="k")
@@ -51,7 +51,7 @@ def test_a_run_of_the_same_key_is_taken_up_again(store: Path) -> None:
     assert found.data.tags["kind"] == "y"
 
 
-def test_corpora_are_inputs_of_a_run_once(store: Path) -> None:
+def test_datasets_are_logged_once(store: Path) -> None:
     read = [Dataset(place="/data/mine/train.conllu", sha256="ab" * 32, role="training")]
     for _ in range(2):
         run = open_run(experiment="test", name="run", parameters={}, tags={}, datasets=read, key="k")
@@ -60,7 +60,7 @@ def test_corpora_are_inputs_of_a_run_once(store: Path) -> None:
     assert {tag.key: tag.value for tag in item.tags} == {"mlflow.data.context": "training", "sha256": "ab" * 32}
 
 
-def test_the_next_start_closes_runs_of_processes_that_were_killed(store: Path) -> None:
+def test_opening_a_run_closes_those_of_killed_processes(store: Path) -> None:
     killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     gone, alive, elsewhere = (
         open_run(experiment="test", name=name, parameters={}, tags={}) for name in ("gone", "alive", "elsewhere")
@@ -78,14 +78,14 @@ def test_the_next_start_closes_runs_of_processes_that_were_killed(store: Path) -
     ]
 
 
-def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
+def test_a_process_is_identified_by_pid_and_start_time() -> None:
     host, pid, _ = process_name().split(":")
     assert not has_ended(process_name())
     assert has_ended(f"{host}:{pid}:1")
     assert not has_ended(f"another-host:{pid}:1")
 
 
-def test_runs_bear_the_commit_of_the_code() -> None:
+def test_code_tags_name_the_commit() -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -94,7 +94,7 @@ def test_runs_bear_the_commit_of_the_code() -> None:
     assert tags.get(DIRTY_TAG) in ({"true", "false"} if commit else {None})
 
 
-def test_a_server_that_is_down_fails_in_seconds(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_down_is_reported_within_seconds(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(
@@ -104,7 +104,7 @@ def test_a_server_that_is_down_fails_in_seconds(store: Path, monkeypatch: pytest
     assert caught.value.exit_code == 75
 
 
-def test_processes_may_meet_on_a_fresh_store(tmp_path: Path) -> None:
+def test_processes_can_create_a_store_concurrently(tmp_path: Path) -> None:
     code = (
         "from concord.workflows.registry.mlflow_client import open_run\n"
         "open_run(experiment='test', name='run', parameters={}, tags={}).close('FINISHED')\n"

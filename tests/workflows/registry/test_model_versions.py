@@ -1,4 +1,4 @@
-"""Versions of models: found by name, and on this machine with the bytes that were registered."""
+"""Versions of models: looked up by name, and downloaded with the registered bytes."""
 
 import multiprocessing
 import shutil
@@ -65,16 +65,16 @@ def test_a_run_registers_a_bundle_once(store: Path, tiny_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a@b", "o'brien", "tiny.promotion-lock"])
-def test_a_name_that_could_not_be_found_again_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
+def test_an_invalid_name_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="a model's name"):
         register_bundle(tiny_bundle, name=name, alias=None)
     assert model_names() == []
 
 
-def test_a_name_is_made_once(store: Path) -> None:
+def test_a_registered_model_is_created_once(store: Path) -> None:
     assert create_model("lock", tags={"owner": "me"})
     assert not create_model("lock")
-    with pytest.raises(TrackingError, match="could not be made in the registry"):
+    with pytest.raises(TrackingError, match="could not be created in the registry"):
         create_model("")
 
 
@@ -88,15 +88,13 @@ def test_a_name_is_made_once(store: Path) -> None:
         ("models:/other@champion", "not in the registry"),
     ],
 )
-def test_a_version_that_is_not_there_is_a_model_error(
-    store: Path, tiny_bundle: Path, reference: str, message: str
-) -> None:
+def test_a_missing_version_is_a_model_error(store: Path, tiny_bundle: Path, reference: str, message: str) -> None:
     register(tiny_bundle)
     with pytest.raises(ModelError, match=message):
         resolve(reference)
 
 
-def test_a_store_that_is_not_there_is_not_made_by_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_does_not_create_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ModelError, match="there is no registry at sqlite"):
@@ -104,18 +102,18 @@ def test_a_store_that_is_not_there_is_not_made_by_a_look(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def kept(version: ModelVersion) -> Path:
-    """Give the folder in the store where a version's bundle lies."""
+def stored(version: ModelVersion) -> Path:
+    """Return the folder of a version's bundle in the store."""
     return Path(version.source.removeprefix("file://")) / registry.DATA
 
 
-def test_a_bundle_is_fetched_once_and_checked(store: Path, tiny_bundle: Path) -> None:
+def test_a_bundle_is_downloaded_once_and_checked(store: Path, tiny_bundle: Path) -> None:
     version = register(tiny_bundle)
     folder = fetch(version)
     assert folder == store / "cache" / "bundles" / tagger_digest(tiny_bundle)
     assert {path.name for path in folder.iterdir()} == {"manifest.json", "tagger.json", "weights.safetensors"}
     assert (folder / "tagger.json").read_bytes() == (tiny_bundle / "tagger.json").read_bytes()
-    (kept(version) / "tagger.json").unlink()
+    (stored(version) / "tagger.json").unlink()
     assert fetch(version) == folder
     assert {path.name for path in folder.parent.iterdir()} == {folder.name, f"{folder.name}.lock"}
 
@@ -123,7 +121,7 @@ def test_a_bundle_is_fetched_once_and_checked(store: Path, tiny_bundle: Path) ->
 @pytest.mark.parametrize("name", ["tagger.json", "weights.safetensors"])
 def test_a_bundle_that_was_changed_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
     version = register(tiny_bundle)
-    (kept(version) / name).write_bytes((kept(version) / name).read_bytes() + b" ")
+    (stored(version) / name).write_bytes((stored(version) / name).read_bytes() + b" ")
     with pytest.raises(ModelError, match=rf"models:/tiny/1: .*{name}: expected the sha256 \w+ of manifest.json, got"):
         fetch(version)
     assert [path.suffix for path in (store / "cache" / "bundles").iterdir()] == [".lock"]
@@ -133,13 +131,13 @@ def test_a_bundle_whose_manifest_was_changed_with_it_is_refused(store: Path, tin
     version = register(tiny_bundle)
     other = Path(shutil.copytree(tiny_bundle, tmp_path / "other"))
     (other / "tagger.json").write_bytes((other / "tagger.json").read_bytes() + b" ")
-    shutil.rmtree(kept(version))
-    pack_bundle(other, kept(version))
+    shutil.rmtree(stored(version))
+    pack_bundle(other, stored(version))
     with pytest.raises(ModelError, match=f"expected the digest {version.digest}, got {tagger_digest(other)}"):
         fetch(version)
 
 
-def test_a_version_that_somebody_else_registered_is_refused(store: Path, tiny_bundle: Path) -> None:
+def test_a_version_registered_by_other_software_is_refused(store: Path, tiny_bundle: Path) -> None:
     version = register(tiny_bundle)
     with pytest.raises(ModelError, match=r"models:/tiny/1: expected the tag concord\.digest, got none"):
         fetch(replace(version, digest=None))
@@ -155,19 +153,17 @@ def test_four_processes_download_a_bundle_once(store: Path, tiny_bundle: Path, m
         return found(source, folder)
 
     monkeypatch.setattr(registry, "download", download)
-    # Forked, so that they need not import everything first.
+    # Forked, so that they do not import everything again.
     with multiprocessing.get_context("fork").Pool(4) as pool:
         folders = pool.map(fetch, [version] * 4, chunksize=1)
     assert set(folders) == {store / "cache" / "bundles" / str(version.digest)}
     assert (store / "downloads").read_text() == "x"
 
 
-def test_a_damaged_copy_on_this_machine_is_fetched_anew(
-    store: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_copy_is_downloaded_again(store: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     version = register(tiny_bundle)
     copy = fetch(version)
     (copy / "tagger.json").write_text("{}")
     assert fetch(version) == copy
     assert (copy / "tagger.json").read_bytes() == (tiny_bundle / "tagger.json").read_bytes()
-    assert "is damaged and fetched anew" in capsys.readouterr().err
+    assert "is damaged and downloaded again" in capsys.readouterr().err
