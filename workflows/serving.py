@@ -1,4 +1,4 @@
-"""A tagger as an MLflow model: data only, read by this file and asked by whatever speaks MLflow.
+"""A tagger as an MLflow model, which holds data only and is loaded by this module.
 
 ``mlflow.pyfunc.load_model("models:/NAME@champion").predict(texts)`` and ``mlflow models serve`` use the stages of a
 run, so they return the entities that ``concord annotate`` writes.
@@ -72,7 +72,7 @@ class ServedTagger:
     """A parser and a tagger behind MLflow's ``predict``; thread-safe."""
 
     def __init__(self, annotator: TextAnnotator) -> None:
-        """Take what annotates."""
+        """Take the annotator."""
         self._annotator = annotator
 
     def predict(self, model_input: Any) -> list[list[dict[str, Any]]]:

@@ -115,7 +115,7 @@ def submit(
     Sends the job with the code and the bundled models, follows it to its end and prints its result. Ctrl-C leaves the
     job running; the same command follows it again.
 
-    A job is sent only once a day unless it failed or was stopped.
+    The same job is sent once a day; it is sent again only if it failed or was stopped.
 
     \b
     --print writes manifests for kubectl instead:
@@ -147,7 +147,10 @@ def submit(
 @verb(example="concord status out/news")
 @click.argument("output", type=COLLECTION)
 def status(output: "OutputPath") -> Answer:
-    """Show how far a run is; works while it is running."""
+    """Show how far a run is.
+
+    OUTPUT is the folder or s3:// URL of an annotated collection. The run may be in progress.
+    """
     from concord.workflows.annotation import inspect
 
     return inspect.status(output)
@@ -159,7 +162,8 @@ def status(output: "OutputPath") -> Answer:
 def verify(output: "OutputPath", *, shallow: bool) -> Answer:
     """Check the files of a finished run.
 
-    Compares every file, hash and row count with the run's manifest. Exit code 1 if anything differs.
+    OUTPUT is the folder or s3:// URL of an annotated collection. Every file, hash and row count is compared with the
+    run's manifest. Exit code 1 if anything differs.
     """
     from concord.workflows.annotation import inspect
 
@@ -227,9 +231,9 @@ def list_errors(output: "OutputPath", **fields: tuple[str, ...]) -> Answer:
 def retry(output: "OutputPath", *, overrides: tuple[str, ...], **fields: tuple[str, ...]) -> Answer:
     """Process dead letters again, and nothing else.
 
-    Uses the run's own configuration; --set may change only what does not affect labels, such as executor.kind. Files
-    without a selected dead letter stay unchanged, byte for byte. An input file that has changed since is updated as a
-    whole; changes in other files wait for 'concord annotate'. If interrupted, run the same command again.
+    Uses the run's own configuration; --set may change only what does not affect labels, such as executor.kind. Output
+    files without a selected dead letter stay unchanged, byte for byte. An input file that has changed since is updated
+    as a whole; changes in other files wait for 'concord annotate'. If interrupted, run the same command again.
 
     A dead letter that fails again is kept with one more attempt.
     """
@@ -242,7 +246,10 @@ def retry(output: "OutputPath", *, overrides: tuple[str, ...], **fields: tuple[s
 @verb(example="concord report out/news")
 @click.argument("output", type=COLLECTION)
 def report(output: "OutputPath") -> Answer:
-    """Write the HTML report of a finished run again."""
+    """Write the HTML report of a finished run again.
+
+    OUTPUT is the folder or s3:// URL of an annotated collection.
+    """
     from concord.workflows.annotation import inspect
 
     return inspect.report(output)
@@ -250,7 +257,12 @@ def report(output: "OutputPath") -> Answer:
 
 @verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")
 @click.argument("output", metavar="OUT", type=COLLECTION)
-@click.option("--to", required=True, type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]))
+@click.option(
+    "--to",
+    required=True,
+    type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]),
+    help="The format.",
+)
 @click.option(
     "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
 )
@@ -265,6 +277,8 @@ def export(
     limit: int | None,
 ) -> Answer:
     """Convert a collection for other tools.
+
+    OUT is the folder or s3:// URL of an annotated collection.
 
     CoNLL-U, JSON Lines (both also as .gz or .zst) and Label Studio tasks are written to a single file, brat and spaCy's
     DocBin to a folder, which appears under its name only when complete.
@@ -283,7 +297,13 @@ def export(
     "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
 )
 @click.option("--size", required=True, type=click.IntRange(min=1), help="Number of sentences.")
-@click.option("--to", type=click.Choice(["label-studio", "jsonl", "brat"]), default="label-studio", show_default=True)
+@click.option(
+    "--to",
+    type=click.Choice(["label-studio", "jsonl", "brat"]),
+    default="label-studio",
+    show_default=True,
+    help="Format.",
+)
 @click.option(
     "--per-document", type=click.IntRange(min=1), default=5, show_default=True, help="At most this many per document."
 )
@@ -305,6 +325,8 @@ def review(
 ) -> Answer:
     """Select the least certain sentences for human review.
 
+    OUT is the folder or s3:// URL of an annotated collection.
+
     Sentences are ranked by how unsure the tagger is of an entity, or of a word outside any entity, and come with score
     and reason. The same command on the same collection selects the same sentences.
     """
@@ -318,7 +340,10 @@ def review(
 @verb(example="concord schema tokens")
 @click.argument("table", required=False)
 def schema(table: str | None) -> Answer:
-    """Describe the columns of the output tables."""
+    """Describe the columns of the output tables.
+
+    TABLE is documents, sentences, tokens, entities or errors; all of them if omitted.
+    """
     from concord.workflows.annotation import inspect
 
     return inspect.schema(table)

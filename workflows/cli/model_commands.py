@@ -24,7 +24,9 @@ from concord.workflows.console import Answer
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--output", "-o", type=FOLDER, help="Folder for the clean corpora; without it (or with -), only check.")
 @click.option(
-    "--format", type=click.Choice(["conll", "conllu", "conll2012", "semeval2010"]), help="[default: by file name]"
+    "--format",
+    type=click.Choice(["conll", "conllu", "conll2012", "semeval2010"]),
+    help="Of the input.  [default: by file name]",
 )
 @click.option(
     "--word-column", type=click.IntRange(min=1), default=1, show_default=True, help="Column of words (conll)."
@@ -38,7 +40,11 @@ from concord.workflows.console import Answer
     show_default=True,
     help="Of the input; auto detects it from the training corpus.",
 )
-@click.option("--to", type=click.Choice(["conll", "conllu"]), help="[default: conllu if there are trees or tags]")
+@click.option(
+    "--to",
+    type=click.Choice(["conll", "conllu"]),
+    help="Format to write.  [default: conllu if there are trees or tags]",
+)
 @click.option("--fix", is_flag=True, help="Repair what is unambiguous, such as an entity that begins with I-.")
 def prepare(
     inputs: tuple[Path, ...],
@@ -124,6 +130,8 @@ def train(
 def evaluate(model: str, **options: Any) -> Answer:
     """Score a tagger on gold corpora.
 
+    MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS.
+
     Reports strict entity scores by type, by length and by whether --train contains the name; drafts against final
     labels; recurring names; uncertainty; speed. For a tagger of token labels: accuracy, overall and by label.
     """
@@ -148,7 +156,9 @@ def evaluate(model: str, **options: Any) -> Answer:
     show_default=True,
     help="Significance level over all lines together.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=10_000, show_default=True, help="Of the randomization.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=10_000, show_default=True, help="Number of randomization rounds."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the randomization and the bootstrap.")
 @page_option
 @device_option
@@ -165,8 +175,9 @@ def compare(
 ) -> Answer:
     """Test whether tagger B is better than tagger A.
 
-    Both taggers label the corpora. Their scores are compared document by document (sentence by sentence in corpora
-    without documents): overall, by entity type, for recurring names, and for each --slice.
+    A and B are folders, bundled taggers, or models:/NAME@ALIAS. Both label the corpora, and their scores are compared
+    document by document (sentence by sentence in corpora without documents): overall, by entity type, for recurring
+    names, and for each --slice.
 
     p-values are of a paired randomization test, with Holm's correction over all lines; intervals are of a bootstrap.
     Each line also gives the smallest difference that the data could have detected. --labels applies to the corpora and
@@ -225,6 +236,8 @@ def compare(
 def calibrate(**options: Any) -> Answer:
     """Calibrate a tagger's probabilities to how often it is right.
 
+    MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS; the last two need --output.
+
     --data must hold documents that were not used to train the tagger or to choose its checkpoint or threshold. Labels
     and uncertainty stay unchanged; ner_prob, confidence and the tagger's digest change.
 
@@ -247,10 +260,12 @@ def calibrate(**options: Any) -> Answer:
     type=click.IntRange(min=1),
     help="Number of a sentence whose attention is drawn.  [default: the two most uncertain]",
 )
-@click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True)
+@click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Format.")
 @device_option
 def figures(model: str, **options: Any) -> Answer:
     """Draw the figures of the papers for a tagger.
+
+    MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS.
 
     F1 against threshold, weight samples and memory; F1 and speed against sentence length; uncertainty of correct and
     wrong drafts; attention. Figures that do not apply to the tagger are skipped and named.

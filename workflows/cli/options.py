@@ -80,7 +80,13 @@ def verb(
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the job; may be repeated."
 )
-device_option = click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
+device_option = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda", "auto"]),
+    default="cpu",
+    show_default=True,
+    help="Where the tagger runs; auto uses a GPU if there is one.",
+)
 page_option = click.option("--output", "-o", type=FILE, help="Also write an HTML page to this file.")
 label_column_option = click.option(
     "--label-column",
@@ -93,7 +99,12 @@ label_column_option = click.option(
 def gold_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
     """Add the options that name gold corpora; the function takes them as ``data``, ``labels`` and ``form``."""
     data = click.option(
-        "--data", "-d", required=True, multiple=True, type=CORPUS, help="A gold corpus (.conllu, .conll); may repeat."
+        "--data",
+        "-d",
+        required=True,
+        multiple=True,
+        type=CORPUS,
+        help="A gold corpus: .conllu or .conll; may be repeated.",
     )
     labels = click.option(
         "--labels",

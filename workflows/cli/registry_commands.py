@@ -31,11 +31,13 @@ from concord.workflows.console import Answer
 def promote(name: str, *, version: int, gate: Path, forced: bool, reason: str | None, device: str) -> Answer:
     """Make a version the champion if it passes the gate.
 
+    NAME is a registered model, VERSION a number; see concord registry list.
+
     The version is compared with the champion on the promotion set. It must be significantly better, by a minimum gain,
     with no slice worse, fast enough, with the files that were registered, and trained on none of these documents. Every
     condition is reported. Exit code 4 if one fails, or if the champion was moved in the meantime.
 
-    The old champion keeps the alias previous, and the ledger gets an entry: concord registry history NAME.
+    The old champion gets the alias previous, and the move is recorded in the ledger: concord registry history NAME.
     """
     from concord.workflows.promotion.promote import PromoteOptions, run
 
@@ -48,7 +50,8 @@ def promote(name: str, *, version: int, gate: Path, forced: bool, reason: str | 
 def rollback(name: str, *, reason: str | None) -> Answer:
     """Make the previous champion the champion again.
 
-    The two versions swap aliases and the ledger gets an entry. Exit code 4 if the champion was moved in the meantime.
+    The two versions swap aliases, and the move is recorded in the ledger. Exit code 4 if the champion was moved in the
+    meantime.
     """
     from concord.workflows.promotion import promote
 
@@ -85,8 +88,8 @@ def show(model: str) -> Answer:
 def history(name: str) -> Answer:
     """Show who moved a model's champion, when and why.
 
-    Every promotion and rollback is an entry of the ledger and holds the hash of the entry before it. If that chain is
-    broken, the exit code is 1 and the entry is named.
+    Every promotion and rollback is a line of the ledger, which includes the hash of the line before. If that chain is
+    broken, the line is named and the exit code is 1.
     """
     from concord.workflows.promotion.history import run
 
