@@ -1,4 +1,4 @@
-"""Tiny taggers, a training file, and a fresh tracking store for each test that asks for one."""
+"""Tiny taggers, a training file, and a new tracking store for each test that needs one."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ register_as: tiny
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of a small BiLSTM-CRF with random weights; it must not be changed."""
+    """Return the folder of a small BiLSTM-CRF with random weights; tests must not change it."""
     sentences = [sentence for document in read_gold(EXAMPLES / "train/train.conllu") for sentence in document]
     torch.manual_seed(1)
     config = {"representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8, "layers": 1}}
@@ -55,7 +55,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def token_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of a small BiLSTM-softmax of parts of speech with random weights; it must not be changed."""
+    """Return the folder of a small part-of-speech BiLSTM-softmax with random weights; tests must not change it."""
     form = GoldFormat(label_column="upos", label_scheme="TOKENS")
     sentences = [sentence for document in read_gold(EXAMPLES / "train/train.conllu", form) for sentence in document]
     torch.manual_seed(1)
@@ -68,7 +68,7 @@ def token_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give an empty MLflow database: migrating a new one takes seconds, copying one does not."""
+    """Return an empty MLflow database, since copying one is faster than creating one, which takes seconds."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
@@ -78,7 +78,7 @@ def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a fresh store the default one by working in its folder; give the folder."""
+    """Change into the folder of a new store, which is then the default one, and return the folder."""
     shutil.copy(store_template, tmp_path / "mlflow.db")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -88,7 +88,7 @@ def store(tmp_path: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def train_file(tmp_path: Path) -> Path:
-    """Give a training file for a tagger that learns nothing in a second."""
+    """Return a training file for a tagger that trains in a second and learns nothing."""
     path = tmp_path / "tiny.yaml"
     path.write_text(TRAIN_YAML)
     return path
@@ -96,7 +96,7 @@ def train_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write_corpus(tmp_path: Path) -> Callable[[str], Path]:
-    """Give a function that writes a gold corpus in columns and gives its place."""
+    """Return a function that writes a gold corpus in columns and returns its path."""
 
     def write(text: str) -> Path:
         path = tmp_path / "gold.conll"
@@ -108,7 +108,7 @@ def write_corpus(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def mlflow_server(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run MLflow's server and give its address."""
+    """Run MLflow's server and return its address."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(store_template, folder / "mlflow.db")
     with socket.socket() as probe:

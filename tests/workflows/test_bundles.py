@@ -1,4 +1,4 @@
-"""Packed bundles: data only, every file by its sha256, the parser by its signature."""
+"""Packed bundles: data only, with the sha256 of every file and the signature of the parser."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ def packed(tiny_bundle: Path, tmp_path: Path) -> Path:
     return tmp_path / "packed"
 
 
-def test_a_manifest_names_every_file_and_the_parser(packed: Path) -> None:
+def test_the_manifest_names_every_file_and_the_parser(packed: Path) -> None:
     manifest = check_bundle(packed)
     weights = hashlib.sha256((packed / "weights.safetensors").read_bytes()).hexdigest()
     assert set(manifest["files"]) == {"tagger.json", "weights.safetensors"}
@@ -30,7 +30,7 @@ def test_a_manifest_names_every_file_and_the_parser(packed: Path) -> None:
     assert manifest["parser"] == component_signature(parser_identity(ParserConfig()))
 
 
-def test_what_belongs_to_a_bundle_goes_along_and_nothing_else(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_only_files_of_the_bundle_are_packed(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (bundle / "encoder").mkdir()
     for name in ("calibration.json", "provenance.json", "README.md", "encoder/merges", "state.pt", "script.py"):
@@ -45,7 +45,7 @@ def test_a_packed_bundle_can_be_packed_again(packed: Path, tmp_path: Path) -> No
     assert check_bundle(tmp_path / "again") == check_bundle(packed)
 
 
-def test_a_tagger_that_learned_from_a_parser_names_that_parser(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_manifest_names_the_parser_that_a_tagger_was_trained_on(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     saved = json.loads((bundle / "tagger.json").read_text())
     for trees, parser in (("big@0123", "big@0123"), ("gold", component_signature(parser_identity(ParserConfig())))):
@@ -54,7 +54,7 @@ def test_a_tagger_that_learned_from_a_parser_names_that_parser(tiny_bundle: Path
         assert check_bundle(tmp_path / trees)["parser"] == parser
 
 
-def test_a_file_that_is_changed_missing_or_strange_is_named(packed: Path) -> None:
+def test_a_changed_missing_or_unknown_file_is_named(packed: Path) -> None:
     (packed / "extra.json").write_text("{}")
     with pytest.raises(ModelError, match=r"extra\.json: not in manifest\.json"):
         check_bundle(packed)
@@ -70,7 +70,7 @@ def test_a_file_that_is_changed_missing_or_strange_is_named(packed: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [None, "[", "[]", '{"format_version": 0}'])
-def test_a_manifest_that_cannot_be_read_is_refused(packed: Path, content: str | None) -> None:
+def test_an_unreadable_manifest_is_refused(packed: Path, content: str | None) -> None:
     (packed / "manifest.json").unlink()
     if content is not None:
         (packed / "manifest.json").write_text(content)
@@ -78,7 +78,7 @@ def test_a_manifest_that_cannot_be_read_is_refused(packed: Path, content: str | 
         check_bundle(packed)
 
 
-def test_a_bundle_that_is_not_whole_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_an_incomplete_bundle_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (bundle / "weights.safetensors").unlink()
     with pytest.raises(ModelError, match=r"weights\.safetensors"):

@@ -1,4 +1,4 @@
-"""Job files: every file in conf/ loads, overrides are strict, paths become absolute."""
+"""Job files: every file in conf/ loads, overrides are strict, paths are made absolute."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_every_train_file_loads_in_every_profile(path: Path) -> None:
         assert FitConfig.from_mapping(job.fit).epochs >= 1
 
 
-def test_the_nightly_job_writes_every_key_out() -> None:
+def test_the_example_job_lists_every_key_with_its_default() -> None:
     job = read_yaml(CONF / "annotate/nightly.yaml")
     complete = AnnotateConfig(input="", output="").model_dump()
     del complete["tagger"]["model"]
@@ -76,13 +76,13 @@ def test_a_train_job_is_one_profile_with_overrides(
     assert job.data.labels == {"GPE": "LOC", "MISC": None}
 
 
-def test_the_digest_of_a_train_job_goes_by_what_decides_the_weights(train_file: Path) -> None:
+def test_the_digest_of_a_train_job_depends_on_what_determines_the_weights(train_file: Path) -> None:
     job = read_train_job(train_file)
     assert job.digest == read_train_job(train_file, overrides=["register_as=mine"]).digest
     assert job.digest != read_train_job(train_file, overrides=["fit.epochs=4"]).digest
 
 
-def test_an_unknown_profile_names_the_known_ones(train_file: Path) -> None:
+def test_an_unknown_profile_is_refused_naming_the_known_ones(train_file: Path) -> None:
     with pytest.raises(ConfigError, match=r"\(paper, small\), got 'big'"):
         read_train_job(train_file, profile="big")
 
@@ -163,13 +163,13 @@ def test_an_annotate_job_without_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert names_model(job)
 
 
-def test_a_job_knows_whether_its_model_was_named() -> None:
+def test_a_job_knows_whether_it_names_its_model() -> None:
     values = {"input": "x", "output": "y"}
     assert not names_model(read_annotate_job(None, values=values, overrides=["tagger.samples=2"]))
     assert names_model(read_annotate_job(None, values=values, overrides=["tagger.model=entities_en"]))
 
 
-def test_an_override_wins_over_an_option_and_an_option_over_the_file(tmp_path: Path) -> None:
+def test_overrides_take_precedence_over_options_and_options_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("input: a\noutput: b\nlimit: 1\nexecutor: {kind: ray, actors: 7}\n")
     job = read_annotate_job(path, values={"limit": 2, "executor.kind": "local"}, overrides=["limit=3"])
@@ -187,7 +187,7 @@ def test_an_override_wins_over_an_option_and_an_option_over_the_file(tmp_path: P
         ("input.a=1", "input: expected a mapping, got 'x'"),
     ],
 )
-def test_a_wrong_override_says_what_was_expected(override: str, message: str) -> None:
+def test_an_invalid_override_says_what_was_expected(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_annotate_job(None, values={"input": "x", "output": "y"}, overrides=[override])
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""A tagger as an MLflow model: the entities of annotate, data only, and bad requests that are told so."""
+"""A tagger as an MLflow model: data only, the same entities as annotate, and errors for bad requests."""
 
 import json
 import os
@@ -37,7 +37,7 @@ STARTS_WITHIN = 180.0
 
 @pytest.fixture(scope="session")
 def model_folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give an MLflow model of the tiny tagger; it must not be changed."""
+    """Return an MLflow model of the tiny tagger; tests must not change it."""
     folder = tmp_path_factory.mktemp("served") / "model"
     write_model(tiny_bundle, folder)
     return folder
@@ -45,7 +45,7 @@ def model_folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def served(model_folder: Path) -> PyFuncModel:
-    """Give the tiny tagger as MLflow loads it where nothing may be unpickled."""
+    """Return the tiny tagger as loaded by MLflow with unpickling disabled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
         return mlflow.pyfunc.load_model(str(model_folder))
@@ -53,7 +53,7 @@ def served(model_folder: Path) -> PyFuncModel:
 
 @pytest.fixture(scope="session")
 def annotated(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """Give text -> entities of the sample collection as annotate finds them with the tiny tagger."""
+    """Return text -> entities of the sample collection, from annotate with the tiny tagger."""
     output = tmp_path_factory.mktemp("annotated") / "out"
     done = CliRunner().invoke(main, ["annotate", str(NEWS), "--output", str(output), "--model", str(tiny_bundle)])
     assert done.exit_code == 0, done.output
@@ -75,39 +75,41 @@ def _record(line: bytes) -> dict[str, Any]:
 
 
 def test_a_model_holds_data_only(model_folder: Path) -> None:
-    kept = {path.relative_to(model_folder).as_posix() for path in model_folder.rglob("*") if path.is_file()}
+    files = {path.relative_to(model_folder).as_posix() for path in model_folder.rglob("*") if path.is_file()}
     bundle = {f"data/bundle/{name}" for name in ("tagger.json", "weights.safetensors", "manifest.json")}
     about = {"MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt"}
-    assert kept == {*bundle, *about, "input_example.json", "serving_input_example.json"}
+    assert files == {*bundle, *about, "input_example.json", "serving_input_example.json"}
     requirements = (model_folder / "requirements.txt").read_text()
     assert "torch==2.13.0\n" in requirements
     assert "transformers" not in requirements
 
 
 @pytest.mark.slow
-def test_predict_gives_what_annotate_gives(served: PyFuncModel, annotated: dict[str, list[dict[str, Any]]]) -> None:
+def test_predict_returns_the_entities_of_annotate(
+    served: PyFuncModel, annotated: dict[str, list[dict[str, Any]]]
+) -> None:
     assert served.predict(list(annotated)) == list(annotated.values())
     first = min(annotated, key=len)
     assert served.predict(pd.DataFrame({"text": [first], "id": [1]})) == [
-        # Alone, a text is rounded differently.
+        # In another batch, probabilities are rounded differently.
         [pytest.approx(row, abs=1e-5) for row in annotated[first]]
     ]
 
 
-def test_offsets_are_code_points_of_the_text_as_it_was_given(served: PyFuncModel) -> None:
+def test_offsets_are_code_points_of_the_unchanged_text(served: PyFuncModel) -> None:
     text = "  \U0001f389 Zoë\tflew to  Paris.\r\nŁódź and Genève wrote to Ada Lovelace. "
     (entities,) = served.predict([text])
     assert entities
     assert all(text[entity["start_char"] : entity["end_char"]] == entity["text"] for entity in entities)
 
 
-def test_texts_without_a_word_have_no_entity(served: PyFuncModel) -> None:
+def test_texts_without_words_have_no_entities(served: PyFuncModel) -> None:
     assert served.predict(["", " \n\t"]) == [[], []]
     assert served.predict(pd.DataFrame({"text": []})) == []
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("model_input", "message"),
     [
         (["Paris", None], "text 1: expected a string, got nan"),
         ([3], "text 0: expected a string, got 3"),
@@ -121,9 +123,9 @@ def test_texts_without_a_word_have_no_entity(served: PyFuncModel) -> None:
         ({"text": ["Paris"]}, "text 0: expected a string"),
     ],
 )
-def test_what_is_no_text_is_a_bad_request(served: PyFuncModel, given: Any, message: str) -> None:
+def test_input_that_is_not_text_is_a_bad_request(served: PyFuncModel, model_input: Any, message: str) -> None:
     with pytest.raises(MlflowException, match=message) as caught:
-        served.predict(given)
+        served.predict(model_input)
     assert caught.value.get_http_status_code() == 400
 
 
@@ -134,10 +136,10 @@ def test_half_a_surrogate_pair_is_a_bad_request(served: PyFuncModel) -> None:
 
 def test_a_text_that_cannot_be_parsed_is_a_bad_request(served: PyFuncModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise ValueError("too strange")
+        raise ValueError("unparsable")
 
     monkeypatch.setattr(served._model_impl._annotator._parse._parser, "parse", fail)
-    with pytest.raises(MlflowException, match="text 0: parse: document '0': ValueError: too strange") as caught:
+    with pytest.raises(MlflowException, match="text 0: parse: document '0': ValueError: unparsable") as caught:
         served.predict(["Paris"])
     assert caught.value.get_http_status_code() == 400
 
@@ -152,7 +154,7 @@ def test_tampered_weights_are_refused_by_name(model_folder: Path, tmp_path: Path
         mlflow.pyfunc.load_model(str(copy))
 
 
-def test_a_parser_that_is_not_the_manifests_is_refused(model_folder: Path) -> None:
+def test_a_parser_other_than_that_of_the_manifest_is_refused(model_folder: Path) -> None:
     with pytest.raises(ModelError, match=r"expected the parser stanza/parser_en@\w+, got stanza/parser_en@\w+"):
         mlflow.pyfunc.load_model(str(model_folder), model_config={"parser": {"sentence_cap": 150}})
 
@@ -164,7 +166,7 @@ def test_a_parser_that_is_not_the_manifests_is_refused(model_folder: Path) -> No
         ({"tagger": {"model": "entities_en"}}, r"tagger\.model: expected no such key"),
     ],
 )
-def test_a_wrong_configuration_is_named(model_folder: Path, configured: dict[str, Any], message: str) -> None:
+def test_an_invalid_configuration_key_is_named(model_folder: Path, configured: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         mlflow.pyfunc.load_model(str(model_folder), model_config=configured)
 
@@ -175,7 +177,7 @@ def test_a_tagger_of_token_labels_is_not_served(token_bundle: Path, tmp_path: Pa
         serving._load_pyfunc(str(tmp_path / "tokens"))
 
 
-def test_a_tagger_of_gold_trees_is_served_when_told_to(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_tagger_of_gold_trees_is_served_with_accept_parser(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     saved = json.loads((bundle / "tagger.json").read_text())
     (bundle / "tagger.json").write_text(json.dumps(saved | {"trees": "gold"}))
@@ -187,7 +189,7 @@ def test_a_tagger_of_gold_trees_is_served_when_told_to(tiny_bundle: Path, tmp_pa
 
 @pytest.fixture(scope="session")
 def address(tiny_bundle: Path, store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give the address of MLflow's own scoring server, started by name and alias from another folder."""
+    """Return the address of MLflow's scoring server, started with name and alias from another folder."""
     folder = tmp_path_factory.mktemp("registry")
     shutil.copy(store_template, folder / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
@@ -199,7 +201,7 @@ def address(tiny_bundle: Path, store_template: Path, tmp_path_factory: pytest.Te
             port = probe.getsockname()[1]
         command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", "models:/tiny@champion"]
         environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
-        # The command looks for its server on the path.
+        # The command finds its server on the path.
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         with (folder / "server.log").open("wb") as log:
             process = subprocess.Popen(
@@ -229,7 +231,7 @@ def _await(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"the server does not start:\n{log.read_text()}")
 
 
-def ask(address: str, body: Any, *, content_type: str = "application/json") -> tuple[int, Any]:
+def post(address: str, body: Any, *, content_type: str = "application/json") -> tuple[int, Any]:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = Request(address, data=content, headers={"Content-Type": content_type})
     try:
@@ -251,8 +253,8 @@ def test_the_server_answers_with_the_entities_of_annotate(
         {"dataframe_records": [{"text": text} for text in texts]},
         {"inputs": [{"text": text} for text in texts]},
     ):
-        assert ask(address, body) == (200, expected)
-    assert ask(address, {"inputs": ["", " "]}) == (200, {"predictions": [[], []]})
+        assert post(address, body) == (200, expected)
+    assert post(address, {"inputs": ["", " "]}) == (200, {"predictions": [[], []]})
 
 
 @pytest.mark.slow
@@ -277,8 +279,8 @@ def test_the_server_answers_with_the_entities_of_annotate(
         (b"Paris", "text/plain", 415, "content types"),
     ],
 )
-def test_the_server_says_what_is_wrong_with_a_request(
+def test_the_server_explains_a_bad_request(
     address: str, body: Any, content_type: str, status: int, reason: str
 ) -> None:
-    got, answer = ask(address, body, content_type=content_type)
+    got, answer = post(address, body, content_type=content_type)
     assert (got, reason in str(answer)) == (status, True), answer

@@ -57,7 +57,7 @@ def test_entities_en_annotates_the_sample_collection(tmp_path: Path) -> None:
     assert threshold is not None
     assert any(row["refined"] for row in tokens)
     assert any(row["ner"] != row["draft_ner"] for row in tokens)
-    # Words beside an uncertain one change only where a span that was malformed falls away or comes into being.
+    # Words next to an uncertain one change only if the repair of a malformed span removes or adds a label.
     assert all(row["refined"] == (row["uncertainty"] > threshold) for row in tokens)
 
 

@@ -1,4 +1,4 @@
-"""The command line: answers on stdout, messages on stderr, exit codes, and help that comes at once."""
+"""The command line: answers on stdout, messages on stderr, exit codes, and immediate help."""
 
 import errno
 import json
@@ -61,7 +61,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(collection: Path, tiny_bundle: Path) -> tuple[Path, Result]:
-    """Give the output of a finished run, and what the command said."""
+    """Return the output folder of a finished run and the result of the command."""
     output = collection.parent / "out"
     result = concord("annotate", collection, "-o", output, "-m", tiny_bundle, "--set", "max_dead_letters=0.5")
     return output, result
@@ -80,12 +80,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert heavy & set(loaded) == set()
 
 
-def test_help_comes_at_once() -> None:
+def test_help_takes_less_than_half_a_second() -> None:
     def seconds() -> float:
         before = os.times()
         subprocess.run([sys.executable, "-m", "concord", "--help"], cwd=CHECKOUT, check=True, capture_output=True)
         after = os.times()
-        # Of the processor and not of the clock: other work on the machine is not our slowness.
+        # Processor time, since other work on the machine does not count.
         return after.children_user + after.children_system - before.children_user - before.children_system
 
     assert min(seconds() for _ in range(3)) < 0.5
@@ -107,12 +107,14 @@ def test_every_verb_of_a_group_has_an_example_and_json(group: str, verb: str) ->
     assert "--json" in result.stdout
 
 
-def test_the_verbs_are_these() -> None:
+def test_the_verbs_are_listed_in_the_order_of_work() -> None:
     assert tuple(name for name in main.commands if name not in GROUPS) == VERBS
 
 
 @pytest.mark.slow
-def test_annotate_tells_the_equation_and_where_to_look(finished: tuple[Path, Result], collection: Path) -> None:
+def test_annotate_prints_the_equation_and_where_the_results_are(
+    finished: tuple[Path, Result], collection: Path
+) -> None:
     output, result = finished
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("4 read = 3 annotated + 0 unchanged + 1 dead letter\n")
@@ -121,7 +123,7 @@ def test_annotate_tells_the_equation_and_where_to_look(finished: tuple[Path, Res
     assert pq.read_table(output / "documents").column("doc_id").to_pylist() == ["a", "b", "c"]
 
 
-def test_a_finished_run_has_nothing_left_to_do(finished: tuple[Path, Result], collection: Path) -> None:
+def test_annotate_has_nothing_to_do_after_a_finished_run(finished: tuple[Path, Result], collection: Path) -> None:
     output, _ = finished
     job = collection.parent / "job.yaml"
     model = json.loads((output / "_run/plans/0.json").read_bytes())["config"]["tagger"]["model"]
@@ -168,7 +170,7 @@ def test_an_output_of_another_input_is_refused(
     assert f"holds the annotation of {collection}" in result.stderr
 
 
-def test_a_dry_run_says_what_is_done_again_and_why(
+def test_a_dry_run_says_what_is_processed_again_and_why(
     finished: tuple[Path, Result], collection: Path, tiny_bundle: Path
 ) -> None:
     output, _ = finished
@@ -188,21 +190,21 @@ def test_status_of_a_finished_run(finished: tuple[Path, Result]) -> None:
     assert (values["read"], values["read_done"], values["shards_done"]) == (4, 4, 1)
 
 
-def test_verify_finds_what_was_changed(finished: tuple[Path, Result], tmp_path: Path) -> None:
+def test_verify_finds_changed_files(finished: tuple[Path, Result], tmp_path: Path) -> None:
     output, _ = finished
     result = concord("verify", output)
     assert (result.exit_code, "match the manifest" in result.stdout) == (0, True), result.output
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
-    (copy / "tokens" / "part-stray.parquet").write_bytes(b"")
+    (copy / "tokens" / "part-orphan.parquet").write_bytes(b"")
     result = concord("verify", copy, "--json")
     assert result.exit_code == 1
     findings = json.loads(result.stdout)["findings"]
-    assert [finding["place"] for finding in findings] == ["tokens/part-stray.parquet"]
+    assert [finding["place"] for finding in findings] == ["tokens/part-orphan.parquet"]
     assert "1 finding in" in concord("verify", copy, "--shallow").stdout
 
 
-def test_an_unfinished_run_is_told_apart(finished: tuple[Path, Result], tmp_path: Path) -> None:
+def test_an_unfinished_run_is_recognized(finished: tuple[Path, Result], tmp_path: Path) -> None:
     output, _ = finished
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
@@ -214,7 +216,7 @@ def test_an_unfinished_run_is_told_apart(finished: tuple[Path, Result], tmp_path
     assert (refused.exit_code, "is not finished" in refused.stderr) == (2, True)
 
 
-def test_report_is_made_anew(finished: tuple[Path, Result]) -> None:
+def test_report_is_written_again(finished: tuple[Path, Result]) -> None:
     output, _ = finished
     path = output / "_run" / "report.html"
     path.unlink()
@@ -242,7 +244,7 @@ def test_a_folder_without_a_run_is_a_usage_error(verb: str, tmp_path: Path) -> N
         (["x.jsonl", "-o", "out", "--limit", "0"], "0 is not in the range"),
     ],
 )
-def test_a_wrong_annotate_command_says_what_to_do(
+def test_an_invalid_annotate_command_says_what_to_do(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -254,13 +256,13 @@ def test_a_wrong_annotate_command_says_what_to_do(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_input_that_is_not_there_is_explained(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_missing_input_is_explained(tiny_bundle: Path, tmp_path: Path) -> None:
     result = concord("annotate", tmp_path / "none.jsonl", "-o", tmp_path / "out", "-m", tiny_bundle)
     assert result.exit_code == 2
     assert "none.jsonl" in result.stderr
 
 
-def test_an_error_is_one_json_object_too(tmp_path: Path) -> None:
+def test_an_error_is_also_printed_as_json(tmp_path: Path) -> None:
     result = concord("status", tmp_path, "--json")
     values = json.loads(result.stdout)
     assert values["exit_code"] == result.exit_code == 2
@@ -278,7 +280,7 @@ def test_schema_describes_every_column() -> None:
     assert (wrong.exit_code, "expected one of documents" in wrong.stderr) == (2, True)
 
 
-def test_doctor_gives_a_line_for_each_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_prints_a_line_per_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:./mlruns")
     result = concord("doctor", "--output", tmp_path / "out", "--json")
     checks = {check["subject"]: check for check in json.loads(result.stdout)["checks"]}
@@ -291,7 +293,7 @@ def test_doctor_gives_a_line_for_each_thing(tmp_path: Path, monkeypatch: pytest.
     assert "-> " in concord("doctor", "--output", tmp_path).stdout
 
 
-def leave(work: Callable[[], None], *, as_json: bool = False) -> Result:
+def run_command(work: Callable[[], None], *, as_json: bool = False) -> Result:
     @click.command()
     def command() -> None:
         with report_errors(as_json=as_json):
@@ -320,18 +322,18 @@ def raising(error: BaseException) -> Callable[[], None]:
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_errors_that_can_be_explained_have_codes(error: BaseException, code: int) -> None:
-    result = leave(raising(error))
+def test_expected_errors_have_a_message_and_an_exit_code(error: BaseException, code: int) -> None:
+    result = run_command(raising(error))
     assert result.exit_code == code
     assert result.stderr.startswith("Error: ")
-    assert json.loads(leave(raising(error), as_json=True).stdout)["exit_code"] == code
+    assert json.loads(run_command(raising(error), as_json=True).stdout)["exit_code"] == code
 
 
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError("why"), FileNotFoundError(errno.ENOENT, "why", "a"), OSError("why")]
 )
-def test_a_fault_of_ours_keeps_its_trace(error: Exception) -> None:
-    result = leave(raising(error))
+def test_an_unexpected_error_keeps_its_traceback(error: Exception) -> None:
+    result = run_command(raising(error))
     assert result.exit_code == 1
     assert result.exception is error
 
@@ -349,13 +351,13 @@ def test_an_output_that_cannot_be_written_is_named(
     assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path / 'file'}")
 
 
-def test_tables_are_laid_out() -> None:
+def test_tables_have_aligned_columns() -> None:
     text = table([("a", 1, "x"), ("bc", 1200, "y")], header=("name", "count", "note"))
     assert text.splitlines() == ["name  count  note", "a         1  x", "bc    1,200  y"]
     assert table([]) == ""
 
 
-def test_what_the_input_holds_steers_no_terminal() -> None:
+def test_control_characters_of_the_input_are_escaped() -> None:
     assert table([("\x1b[31mred\n", "\ud800é")]) == r"\x1b[31mred\n  \ud800é"
     assert table([(None, True, 0.5)]) == "-  yes  0.50"
     assert (counted(1, "shard"), counted(1200, "shard")) == ("1 shard", "1,200 shards")

@@ -1,4 +1,4 @@
-"""The command line over object stores."""
+"""The command line with object stores."""
 
 import json
 from pathlib import Path
@@ -26,14 +26,14 @@ def answer(*arguments: object, exit_code: int = 0) -> dict[str, Any]:
 
 @pytest.fixture
 def source(s3_url: str) -> str:
-    """Give the URL of two texts."""
+    """Return the URL of two texts."""
     for name, text in TEXTS.items():
         stores.put(f"{s3_url}/texts/{name}", text)
     return f"{s3_url}/texts"
 
 
 @pytest.mark.slow
-def test_every_verb_over_a_collection_takes_its_url(
+def test_every_verb_accepts_the_url_of_a_collection(
     source: str, s3_url: str, tiny_bundle: Path, tmp_path: Path
 ) -> None:
     output = f"{s3_url}/out"
@@ -58,11 +58,11 @@ def test_every_verb_over_a_collection_takes_its_url(
     assert [found["place"] for found in answer("verify", output, exit_code=1)["findings"]] == [part]
 
 
-def test_a_place_without_a_run_is_no_run(s3_url: str) -> None:
+def test_a_url_without_a_run_is_refused(s3_url: str) -> None:
     assert "found no plan" in answer("status", f"{s3_url}/none", exit_code=2)["error"]
 
 
-def test_a_bucket_that_is_not_there_is_named(source: str, tiny_bundle: Path) -> None:
+def test_a_missing_bucket_is_named(source: str, tiny_bundle: Path) -> None:
     missing = answer("annotate", source, "-o", "s3://not-there/out", "-m", tiny_bundle, exit_code=2)
     assert missing["error"].startswith("s3://not-there: no such bucket")
 
