@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from concord.models.checkpoint import tagger_digest
+from concord.pipeline.annotate import annotate as run_pipeline
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.run_report import Progress, RunReport
 from concord.workflows.annotation import annotate as runs
@@ -111,11 +112,9 @@ def test_a_run_fails_within_seconds_when_the_store_is_down(collection: Path) -> 
 
 
 def test_a_run_does_not_need_the_store_while_it_is_working(collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., RunReport] = runs.annotate
-
     def annotate_without_store(*arguments: Any, **named: Any) -> RunReport:
         with store_down():
-            return original(*arguments, **named)
+            return run_pipeline(*arguments, **named)
 
     monkeypatch.setattr(runs, "annotate", annotate_without_store)
     done = annotate(collection)
@@ -126,10 +125,8 @@ def test_a_run_does_not_need_the_store_while_it_is_working(collection: Path, mon
 def test_a_store_that_goes_down_during_the_run_costs_one_warning(
     collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original: Callable[..., RunReport] = runs.annotate
-
     def annotate_and_lose_the_store(*arguments: Any, **named: Any) -> RunReport:
-        report = original(*arguments, **named)
+        report = run_pipeline(*arguments, **named)
         monkeypatch.setenv("MLFLOW_TRACKING_URI", DOWN)
         return report
 
@@ -189,7 +186,6 @@ def test_a_promotion_during_a_run_takes_effect_in_the_next(
         (better / path.name).write_bytes(content.replace(b'"trees": null', b'"trees":  null'))
     assert tagger_digest(better) != tagger_digest(tiny_bundle)
     assert concord("registry", "register", better, "--name", "tiny").exit_code == 0
-    original: Callable[..., RunReport] = runs.annotate
     reported: list[Progress] = []
 
     def annotate_while_promoting(*arguments: Any, **named: Any) -> RunReport:
@@ -198,7 +194,7 @@ def test_a_promotion_during_a_run_takes_effect_in_the_next(
             if progress.shards_done == 1:
                 set_alias("tiny", "live", 2)
 
-        return original(*arguments, **{**named, "progress": promote})
+        return run_pipeline(*arguments, **{**named, "progress": promote})
 
     with monkeypatch.context() as patch:
         patch.setattr(runs, "annotate", annotate_while_promoting)

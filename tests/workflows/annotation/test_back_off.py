@@ -41,7 +41,7 @@ def test_summary_status_and_report_name_a_shard_that_backed_off(config: Annotate
     assert answer.values["backed_off"] == {name: "alone"}
     assert f"shard {name} was done one document at a time" in answer.text
 
-    assert report.report is not None
+    assert isinstance(report.report, Path)
     assert f"<code>{name}</code> one document at a time." in report.report.read_text(encoding="utf-8")
 
 
@@ -50,7 +50,7 @@ def test_an_undisturbed_run_does_not_mention_backing_off(config: AnnotateConfig)
     report = runs.run_job(config)
     assert "backed off" not in summary_of(report, config)
     assert inspect.status(report.output).values["backed_off"] == {}
-    assert report.report is not None
+    assert isinstance(report.report, Path)
     assert "back off" not in report.report.read_text(encoding="utf-8")
 
 

@@ -174,7 +174,7 @@ def test_a_held_lock_is_waited_for(client: MlflowClient, monkeypatch: pytest.Mon
             client.delete_registered_model(f"tiny{LOCK_SUFFIX}")
 
     hold_lock(owner=process_name(), age=0.0)
-    monkeypatch.setattr(promotion.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     move_champion("tiny", expected=None, entry=entry(1))
     assert len(waits) == 3
 

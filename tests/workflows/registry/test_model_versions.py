@@ -14,7 +14,7 @@ from concord.pipeline.errors import ModelError
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.registry import model_versions as registry
 from concord.workflows.registry.commands import register_bundle
-from concord.workflows.registry.mlflow_client import TrackingError, open_run
+from concord.workflows.registry.mlflow_client import TrackingError, download, open_run
 from concord.workflows.registry.model_versions import (
     DIGEST_TAG,
     ModelVersion,
@@ -144,15 +144,15 @@ def test_a_version_registered_by_other_software_is_refused(store: Path, tiny_bun
 
 
 def test_four_processes_download_a_bundle_once(store: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    version, found = register(tiny_bundle), registry.download
+    version = register(tiny_bundle)
 
-    def download(source: str, folder: Path) -> Path:
+    def slow_download(source: str, folder: Path) -> Path:
         with (store / "downloads").open("a") as log:
             log.write("x")
         time.sleep(0.5)
-        return found(source, folder)
+        return download(source, folder)
 
-    monkeypatch.setattr(registry, "download", download)
+    monkeypatch.setattr(registry, "download", slow_download)
     # Forked, so that they do not import everything again.
     with multiprocessing.get_context("fork").Pool(4) as pool:
         folders = pool.map(fetch, [version] * 4, chunksize=1)
