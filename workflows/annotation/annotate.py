@@ -49,10 +49,7 @@ def retry_dead_letters(output: OutputPath, letters: DeadLetterFilter, *, overrid
     apply_overrides(job, overrides)
     config = AnnotateConfig.from_mapping(job)
     tagger = ResolvedTagger(
-        name=plan.tagger.name,
-        version=plan.tagger.version,
-        digest=plan.tagger.digest,
-        folder=Path(plan.tagger_folder),
+        name=plan.tagger.name, version=plan.tagger.version, digest=plan.tagger.digest, folder=Path(plan.tagger_folder)
     )
     return _run(config, tagger, retry=letters)
 

@@ -11,6 +11,7 @@ from concord.workflows.cli.options import (
     EXISTING_FILE,
     FILE,
     FOLDER,
+    POSITIVE,
     OrderedGroup,
     page_option,
     set_option,
@@ -43,8 +44,8 @@ JOB_KEYS = {
 )
 @click.option("--model", "-m", help="A folder, a bundled tagger, or models:/NAME@ALIAS.  [default: entities_en]")
 @click.option("--executor", type=click.Choice(["local", "ray"]), help="Where to run.  [default: local]")
-@click.option("--actors", type=click.IntRange(min=1), help="Number of Ray workers.  [default: 2]")
-@click.option("--limit", type=click.IntRange(min=1), help="Read only the first records, for a try.")
+@click.option("--actors", type=POSITIVE, help="Number of Ray workers.  [default: 2]")
+@click.option("--limit", type=POSITIVE, help="Read only the first records, for a try.")
 @set_option
 @click.option(
     "--rehash",
@@ -175,7 +176,7 @@ def verify(output: "OutputPath", *, shallow: bool) -> Answer:
 @click.argument("second", metavar="B", type=COLLECTION)
 @page_option
 @click.option("--top", "listed", type=click.IntRange(min=0), default=20, show_default=True, help="Changes to list.")
-def diff(first: "OutputPath", second: "OutputPath", *, output: Path | None, listed: int) -> Answer:
+def diff(first: "OutputPath", second: "OutputPath", **options: Any) -> Answer:
     """Show what changed between two annotations.
 
     A and B are the outputs of finished runs. Documents are matched by id, the remaining ones by text. Where the text is
@@ -189,7 +190,7 @@ def diff(first: "OutputPath", second: "OutputPath", *, output: Path | None, list
     """
     from concord.workflows.diff.command import run
 
-    return run(first, second, listed=listed, output=output)
+    return run(first, second, **options)
 
 
 @click.group(cls=OrderedGroup)
@@ -255,27 +256,20 @@ def report(output: "OutputPath") -> Answer:
     return inspect.report(output)
 
 
+destination_option = click.option(
+    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
+)
+
+
 @verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option(
-    "--to",
-    required=True,
-    type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]),
-    help="The format.",
+    "--to", required=True, type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]), help="The format."
 )
-@click.option(
-    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
-)
+@destination_option
 @click.option("--ids", type=EXISTING_FILE, help="Only these documents: a file with one id per line, or an export.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first documents.")
-def export(
-    output: "OutputPath",
-    *,
-    to: Literal["conllu", "jsonl", "brat", "label-studio", "docbin"],
-    destination: Path,
-    ids: Path | None,
-    limit: int | None,
-) -> Answer:
+@click.option("--limit", type=POSITIVE, help="Only the first documents.")
+def export(output: "OutputPath", **options: Any) -> Answer:
     """Convert a collection for other tools.
 
     OUT is the folder or s3:// URL of an annotated collection.
@@ -288,15 +282,13 @@ def export(
     """
     from concord.workflows.annotation import export as exports
 
-    return exports.export(output, destination, to=to, ids=ids, limit=limit)
+    return exports.export(output, **options)
 
 
 @verb(example="concord review out/news --output queues/first.json --size 200 --per-type 80")
 @click.argument("output", metavar="OUT", type=COLLECTION)
-@click.option(
-    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
-)
-@click.option("--size", required=True, type=click.IntRange(min=1), help="Number of sentences.")
+@destination_option
+@click.option("--size", required=True, type=POSITIVE, help="Number of sentences.")
 @click.option(
     "--to",
     type=click.Choice(["label-studio", "jsonl", "brat"]),
@@ -304,10 +296,8 @@ def export(
     show_default=True,
     help="Format.",
 )
-@click.option(
-    "--per-document", type=click.IntRange(min=1), default=5, show_default=True, help="At most this many per document."
-)
-@click.option("--per-type", type=click.IntRange(min=1), help="At most this many per entity type (O: no entity).")
+@click.option("--per-document", type=POSITIVE, default=5, show_default=True, help="At most this many per document.")
+@click.option("--per-type", type=POSITIVE, help="At most this many per entity type (O: no entity).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides between equal scores.")
 @click.option(
     "--done", multiple=True, type=EXISTING_FILE, help="Skip the documents in this file: an earlier queue, or ids."
@@ -316,12 +306,9 @@ def review(
     output: "OutputPath",
     *,
     destination: Path,
-    size: int,
     to: Literal["label-studio", "jsonl", "brat"],
-    per_document: int,
-    per_type: int | None,
-    seed: int,
     done: tuple[Path, ...],
+    **quotas: Any,
 ) -> Answer:
     """Select the least certain sentences for human review.
 
@@ -333,8 +320,7 @@ def review(
     from concord.pipeline.exports.review_queue import Quotas
     from concord.workflows.annotation import export as exports
 
-    quotas = Quotas(size=size, per_document=per_document, per_type=per_type, seed=seed)
-    return exports.review(output, destination, to=to, quotas=quotas, done=done)
+    return exports.review(output, destination, to=to, quotas=Quotas(**quotas), done=done)
 
 
 @verb(example="concord schema tokens")

@@ -9,6 +9,7 @@ from concord.workflows.cli.options import (
     CORPUS,
     EXISTING_FILE,
     FOLDER,
+    POSITIVE,
     alias_option,
     device_option,
     gold_options,
@@ -28,10 +29,8 @@ from concord.workflows.console import Answer
     type=click.Choice(["conll", "conllu", "conll2012", "semeval2010"]),
     help="Of the input.  [default: by file name]",
 )
-@click.option(
-    "--word-column", type=click.IntRange(min=1), default=1, show_default=True, help="Column of words (conll)."
-)
-@click.option("--tag-column", type=click.IntRange(min=1), help="Column of parts of speech (conll), from 1.")
+@click.option("--word-column", type=POSITIVE, default=1, show_default=True, help="Column of words (conll).")
+@click.option("--tag-column", type=POSITIVE, help="Column of parts of speech (conll), from 1.")
 @label_column_option
 @click.option(
     "--label-scheme",
@@ -47,12 +46,7 @@ from concord.workflows.console import Answer
 )
 @click.option("--fix", is_flag=True, help="Repair what is unambiguous, such as an entity that begins with I-.")
 def prepare(
-    inputs: tuple[Path, ...],
-    *,
-    output: Path | None,
-    to: Literal["conll", "conllu"] | None,
-    fix: bool,
-    **form: Any,
+    inputs: tuple[Path, ...], *, output: Path | None, to: Literal["conll", "conllu"] | None, fix: bool, **form: Any
 ) -> Answer:
     """Check gold corpora and write clean copies.
 
@@ -95,13 +89,7 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 @click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
 @set_option
 def train(
-    job: Path,
-    *,
-    profile: str,
-    output: Path | None,
-    no_tracking: bool,
-    overrides: tuple[str, ...],
-    **options: Any,
+    job: Path, *, profile: str, output: Path | None, no_tracking: bool, overrides: tuple[str, ...], **options: Any
 ) -> Answer:
     """Train a tagger and register it.
 
@@ -125,7 +113,7 @@ def train(
 @gold_options
 @click.option("--train", multiple=True, type=CORPUS, help="A training corpus, to score unseen names separately.")
 @device_option
-@click.option("--samples", type=click.IntRange(min=1), help="Number of weight samples.  [default: the tagger's own]")
+@click.option("--samples", type=POSITIVE, help="Number of weight samples.  [default: the tagger's own]")
 @click.option("--threshold", type=float, help="Nats above which stage two decides.  [default: the tagger's own]")
 def evaluate(model: str, **options: Any) -> Answer:
     """Score a tagger on gold corpora.
@@ -156,9 +144,7 @@ def evaluate(model: str, **options: Any) -> Answer:
     show_default=True,
     help="Significance level over all lines together.",
 )
-@click.option(
-    "--rounds", type=click.IntRange(min=1), default=10_000, show_default=True, help="Number of randomization rounds."
-)
+@click.option("--rounds", type=POSITIVE, default=10_000, show_default=True, help="Number of randomization rounds.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the randomization and the bootstrap.")
 @page_option
 @device_option
@@ -257,7 +243,7 @@ def calibrate(**options: Any) -> Answer:
     "--sentence",
     "sentences",
     multiple=True,
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     help="Number of a sentence whose attention is drawn.  [default: the two most uncertain]",
 )
 @click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Format.")

@@ -19,6 +19,7 @@ EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 CORPUS = click.Path(dir_okay=False, exists=True)
+POSITIVE = click.IntRange(min=1)
 
 
 class OrderedGroup(click.Group):

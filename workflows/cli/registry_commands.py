@@ -1,12 +1,14 @@
 """The verbs that promote versions of models, and the group ``concord registry``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from concord.workflows.cli.options import (
     EXISTING_FILE,
     EXISTING_FOLDER,
+    POSITIVE,
     OrderedGroup,
     alias_option,
     device_option,
@@ -17,7 +19,7 @@ from concord.workflows.console import Answer
 
 @verb(example="concord promote bilstm_crf 3 --gate conf/promote.yaml")
 @click.argument("name")
-@click.argument("version", type=click.IntRange(min=1))
+@click.argument("version", type=POSITIVE)
 @click.option(
     "--gate",
     type=EXISTING_FILE,
@@ -28,7 +30,7 @@ from concord.workflows.console import Answer
 @click.option("--force", "forced", is_flag=True, help="Promote even if the gate fails; needs --reason.")
 @click.option("--reason", metavar="TEXT", help="Recorded in the ledger.")
 @device_option
-def promote(name: str, *, version: int, gate: Path, forced: bool, reason: str | None, device: str) -> Answer:
+def promote(name: str, *, version: int, **options: Any) -> Answer:
     """Make a version the champion if it passes the gate.
 
     NAME is a registered model, VERSION a number; see concord registry list.
@@ -41,7 +43,7 @@ def promote(name: str, *, version: int, gate: Path, forced: bool, reason: str | 
     """
     from concord.workflows.promotion.promote import PromoteOptions, run
 
-    return run(name, version, PromoteOptions(gate=gate, forced=forced, reason=reason, device=device))
+    return run(name, version, PromoteOptions(**options))
 
 
 @verb(example="concord rollback bilstm_crf --reason 'misses company names since Monday'")

@@ -300,11 +300,7 @@ def _result_lines(result: Mapping[str, Any] | None) -> list[str]:
         return []
     if "error" in result:
         return [str(result["error"])]
-    return [
-        equation(result),
-        f"output  {result['output']}",
-        f"report  {result['report'] or 'none'}",
-    ]
+    return [equation(result), f"output  {result['output']}", f"report  {result['report'] or 'none'}"]
 
 
 def _last_object(log: str) -> dict[str, Any] | None:

@@ -108,24 +108,12 @@ def comparison_conditions(gate: GateConfig, lines: Sequence[Line]) -> list[Condi
 
 def throughput_condition(gate: GateConfig, ratio: float) -> Condition:
     """Check the candidate's speed as a fraction of the champion's."""
-    return Condition(
-        name="throughput",
-        holds=ratio >= gate.throughput_ratio,
-        found=f"{ratio:.2f} of the champion's",
-        wanted=f"{gate.throughput_ratio:g} or more",
-        short_by=max(0.0, gate.throughput_ratio - ratio),
-    )
+    return _at_least("throughput", ratio, gate.throughput_ratio, found=f"{ratio:.2f} of the champion's")
 
 
 def first_condition(gate: GateConfig, score: float) -> Condition:
     """Check the score in percent of a first champion, which cannot be compared with another."""
-    return Condition(
-        name="min_f1",
-        holds=score >= gate.min_f1,
-        found=f"{score:.2f}",
-        wanted=f"{gate.min_f1:g} or more",
-        short_by=max(0.0, gate.min_f1 - score),
-    )
+    return _at_least("min_f1", score, gate.min_f1, found=f"{score:.2f}")
 
 
 def speed_ratio(
@@ -155,6 +143,11 @@ def speed_ratio(
         pairs.append((first, second))
     ratio = statistics.median(first / second for first, second in pairs)
     return {"ratio": ratio, "seconds": [{"champion": first, "candidate": second} for first, second in pairs]}
+
+
+def _at_least(name: str, value: float, least: float, *, found: str) -> Condition:
+    short_by = max(0.0, least - value)
+    return Condition(name=name, holds=value >= least, found=found, wanted=f"{least:g} or more", short_by=short_by)
 
 
 def _first_words(documents: Documents, words: int) -> Documents:
