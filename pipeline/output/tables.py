@@ -50,7 +50,7 @@ def _encodable(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flat:
+class _FlatDocument:
     """A document with the words and predictions of its sentences concatenated; ``starts`` is each sentence's first."""
 
     annotated: AnnotatedDocument
@@ -74,7 +74,7 @@ class _Flat:
         ]
 
 
-def _flatten(annotated: AnnotatedDocument) -> _Flat:
+def _flatten(annotated: AnnotatedDocument) -> _FlatDocument:
     words: list[ParsedWord] = []
     starts: list[int] = []
     for sentence, prediction in zip(annotated.parsed.sentences, annotated.predictions, strict=True):
@@ -82,21 +82,23 @@ def _flatten(annotated: AnnotatedDocument) -> _Flat:
             raise ValueError(f"labels: expected {len(sentence.words)}, got {len(prediction.labels)}")
         starts.append(len(words))
         words.extend(sentence.words)
-    return _Flat(
+    return _FlatDocument(
         annotated,
         words,
         starts,
-        _chain(annotated.predictions, "probabilities"),
-        _chain(annotated.predictions, "uncertainty"),
-        _chain(annotated.predictions, "refined"),
+        _concatenated(annotated.predictions, "probabilities"),
+        _concatenated(annotated.predictions, "uncertainty"),
+        _concatenated(annotated.predictions, "refined"),
     )
 
 
-def _chain(predictions: Sequence[Prediction], name: str) -> list[Any]:
+def _concatenated(predictions: Sequence[Prediction], name: str) -> list[Any]:
     return [value for prediction in predictions for value in getattr(prediction, name)]
 
 
-def _document_columns(flat: Sequence[_Flat], *, parser: str, tagger: str, calibration: str) -> dict[str, list[Any]]:
+def _document_columns(
+    flat: Sequence[_FlatDocument], *, parser: str, tagger: str, calibration: str
+) -> dict[str, list[Any]]:
     documents = [item.annotated.parsed.document for item in flat]
     return {
         "doc_id": [document.doc_id for document in documents],
@@ -114,7 +116,7 @@ def _document_columns(flat: Sequence[_Flat], *, parser: str, tagger: str, calibr
     }
 
 
-def _sentence_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
+def _sentence_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     rows = [(item, number) for item in flat for number in range(len(item.starts))]
     sentences = [item.annotated.parsed.sentences[number] for item, number in rows]
     return {
@@ -130,7 +132,7 @@ def _sentence_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
 _WORD_FIELDS = ("start_char", "end_char", "text", "word", "lemma", "upos", "xpos", "feats", "head", "deprel")
 
 
-def _token_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
+def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in TOKENS.names}
     for item in flat:
         columns["doc_id"].extend([item.doc_id] * len(item.words))
@@ -139,15 +141,15 @@ def _token_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
             columns["token_id"].extend(range(1, len(sentence.words) + 1))
         for name in _WORD_FIELDS:
             columns[name].extend([getattr(word, name) for word in item.words])
-        columns["draft_ner"].extend(_chain(item.annotated.predictions, "draft_labels"))
-        columns["ner"].extend(_chain(item.annotated.predictions, "labels"))
+        columns["draft_ner"].extend(_concatenated(item.annotated.predictions, "draft_labels"))
+        columns["ner"].extend(_concatenated(item.annotated.predictions, "labels"))
         columns["ner_prob"].extend(item.probabilities)
         columns["uncertainty"].extend(item.uncertainty)
         columns["refined"].extend(item.refined)
     return columns
 
 
-def _entity_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
+def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in ENTITIES.names}
     for item in flat:
         for entity_id, (sent_id, span, confidence) in enumerate(item.spans):
@@ -158,7 +160,7 @@ def _entity_columns(flat: Sequence[_Flat]) -> dict[str, list[Any]]:
     return columns
 
 
-def _entity_row(item: _Flat, sent_id: int, span: Span, confidence: float) -> dict[str, Any]:
+def _entity_row(item: _FlatDocument, sent_id: int, span: Span, confidence: float) -> dict[str, Any]:
     within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
     words = item.words[within]
     if len(words) != span.end - span.start:
