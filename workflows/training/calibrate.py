@@ -1,10 +1,12 @@
-"""Calibration of a trained tagger: gold documents that it has not seen in, calibration.json and figures out."""
+"""Calibrate the probabilities of a trained tagger on gold documents that it has not seen."""
 
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from concord.models.calibration import Calibration
 from concord.models.checkpoint import CONFIG_NAME, save_calibration, tagger_digest
@@ -50,17 +52,17 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibrateJob:
-    """What to calibrate on what.
+    """A tagger, the gold corpora to calibrate it on, and the methods.
 
     Attributes:
         model: a folder, an embedded tagger or a version in the registry.
         labels, form: as in EvaluateJob.
         output: folder of the calibrated copy; None calibrates a folder in place.
-        tokens, entities: ``auto`` chooses by cross-validation on the data, ``none`` leaves the spans' own
-            probabilities.
+        tokens, entities: ``auto`` chooses by cross-validation on the data, ``none`` leaves the probabilities of
+            entities as they are.
         test: corpora on which the calibration is only measured.
-        allow_overlap: calibrate on documents that the tagger has seen all the same; it is written down.
-        picture: the reliability diagram; beside the calibration if None.
+        allow_overlap: accept documents that the tagger has seen; the overlap is recorded.
+        picture: path of the reliability diagram; in the bundle's folder if None.
     """
 
     model: str
@@ -78,12 +80,12 @@ class CalibrateJob:
 
 
 def run(job: CalibrateJob) -> Answer:
-    """Calibrate a tagger and measure what that is worth.
+    """Calibrate a tagger and measure the effect.
 
     Raises:
-        ConfigError: when the tagger has seen the data, or there is no place for the result.
+        ConfigError: when the tagger has seen the data, or the result cannot be written where the job says.
         ModelError: when the tagger does not load.
-        InputError: when a corpus cannot be read, or holds too little to fit anything to.
+        InputError: when a corpus cannot be read, or is too small to fit a calibration.
     """
     source = find_tagger(job.model).folder
     target = _target(job, source)
@@ -91,27 +93,24 @@ def run(job: CalibrateJob) -> Answer:
     documents = _read(job, tagger, job.data)
     overlap = _check_unseen(job, provenance, documents, "--data")
     part = describe_part("calibration", job.data, documents)
+    calibrated_provenance = (provenance or Provenance(parts=[])).with_part(part)
     test_documents = _read(job, tagger, job.test) if job.test else None
     if test_documents is not None:
-        _check_unseen(job, (provenance or Provenance(parts=[])).with_part(part), test_documents, "--test")
+        _check_unseen(job, calibrated_provenance, test_documents, "--test")
     observed = observe(tagger, documents, batch_words=job.batch_words)
     tokens, entities = _choose(job, tagger, observed)
     held_out = cross_validate(observed, tokens=tokens, entities=entities)
     fitted = fit(observed, tokens=tokens, entities=entities)
     figures = _figures(observed, held_out, tagger)
-    calibration = fitted.model_copy(
-        update={
-            "fitted": {
-                "files": [file.model_dump() for file in part.files],
-                "labels": dict(job.labels),
-                **_sizes(documents, observed),
-                "overlap": None if overlap is None else asdict(overlap),
-                "cross_validated": figures,
-            }
-        }
-    )
+    fit_values = {
+        **_sizes(documents, observed),
+        "overlap": None if overlap is None else asdict(overlap),
+        "cross_validated": figures,
+    }
+    files = [file.model_dump() for file in part.files]
+    calibration = fitted.model_copy(update={"fitted": {"files": files, "labels": dict(job.labels), **fit_values}})
     before = tagger_digest(source)
-    _write(source, target, calibration, (provenance or Provenance(parts=[])).with_part(part))
+    _write(source, target, calibration, calibrated_provenance)
     measured, drawn, after = figures, observed, held_out
     values: Values = {
         "tagger": tagger.name,
@@ -121,9 +120,7 @@ def run(job: CalibrateJob) -> Answer:
         "tokens": fitted.tokens.model_dump(),
         "entities": None if fitted.entities is None else fitted.entities.model_dump(),
         "data": list(job.data),
-        **_sizes(documents, observed),
-        "overlap": None if overlap is None else asdict(overlap),
-        "cross_validated": figures,
+        **fit_values,
         "test": None,
     }
     if test_documents is not None:
@@ -139,11 +136,11 @@ def run(job: CalibrateJob) -> Answer:
 
 
 def _target(job: CalibrateJob, source: Path) -> Path:
-    """Say where the calibrated bundle goes."""
+    """Return the folder of the calibrated bundle."""
     if job.output is None:
         if not (Path(job.model).expanduser() / CONFIG_NAME).is_file():
             raise ConfigError(
-                f"{job.model}: only a bundle in a folder of yours is calibrated in place; give --output for a "
+                f"{job.model}: only a bundle in a local folder is calibrated in place; use --output for a "
                 "calibrated copy"
             )
         return source
@@ -160,30 +157,30 @@ def _read(job: CalibrateJob, tagger: Tagger, paths: Sequence[str]) -> Documents:
 def _check_unseen(
     job: CalibrateJob, provenance: Provenance | None, documents: Documents, option: str
 ) -> Overlap | None:
-    """Compare documents with those that the tagger has seen; None where nothing is known of these.
+    """Compare documents with those that the tagger has seen; None where it has no provenance.
 
-    An earlier calibration is replaced by this one, so its documents may come again.
+    An earlier calibration is replaced by this one, so its documents are allowed in --data.
     """
     if provenance is None or not provenance.parts:
-        warn(f"{job.model} holds no record of what it was trained on; whether it has seen {option} cannot be told.")
+        warn(f"{job.model} has no record of its training data; whether it has seen {option} is unknown.")
         return None
     again = option == "--data"
     known = [part for part in provenance.parts if not (again and part.role == "calibration")]
     found = find_overlap(Provenance(parts=known), documents)
     if found.seen and not job.allow_overlap:
         raise ConfigError(
-            f"{option}: expected documents that the tagger has not seen, got {found}. Leave these out; "
-            "--allow-overlap takes them and writes it down"
+            f"{option}: expected documents that the tagger has not seen, got {found}. Leave these out, "
+            "or accept and record them by --allow-overlap"
         )
     if found.seen:
-        warn(f"{option}: {found}; the figures flatter the tagger.")
+        warn(f"{option}: {found}; the figures are optimistic.")
     return found
 
 
 def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[TokenMethod, EntityMethod | None]:
     if len(observed.counts) < 2:
         raise InputError(
-            f"{short_names(job.data)}: expected two documents or more, to measure a fit on those it has not seen"
+            f"{short_names(job.data)}: expected two documents or more, to measure a fit on documents left out of it"
         )
     tokens = choose_tokens(observed) if job.tokens == "auto" else job.tokens
     if not tagger.vocabulary.scheme.has_entities or job.entities == "none":
@@ -197,9 +194,9 @@ def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[Toke
 
 
 def _write(source: Path, target: Path, calibration: Calibration, provenance: Provenance) -> None:
-    """Write the calibration last, so that a copy that broke off is no calibrated tagger.
+    """Write the calibration last, so that an interrupted copy is not taken for a calibrated tagger.
 
-    The manifest of a registered version is that of its own files and stays behind.
+    The manifest of a registered version lists its own files and is not copied.
     """
     if target != source:
         shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(PICTURE_NAME, MANIFEST_NAME))
@@ -217,50 +214,54 @@ def _sizes(documents: Documents, observed: Observed) -> Values:
 
 
 def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Values:
-    """Give what probabilities are worth before and after; errors and areas 0..1, scores in percent."""
-    states = {"before": raw(observed), "after": after}
-    right = {"tokens": observed.words.right, "entities": observed.entities.right}
-    figures: Values = {}
-    for kind in KINDS if tagger.vocabulary.scheme.has_entities else ("tokens",):
-        figures[kind] = {
-            name: {
-                "ece": expected_calibration_error(_of(state, kind), right[kind]),
-                "ece_equal_width": expected_calibration_error(_of(state, kind), right[kind], binning="width"),
-                "brier": brier_score(_of(state, kind), right[kind]),
-                "mean_confidence": float(_of(state, kind).mean()) if len(right[kind]) else None,
-                "right": float(right[kind].mean()) if len(right[kind]) else None,
-            }
-            for name, state in states.items()
-        }
+    """Measure the probabilities before and after; errors and areas are 0..1, scores in percent."""
+    figures: Values = {
+        kind: {name: _errors(probabilities, right) for name, probabilities in states.items()}
+        for kind, (right, states) in _by_kind(observed, after).items()
+        if kind == "tokens" or tagger.vocabulary.scheme.has_entities
+    }
     figures["coverage"] = {}
-    for name, state in states.items():
+    for name, state in (("before", raw(observed)), ("after", after)):
         found = coverage(state.document_confidences(observed), observed.counts)
         shares = {f"at_{round(100 * share)}_percent": score for share, score in found.at.items()}
         figures["coverage"][name] = {"score": found.whole, **shares, "risk_coverage_area": found.risk_area}
     return figures
 
 
-def _of(state: Calibrated, kind: str) -> Any:
-    return state.words if kind == "tokens" else state.entities
+def _by_kind(observed: Observed, after: Calibrated) -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """Return which predictions are right, and their probabilities before and after, of words and of entities."""
+    before = raw(observed)
+    return {
+        "tokens": (observed.words.right, {"before": before.words, "after": after.words}),
+        "entities": (observed.entities.right, {"before": before.entities, "after": after.entities}),
+    }
+
+
+def _errors(probabilities: np.ndarray, right: np.ndarray) -> Values:
+    return {
+        "ece": expected_calibration_error(probabilities, right),
+        "ece_equal_width": expected_calibration_error(probabilities, right, binning="width"),
+        "brier": brier_score(probabilities, right),
+        "mean_confidence": float(probabilities.mean()) if len(right) else None,
+        "right": float(right.mean()) if len(right) else None,
+    }
 
 
 def _diagram(observed: Observed, after: Calibrated, figures: Mapping[str, Any]) -> list[Values]:
-    """Give the panels of the diagram."""
-    before = raw(observed)
-    right = {"tokens": observed.words.right, "entities": observed.entities.right}
+    """Return the panels of the reliability diagram."""
     return [
         {
             "title": KINDS[kind],
             "curves": {
                 name: {
                     "ece": figures[kind][name]["ece"],
-                    "bins": [asdict(entry) for entry in reliability(_of(state, kind), right[kind])],
+                    "bins": [asdict(entry) for entry in reliability(probabilities, right)],
                 }
-                for name, state in (("before", before), ("after", after))
+                for name, probabilities in states.items()
             },
         }
-        for kind in KINDS
-        if kind in figures and len(right[kind])
+        for kind, (right, states) in _by_kind(observed, after).items()
+        if kind in figures and len(right)
     ]
 
 

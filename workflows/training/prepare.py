@@ -1,4 +1,4 @@
-"""Gold corpora looked over before a training: faults, counts, what splits share; written clean if wished."""
+"""Check gold corpora before a training: faults, counts, overlap of splits; and write them in a clean form."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from concord.workflows.console import Answer, counted, indented, short_path, tab
 
 SHOWN_FAULTS = 20
 SHOWN_TYPES = 60
-# Of plain text files and of packed ones, beside those that say a format.
+# Removed from the names of splits, besides the suffixes of compression.
 _ENDINGS = (".gz", ".zst", ".txt", ".conllu", ".conll", ".v4_gold_conll", "_gold_conll")
 
 Names = set[tuple[str, ...]]
@@ -29,14 +29,14 @@ Names = set[tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareJob:
-    """What to look over and what to write.
+    """The corpora to check, and what to write.
 
     Attributes:
-        inputs: one a split; a folder stands for all corpus files in it. The others are compared with the training
-            corpus, which is the one named so, else the first.
-        output: takes a file a split; None to look only.
-        to: CoNLL-U for corpora with trees or parts of speech and CoNLL for others, if None.
-        fix: take what is sure to be meant for what is wrong.
+        inputs: one for each split; a folder means all corpus files in it. The others are compared with the training
+            corpus, which is the one with `train` in its name, else the first.
+        output: folder that takes a file for each split; None only checks.
+        to: if None, CoNLL-U for corpora with trees or parts of speech and CoNLL for others.
+        fix: repair faults that have only one likely meaning.
     """
 
     inputs: Sequence[Path]
@@ -60,11 +60,11 @@ class _Split:
 
 
 def run(job: PrepareJob) -> Answer:
-    """Look corpora over and write them clean, unless a fault is left; the exit code is then 1.
+    """Check corpora and write them in a clean form, unless a fault is left; the exit code is then 1.
 
     Raises:
-        ConfigError: when the options do not fit the files, or two outputs would bear one name.
-        InputError: when a file cannot be read, or a corpus holds no sentence.
+        ConfigError: when the options do not fit the files, or two outputs would have the same name.
+        InputError: when a file cannot be read, or a corpus has no sentence.
         StoreError: when there is no space.
     """
     form = job.form
@@ -90,7 +90,7 @@ def run(job: PrepareJob) -> Answer:
 
 
 def _read_splits(job: PrepareJob, form: GoldFormat) -> list[_Split]:
-    """Read the training corpus, whose label scheme is told, and the others, which are of the same scheme."""
+    """Read the training corpus, which determines the label scheme, and the others."""
     named = zip(_names(job.inputs), job.inputs, strict=True)
     (first, path), *others = sorted(named, key=lambda pair: "train" not in pair[0])
     train = _read(path, first, form)
@@ -122,7 +122,7 @@ def _read(path: Path, name: str, form: GoldFormat) -> _Split:
 
 
 def _corpus_files(folder: Path, form: GoldFormat) -> tuple[Path, ...]:
-    """Give the files below a folder whose names say that they are corpora, of the wanted format if one is wanted."""
+    """Return the files below a folder whose names are those of corpora, of the given format if there is one."""
     plain = GoldFormat()
     found = tuple(
         path
@@ -137,7 +137,7 @@ def _corpus_files(folder: Path, form: GoldFormat) -> tuple[Path, ...]:
 
 
 def _with_sound_trees(document: GoldDocument, path: Path, on_fault: OnFault) -> GoldDocument:
-    """Leave out what is no tree; a sentence may have several roots."""
+    """Remove invalid trees; several roots are valid."""
     sound = []
     for sentence, line in zip(document.sentences, document.lines, strict=True):
         try:
@@ -151,7 +151,7 @@ def _with_sound_trees(document: GoldDocument, path: Path, on_fault: OnFault) -> 
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Name the splits by their files, and by the folder too where that says nothing."""
+    """Name the splits by their files, and by folders too where file names are not unique."""
     names = [_plain_name(path) for path in paths]
     for ending in reversed(_ENDINGS):
         names = [name.removesuffix(ending) for name in names]
@@ -174,7 +174,7 @@ def _outputs(job: PrepareJob, splits: Sequence[_Split]) -> list[Path]:
     inputs = {file.resolve() for split in splits for file in split.files}
     for path in paths:
         if path.resolve() in inputs:
-            raise ConfigError(f"output: {path} is one of the inputs; give another folder")
+            raise ConfigError(f"output: {path} is one of the inputs; choose another folder")
         if paths.count(path) > 1:
             raise ConfigError(f"output: two corpora would be written to {path}; prepare them one by one")
     return paths
@@ -184,7 +184,7 @@ def _write(split: _Split, path: Path, form: GoldFormat) -> None:
     column = None
     if not form.read_scheme.has_entities:
         column = form.label_column if isinstance(form.label_column, str) else "Label"
-    # Trees of a parser stay known as such.
+    # Keep the record of the parser that made the trees.
     header = read_header(split.files[0]) if len(split.files) == 1 and ".conllu" in split.files[0].name else {}
     write_gold(
         path,
@@ -239,7 +239,7 @@ def _describe_entities(split: _Split, known: Names | None) -> dict[str, Any]:
 
 
 def _mentions(document: GoldDocument) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """Give type and name of every entity; two names are the same when their words are, lower-cased."""
+    """Yield type and name of every entity; names are equal when their lower-cased words are."""
     for sentence in document.sentences:
         for span in decode_spans(sentence.labels or (), "BIO"):
             yield span.label, name_key(sentence.words[span.start : span.end])
@@ -250,7 +250,7 @@ def _names_in(documents: Iterable[GoldDocument]) -> Names:
 
 
 def _shared_sentences(split: _Split, others: Sequence[_Split]) -> dict[str, int]:
-    """Count the sentences that stand word for word in another split."""
+    """Count the sentences that occur word for word in another split."""
     return {
         other.name: sum(sentence.words in known for sentence in split.sentences)
         for other in others
@@ -264,7 +264,7 @@ def _describe(values: Mapping[str, Any], job: PrepareJob) -> str:
     parts = [_token_table(splits) if tokens else _entity_table(splits)]
     parts.append(_type_table(splits, "labels" if tokens else "types"))
     shared = [
-        f"{count:,} of {split['sentences']:,} sentences of {split['name']} stand word for word in {other}"
+        f"{count:,} of {split['sentences']:,} sentences of {split['name']} occur word for word in {other}"
         f" ({100 * count / split['sentences']:.2f} %)"
         for split in splits
         for other, count in split["shared_sentences"].items()

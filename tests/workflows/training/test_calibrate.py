@@ -114,12 +114,12 @@ def test_figures_on_a_test_set_are_reported_with_the_cross_validated_ones(
 def test_calibrate_warns_when_a_bundle_has_no_provenance(tiny_bundle: Path, tmp_path: Path) -> None:
     result = calibrate(tiny_bundle, "--data", DEV, "--output", tmp_path / "copy")
     assert result.exit_code == 0, result.output
-    assert "no record of what it was trained on" in result.stderr
+    assert "no record of its training data" in result.stderr
 
 
 def test_only_a_folder_is_calibrated_in_place() -> None:
     refused = calibrate("entities_en_small", "--data", DEV)
-    assert (refused.exit_code, "give --output" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "use --output" in refused.stderr) == (2, True)
 
 
 def test_too_little_data_is_an_input_error(bundle: Path, tmp_path: Path) -> None:

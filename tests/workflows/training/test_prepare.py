@@ -93,7 +93,7 @@ def test_text_shows_the_numbers(write: Write) -> None:
     assert rows["train"] == ["IOB1", "2", "3", "9", "4", "50.0", "%", "-"]
     assert rows["dev"] == ["IOB1", "-", "3", "4", "3", "-", "66.7", "%"]
     assert rows["LOC"] == ["1", "3"]
-    assert "1 of 3 sentences of dev stand word for word in train (33.33 %)" in result.stdout
+    assert "1 of 3 sentences of dev occur word for word in train (33.33 %)" in result.stdout
     assert "no fault" in result.stdout
     assert "written" not in result.stdout
 
@@ -157,7 +157,7 @@ def test_parser_of_trees_stays_recorded(write: Write, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "options", "code", "message"),
     [
-        (["a.conll"], ["-o", "in"], 2, "is one of the inputs; give another folder"),
+        (["a.conll"], ["-o", "in"], 2, "is one of the inputs; choose another folder"),
         (["x/a.conll", "y/x/a.conll"], ["-o", "out"], 2, "two corpora would be written to"),
         (["a.txt"], [], 2, "for another name set the format (train: --set data.format, prepare: --format)"),
         (["a.conll"], ["--label-column", "upos"], 2, "expected the number of a column"),
