@@ -1,7 +1,7 @@
-"""Saved taggers: a folder with tagger.json and weights.safetensors, nothing pickled, and calibration.json if fitted.
+"""Saved taggers: a folder with tagger.json and weights.safetensors, and calibration.json if fitted; nothing is pickled.
 
-A tuned encoder stands beside them in the folder `encoder`, whole as a Hugging Face folder (weights, configuration,
-tokenizer), so that the tagger needs no pretrained one. A frozen encoder is never saved.
+A tuned encoder is saved beside them in the folder `encoder`, a complete Hugging Face folder (weights, configuration,
+tokenizer), so loading the tagger needs no pretrained one. A frozen encoder is never saved.
 """
 
 import hashlib
@@ -32,14 +32,14 @@ _ENCODER_PREFIX = "tuned_encoder."
 
 
 class ModelLoadError(ValueError):
-    """A saved tagger that cannot be loaded; the message says what is wrong with which file."""
+    """A saved tagger cannot be loaded; the message names the file and the fault."""
 
 
 def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
-    """Write a tagger into a folder, which is made if it is not there.
+    """Save a tagger to a folder, which is created if missing.
 
     Args:
-        half: store weights in fp16, at half the size; they are computed with in fp32 all the same.
+        half: store weights in fp16, at half the size; a loaded tagger still computes in fp32.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = tagger.config.model_dump(mode="json")
@@ -60,7 +60,7 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
 
 
 def save_calibration(calibration: Calibration | None, folder: Path) -> None:
-    """Write a calibration into the folder of a saved tagger, or take away the one that is there."""
+    """Write a calibration to the folder of a saved tagger; None removes the existing one."""
     path = folder / CALIBRATION_NAME
     if calibration is None:
         path.unlink(missing_ok=True)
@@ -73,10 +73,10 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     """Load a tagger, ready to predict.
 
     Args:
-        device: ``cpu``, ``cuda``, or ``auto`` for cuda where there is one.
+        device: ``cpu``, ``cuda``, or ``auto`` for cuda if available.
 
     Raises:
-        ModelLoadError: when files are missing, broken, of another format, or ask for an encoder that is not there.
+        ModelLoadError: if files are missing, broken, of another format, or need an encoder that is not installed.
     """
     saved = _read_config(folder / CONFIG_NAME)
     try:
@@ -98,7 +98,7 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
 
 
 def with_own_encoder(config: Any, folder: Path) -> Any:
-    """Have the configuration of a saved tagger read its tuned encoder, if it has one, from the tagger's folder."""
+    """Point the configuration of a saved tagger at the tuned encoder in the tagger's folder, if it has one."""
     read = config.get("encoder") if isinstance(config, dict) else None
     if not isinstance(read, dict) or read.get("tuned") is not True:
         return config
@@ -106,26 +106,26 @@ def with_own_encoder(config: Any, folder: Path) -> Any:
 
 
 def pick_device(device: str) -> str:
-    """Turn ``auto`` into ``cuda`` where there is one and into ``cpu`` elsewhere."""
+    """Resolve ``auto`` to ``cuda`` if available, else to ``cpu``."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
 
 
 def tagger_digest(folder: Path) -> str:
-    """Give the sha256, in hex, over the files of a saved tagger.
+    """Return the sha256, in hex, over the files of a saved tagger.
 
-    A tuned encoder's are among them, and the calibration: a tagger with other probabilities is another one.
+    It covers the tuned encoder and the calibration: a tagger with different probabilities is a different one.
 
     Raises:
-        ModelLoadError: when one is missing.
+        ModelLoadError: if a file is missing.
     """
     digest = hashlib.sha256()
     for name in (CONFIG_NAME, WEIGHTS_NAME):
         digest.update(_file_digest(folder / name))
     if (folder / CALIBRATION_NAME).exists():
         digest.update(CALIBRATION_NAME.encode() + _file_digest(folder / CALIBRATION_NAME))
-    # Whatever stands beside a tuned encoder may change how it is read, so names count as well.
+    # Any file beside a tuned encoder may change how it is read, so names are hashed as well.
     for path in sorted(path for path in (folder / ENCODER_NAME).rglob("*") if path.is_file()):
         digest.update(path.relative_to(folder).as_posix().encode() + _file_digest(path))
     return digest.hexdigest()
@@ -140,11 +140,11 @@ def _file_digest(path: Path) -> bytes:
 
 
 def _save_encoder(tuned: TunedEncoder, folder: Path, *, half: bool) -> str:
-    """Write a tuned encoder into a folder of its own and give the sha256, in hex, of its weights."""
+    """Save a tuned encoder to a folder of its own and return the sha256, in hex, of its weights."""
     folder.mkdir(exist_ok=True)
     for name, content in tuned.files.items():
         (folder / name).write_bytes(content)
-    # A tagger that was loaded from this very folder may still read its weights there.
+    # A tagger loaded from this folder may still have its weights mapped.
     staged = folder / f"{encoder.WEIGHTS_NAME}.staged"
     save_file(_stored(tuned.network.state_dict(), half=half), staged, metadata={"format": "pt"})
     weights = staged.replace(folder / encoder.WEIGHTS_NAME)
@@ -173,7 +173,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         saved = json.loads(path.read_bytes())
     except OSError as error:
-        raise ModelLoadError(f"{path}: {error.strerror or error}; expected a folder that 'train' made") from error
+        raise ModelLoadError(
+            f"{path}: {error.strerror or error}; expected a folder written by `concord train`"
+        ) from error
     except ValueError as error:
         raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
     if not isinstance(saved, dict) or saved.get("format_version") != FORMAT_VERSION:

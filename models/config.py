@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the key, what was expected and what came."""
+    """An invalid configuration; the message names the key, what was expected and what was found."""
 
 
 class Config(BaseModel):
-    """A frozen, strict configuration that refuses unknown keys and names the nearest known one."""
+    """A frozen, strict configuration that rejects unknown keys and suggests the nearest known one."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=()
@@ -21,12 +21,12 @@ class Config(BaseModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
-        """Check plain values, as read from YAML or JSON.
+        """Validate plain values, as read from YAML or JSON.
 
-        They are checked by the rules of JSON, where a list is the only form that a tuple has.
+        The rules of JSON apply: a list is accepted for a tuple.
 
         Args:
-            where: what the values came from, set before every message (a file name, say).
+            where: the source of the values, such as a file name; put before every message.
 
         Raises:
             ConfigError: with one line for each fault.
@@ -40,7 +40,7 @@ class Config(BaseModel):
 def _explain(config_class: type[BaseModel], error: ValidationError, *, where: str) -> str:
     lines = []
     for fault in error.errors(include_url=False):
-        keys, known = _place(config_class, fault["loc"])
+        keys, known = _locate(config_class, fault["loc"])
         path = ".".join(keys)
         prefix = f"{where}: {path}" if where else path
         if fault["type"] == "extra_forbidden":
@@ -54,10 +54,10 @@ def _explain(config_class: type[BaseModel], error: ValidationError, *, where: st
     return "\n".join(lines)
 
 
-def _place(config_class: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
-    """Give the keys that lead to a fault, and the known keys of the mapping in which the last of them stands.
+def _locate(config_class: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
+    """Return the keys that lead to a fault, and the known keys of the mapping that contains it.
 
-    A location also names the tag of the alternative that a union has chosen, which is no key of the file.
+    A location also names the tag of the chosen alternative of a union, which is not a key of the file.
     """
     keys: list[str] = []
     known: list[str] = []

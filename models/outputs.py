@@ -1,4 +1,4 @@
-"""What taggers give: stage one, stage two, attention, and the prediction that leaves the room as plain text."""
+"""What taggers return: drafts of stage one, labels of stage two, attention, and predictions as plain text."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,15 +10,15 @@ from concord.models.labels import Span
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """What stage one says of a batch of sentences (Ye et al., section III-B).
+    """The output of stage one for a batch of sentences (Ye et al., 2021, section III-B).
 
     Attributes:
         probabilities: mean of the softmax over the M weight samples, shape ``(B, T, L)``, float.
         labels: argmax of the mean probabilities, shape ``(B, T)``, int64.
         uncertainty: entropy of the mean probabilities in nats, shape ``(B, T)``, float, 0..ln L.
         hidden: mean of the M hidden states, shape ``(B, T, H)``, float.
-        samples: the softmax of each weight sample, shape ``(M, B, T, L)``, float; under ``TOKENS``, where no span asks
-            for them, there are 0.
+        samples: the softmax of each weight sample, shape ``(M, B, T, L)``, float; M is 0 for word labels, which have
+            no spans that need them.
     """
 
     probabilities: Tensor
@@ -30,7 +30,7 @@ class Draft:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refined:
-    """What stage two says.
+    """The labels of both stages, merged.
 
     Attributes:
         probabilities: softmax of stage two, shape ``(B, T, L)``, float.
@@ -45,12 +45,12 @@ class Refined:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionWeights:
-    """Where the words of a batch look.
+    """Attention weights of the words of a batch.
 
     Attributes:
-        weights: shape ``(B, heads, T, K)``, float, 0..1; a row sums to 1, or to 0 where a word has nothing to look at.
-        over: what the K columns are: the T words of the sentence, the L labels, or the words of all sentences of the
-            batch in reading order.
+        weights: shape ``(B, heads, T, K)``, float, 0..1; a row sums to 1, or to 0 for a word with nothing to attend to.
+        over: what the K columns stand for: the T words of the sentence, the L labels, or the words of all sentences of
+            the batch in reading order.
     """
 
     weights: Tensor
@@ -59,11 +59,11 @@ class AttentionWeights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionMap:
-    """Where the words of one sentence look; what a figure draws.
+    """Attention weights of the words of one sentence, as a figure shows them.
 
     Attributes:
-        weights: shape ``(heads, T, K)``, float32, 0..1, on the CPU; a row sums to 1, or to 0 where a word has nothing
-            to look at.
+        weights: shape ``(heads, T, K)``, float32, 0..1, on the CPU; a row sums to 1, or to 0 for a word with
+            nothing to attend to.
         columns: the name of each column: a word of the sentence, a label, or a word of the document.
     """
 
@@ -73,18 +73,18 @@ class AttentionMap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """The labels of one sentence, one entry a word.
+    """The prediction for one sentence; one entry per word unless said otherwise.
 
     Attributes:
-        labels: final labels in BIO2, always well formed; plain labels where the tagger's scheme is ``TOKENS``.
-        draft_labels: stage one's labels, written likewise; the final ones for a tagger of one stage.
-        probabilities: probability that the deciding stage gave to its own label, 0..1.
-        margins: probability of the best label less that of the second best, 0..1; for a tagger of two stages
-            the smaller of both stages' where both were read, so that a small margin marks every near tie.
-        uncertainty: entropy of stage one in nats; for a tagger of one stage that of its marginals.
-        refined: true where stage two gave the label.
-        spans: the entities, half-open word indices; none under ``TOKENS``.
-        confidences: one a span, 0..1: the probability that just these words are an entity of this type.
+        labels: final labels in BIO2, always well formed; the words' own labels under the scheme ``TOKENS``.
+        draft_labels: stage one's labels in the same form; equal to ``labels`` for a one-stage tagger.
+        probabilities: probability of the label by the stage that decided it, 0..1.
+        margins: probability of the best label less that of the second best, 0..1; where two stages labelled the word,
+            the smaller of their margins, so that a small margin marks every near tie.
+        uncertainty: entropy of stage one in nats; of the marginals for a one-stage tagger.
+        refined: true where the label is stage two's.
+        spans: the entities, as half-open word indices; none for word labels.
+        confidences: one per span, 0..1: the probability that exactly these words are an entity of this type.
     """
 
     labels: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""The base of every tagger: batches in, one prediction a sentence out.
+"""The base of every tagger: documents in, one prediction per sentence out.
 
-Text becomes tensors in ``batches`` and text again in ``TokenTable.predictions``; a tagger fills the table in between.
-Words are numbered through all documents of a call in reading order, so that results, whatever batch they come from,
-have one place each.
+Text becomes tensors in ``batches`` and text again in ``TokenTable.predictions``; in between, a tagger fills the table.
+Its rows number the words of all documents of a call in reading order, so a word's results have one place whichever
+batch they come from.
 """
 
 from abc import ABC, abstractmethod
@@ -33,23 +33,23 @@ UNKNOWN_TREES = "unknown"
 
 
 class TaggerConfig(Config):
-    """What every tagger's configuration holds."""
+    """The configuration that all taggers share."""
 
     scheme: SchemeName = "BIOES"
-    """The label scheme inside the tagger. `BIO` and `BIOES` are for entities, which come out in BIO2; `TOKENS` is for
+    """The label scheme inside the tagger. `BIO` and `BIOES` are for entities, which are output in BIO2; `TOKENS` is for
     labels of single words, such as parts of speech or supertags."""
     lowercase: bool = False
-    """Whether the word table knows words lower-cased."""
+    """Whether words are looked up lower-cased."""
     digits: DigitRule = "each"
     """`each`: every digit of words and characters becomes 0; `runs`: a word's run of digits becomes one 0; `keep`:
-    digits stay."""
+    digits are kept."""
     encoder: EncoderConfig | None = None
     """Pretrained features beside words and characters."""
     window_words: int = Field(default=256, ge=8)
     """A longer sentence is tagged in windows of this many words."""
     window_overlap: int = Field(default=64, ge=0)
-    """Words that two windows share, less than `window_words`; each word's label comes from the window where it stands
-    farther inside."""
+    """Words that two windows share, fewer than `window_words`; a word's label comes from the window in which it is
+    farther from the edge."""
 
     @field_validator("window_overlap")
     @classmethod
@@ -62,7 +62,7 @@ class TaggerConfig(Config):
 
 @dataclass(kw_only=True, slots=True)
 class CallSettings:
-    """How one call of ``predict_documents`` is to work."""
+    """The settings of one call of ``predict_documents``."""
 
     batch_words: int = 4096
     samples: int | None = None
@@ -76,11 +76,11 @@ class Tagger(nn.Module, ABC):
 
     Attributes:
         name: the tagger's name, which is that of its module.
-        learns_from_documents: whether training batches must hold whole documents.
+        learns_from_documents: whether training batches must contain whole documents.
         needs_trees: whether every sentence must have tags, heads and relations.
-        trees: where the trees came from that the tagger learned from: the signature of a parser, ``gold`` or
-            ``unknown``; None for a tagger that needs none.
-        calibration: of the probabilities that it gives; None where they are its own.
+        trees: the source of the trees the tagger was trained on: the signature of a parser, ``gold`` or ``unknown``;
+            None for a tagger that needs no trees.
+        calibration: of the probabilities; None if they are not calibrated.
     """
 
     name: ClassVar[str]
@@ -89,10 +89,10 @@ class Tagger(nn.Module, ABC):
     needs_trees: ClassVar[bool] = False
 
     def __init__(self, config: TaggerConfig, vocabulary: Vocabulary) -> None:
-        """Hold what every tagger holds and load the encoder, if there is one.
+        """Set up what all taggers share and load the encoder, if there is one.
 
         Raises:
-            EncoderMissingError: when the configuration asks for an encoder that is not there.
+            EncoderMissingError: if the configured encoder cannot be found.
         """
         super().__init__()
         self.config = config
@@ -111,35 +111,35 @@ class Tagger(nn.Module, ABC):
 
     @property
     def entity_types(self) -> tuple[str, ...]:
-        """The entity types the tagger knows; none for a tagger of token labels."""
+        """The entity types the tagger knows; none for a tagger of word labels."""
         return self.vocabulary.entity_types
 
     @property
     def threshold(self) -> float | None:
-        """Nats above which stage two decides; None for a tagger of one stage."""
+        """Nats above which stage two decides; None for a one-stage tagger."""
         return None
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
-        """Give the training loss of a batch with gold labels, a scalar."""
+        """Return the training loss of a batch with gold labels, a scalar."""
 
     @abstractmethod
     def fill(self, table: TokenTable, settings: CallSettings) -> None:
         """Fill the table for the windows of a call; runs under ``torch.inference_mode``."""
 
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
-        """Give disjoint groups of all trainable parameters; each has an optimizer of its own name."""
+        """Return disjoint groups of all trainable parameters; each is trained by the optimizer of the same name."""
         encoder = self.encoder_group()
         tuned = {id(parameter) for group in encoder.values() for parameter in group}
         own = [parameter for parameter in self.parameters() if parameter.requires_grad and id(parameter) not in tuned]
         return {"tagger": own, **encoder}
 
     def encoder_group(self) -> Mapping[str, list[nn.Parameter]]:
-        """Give the group ``encoder`` of a tuned encoder's parameters; no group where there is none."""
+        """Return the group ``encoder`` with a tuned encoder's parameters; no group without a tuned encoder."""
         return {} if self.tuned_encoder is None else {"encoder": list(self.tuned_encoder.parameters())}
 
     def move_to(self, device: str) -> "Tagger":
-        """Move the tagger to a device, ``cpu`` or ``cuda``; fp32 products there are exact fp32 (TF32 off)."""
+        """Move the tagger to a device, ``cpu`` or ``cuda``; on CUDA, TF32 is switched off for exact fp32 products."""
         if device != "cpu":
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = False
@@ -158,13 +158,13 @@ class Tagger(nn.Module, ABC):
         """Label documents, each a sequence of sentences of any length.
 
         Args:
-            batch_words: words with padding that a batch holds at most, unless one window is longer.
-            samples: Monte-Carlo weight samples; the tagger's own number if None.
+            batch_words: the most words in a batch, padding included, unless one window is longer.
+            samples: number of Monte-Carlo weight samples; the tagger's own if None.
             threshold: nats above which stage two decides; the tagger's own if None.
             precision: bf16 computes networks in bfloat16; probabilities, entropies and CRFs stay in fp32.
 
         Returns:
-            One list a document, with one prediction a sentence.
+            One list per document, with one prediction per sentence.
         """
         table = self.tabulate(
             documents, batch_words=batch_words, samples=samples, threshold=threshold, precision=precision
@@ -181,13 +181,13 @@ class Tagger(nn.Module, ABC):
         precision: Precision = "fp32",
         keep: Literal["labels", "distributions"] = "labels",
     ) -> TokenTable:
-        """Do the work of ``predict_documents`` and give the table, whose labels are the tagger's own.
+        """Do the work of ``predict_documents`` and return the table, whose labels are in the tagger's own scheme.
 
         Args:
-            keep: also the words' whole label distributions.
+            keep: ``distributions`` also stores the whole label distribution of each word.
 
         Raises:
-            ValueError: when the tagger is in training mode.
+            ValueError: if the tagger is in training mode.
         """
         self._check_mode("predict_documents")
         config = self.config
@@ -208,16 +208,16 @@ class Tagger(nn.Module, ABC):
         return table
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
-        """Give where the words of a document look, for figures.
+        """Return the attention maps of a document, for figures.
 
         Sentences are read in one piece, however long.
 
         Returns:
-            One mapping a sentence, from the name of an attention to its map; empty for a sentence without words and
-            for a tagger without attention.
+            One mapping per sentence, name of an attention -> map; empty for a sentence without words and for a tagger
+            without attention.
 
         Raises:
-            ValueError: when the tagger is in training mode.
+            ValueError: if the tagger is in training mode.
         """
         self._check_mode("attention_maps")
         sentences = [sentence for sentence in document if sentence.words]
@@ -240,12 +240,12 @@ class Tagger(nn.Module, ABC):
         return maps
 
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
-        """Give the attention weights of a batch that holds one document; runs under ``torch.inference_mode``."""
+        """Return the attention weights of a batch that is one document; runs under ``torch.inference_mode``."""
         del batch
         return {}
 
     def batches(self, windows: Sequence[Window], *, batch_words: int) -> Iterator[tuple[Sequence[Window], Batch]]:
-        """Cut windows into batches by length, longest first; a pure function of windows and budget."""
+        """Yield batches of windows by length, longest first; depends on windows and ``batch_words`` alone."""
         ordered = sorted(windows, key=lambda window: -len(window.sentence.words))
         start = 0
         while start < len(ordered):
@@ -255,19 +255,19 @@ class Tagger(nn.Module, ABC):
             yield chosen, self.encode([window.sentence for window in chosen])
 
     def encode(self, sentences: Sequence[Sentence], *, documents: Sequence[int] | None = None) -> Batch:
-        """Turn sentences into a batch on the tagger's device.
+        """Encode sentences as a batch on the tagger's device.
 
         Raises:
-            TreeError: for a sentence without a tree, where the tagger needs one.
+            TreeError: for a sentence without a tree, if the tagger needs one.
         """
         if self.needs_trees:
             check_trees(sentences)
         return self.batch_encoder.encode_batch(sentences, documents=documents, device=self.device)
 
     def encoder_features(self, batch: Batch) -> Tensor | None:
-        """Give the encoder's features of a batch, shape ``(B, T, E)``; None without an encoder.
+        """Return the encoder's features of a batch, shape ``(B, T, E)``; None without an encoder.
 
-        Those of a tuned encoder carry gradient.
+        The features of a tuned encoder carry gradient.
         """
         if self.config.encoder is None:
             return None
@@ -279,12 +279,12 @@ class Tagger(nn.Module, ABC):
         return pad_features(vectors, batch.mask.shape[1], self.device)
 
     def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
-        """Have a frozen encoder compute these sentences' features once; does nothing without one."""
+        """Compute a frozen encoder's features of these sentences once; does nothing without a frozen encoder."""
         if self.config.encoder is not None and self.tuned_encoder is None:
             self._frozen_encoder().cache([sentence.words for document in documents for sentence in document])
 
     def autocast(self, precision: Precision) -> AbstractContextManager[Any]:
-        """Give the context in which networks compute."""
+        """Return the context in which networks compute."""
         if precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
@@ -300,5 +300,5 @@ class Tagger(nn.Module, ABC):
 
 
 def _cut_map(attention: AttentionWeights, row: int, length: int, columns: tuple[str, ...]) -> AttentionMap:
-    """Give one sentence of a batch without its padding."""
+    """Return one sentence of a batch without its padding."""
     return AttentionMap(weights=attention.weights[row, :, :length, : len(columns)].float().cpu(), columns=columns)

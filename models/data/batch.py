@@ -20,7 +20,7 @@ WORD_CASES = 4
 
 
 def word_case(word: str) -> int:
-    """Give 0 for a word in upper case, else 1 for a first letter in upper case, 2 for lower case, 3 for any other."""
+    """Return 0 for a word in upper case, else 1 for an initial capital, 2 for lower case, 3 for any other word."""
     if word.isupper():
         return 0
     if word[:1].isupper():
@@ -30,21 +30,21 @@ def word_case(word: str) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Sentences as tensors.
+    """A batch of sentences as tensors.
 
     Attributes:
         sentences: the sentences themselves, for encoders and memory keys.
-        words: numbers of words, shape ``(B, T)``, int64, 0 where padded.
+        words: numbers of the words, shape ``(B, T)``, int64, 0 where padded.
         forms: characters of the batch's distinct words, shape ``(F, C)``, int64; row 0 is padding.
         form_cases: case of each of these words, shape ``(F,)``, int64, below ``WORD_CASES``.
         form_index: row of ``forms`` for each word, shape ``(B, T)``, int64.
         lengths: words of each sentence, shape ``(B,)``, int64, on the CPU.
-        mask: true where a word stands, shape ``(B, T)``, bool.
-        labels: numbers of gold labels, shape ``(B, T)``, int64, -100 where padded; None without gold.
-        tags, relations: numbers of parts of speech and of relations, shape ``(B, T)``, int64, 0 where padded; None
-            where a sentence of the batch has none.
-        documents: number of the sentence's document, shape ``(B,)``, int64, on the CPU; sentences of a document
-            stand together and in reading order where a tagger learns from documents.
+        mask: true for words, false for padding, shape ``(B, T)``, bool.
+        labels: numbers of the gold labels, shape ``(B, T)``, int64, -100 where padded; None if a sentence has none.
+        tags, relations: numbers of parts of speech and relations, shape ``(B, T)``, int64, 0 where padded; None if a
+            sentence has none.
+        documents: number of each sentence's document, shape ``(B,)``, int64, on the CPU; for a tagger that learns
+            from documents, the sentences of a document are adjacent and in reading order.
     """
 
     sentences: tuple[Sentence, ...]
@@ -90,14 +90,14 @@ class Batch:
 
 
 class BatchEncoder:
-    """Turns sentences into batches with one vocabulary; it holds the look-up tables."""
+    """Encodes sentences as batches, with the look-up tables of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, *, max_characters: int = 64) -> None:
         """Build the tables.
 
         Args:
-            max_characters: characters of a word that the character network sees; a longer word (an address, say)
-                is known to it by its first so many.
+            max_characters: characters of a word that the character network sees; longer words, such as web addresses,
+                are truncated.
         """
         self._vocabulary = vocabulary
         self._max_characters = max_characters
@@ -114,10 +114,13 @@ class BatchEncoder:
         documents: Sequence[int] | None = None,
         device: torch.device | str = "cpu",
     ) -> Batch:
-        """Encode sentences of one word or more.
+        """Encode sentences, each with at least one word.
+
+        Args:
+            documents: number of each sentence's document; by default every sentence is a document of its own.
 
         Raises:
-            ValueError: for an empty sentence, or a gold label that the vocabulary lacks.
+            ValueError: for an empty sentence, or a gold label that is not in the vocabulary.
         """
         lengths = [len(sentence.words) for sentence in sentences]
         if not lengths or min(lengths) == 0:

@@ -1,24 +1,20 @@
-"""Sentences, vocabularies and batches: where text becomes tensors, once.
-
-Shape letters used everywhere: B sentences of a batch, T words of a sentence, C characters of a word, H hidden
-units, L labels, S memory slots, M Monte-Carlo weight samples.
-"""
+"""Sentences: the words that taggers read, with gold labels and dependency trees if known."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 class TreeError(ValueError):
-    """A sentence whose dependency tree is missing or is none; the message names the sentence."""
+    """A sentence without a dependency tree, or with an invalid one; the message quotes the sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sentence:
-    """One sentence; every field has one entry a word.
+    """A sentence; every field has one entry per word.
 
     Attributes:
-        labels: gold labels, in BIO2 or plain labels of the words.
-        tags, heads, relations: part of speech, 1-based head (0 is the root) and relation to it.
+        labels: gold labels, in BIO2 or as labels of single words.
+        tags, heads, relations: part of speech, head (1-based, 0 for the root) and relation to the head.
     """
 
     words: tuple[str, ...]
@@ -34,7 +30,7 @@ class Sentence:
                 raise ValueError(f"Sentence.{name}: expected {len(self.words)} entries, got {len(values)}")
 
     def part(self, start: int, end: int) -> "Sentence":
-        """Give the words from ``start`` to ``end``, half-open; a word whose head stays outside becomes a root."""
+        """Return the words from ``start`` to ``end``, half-open; a word whose head is outside becomes a root."""
         span = slice(start, end)
         heads = None
         if self.heads is not None:
@@ -49,7 +45,7 @@ class Sentence:
 
 
 def first_words(sentence: Sentence) -> str:
-    """Give enough of a sentence to find it again, for messages."""
+    """Return enough of a sentence to find it by, for messages."""
     return " ".join(sentence.words[:12])
 
 

@@ -16,7 +16,7 @@ _DIGIT_RUN = re.compile(r"\d+")
 
 
 def normalize_digits(word: str) -> str:
-    """Put ``0`` for every decimal digit, as NCRF++ does for words and characters."""
+    """Replace every decimal digit by ``0``, as NCRF++ does for words and characters."""
     return _DIGIT.sub("0", word)
 
 
@@ -24,18 +24,18 @@ def normalize_digits(word: str) -> str:
 class Vocabulary:
     """Words, characters, labels, tags and relations by number.
 
-    Of words, characters, tags and relations 0 is padding and 1 the unknown one.
+    For words, characters, tags and relations, 0 is padding and 1 is unknown.
 
     Attributes:
-        words: from number 2 on, after normalisation; words that training saw once stand at the end.
+        words: from number 2, after normalisation; words seen once in training come last.
         rare_words: how many words at the end of ``words`` were seen once and have no pretrained vector.
-        characters: from number 2 on.
-        labels: the tagger's own labels in ``scheme``, from number 0 on.
+        characters: from number 2.
+        labels: the tagger's own labels in ``scheme``, from number 0.
         lowercase: whether words are lower-cased (characters never are).
-        digits: ``each`` puts ``0`` for every digit of words and characters (NCRF++); ``runs`` puts one ``0`` for a run
-            of digits of a word and leaves characters alone (Wang et al., 2021); ``keep`` changes nothing (Li et al.,
-            2020).
-        tags, relations: parts of speech and relations to the head, from number 2 on.
+        digits: ``each`` replaces every digit in words and characters by ``0`` (NCRF++); ``runs`` replaces each run of
+            digits in a word by one ``0`` and leaves characters alone (Wang et al., 2021); ``keep`` changes nothing
+            (Li et al., 2020).
+        tags, relations: parts of speech and relations to the head, from number 2.
     """
 
     words: tuple[str, ...]
@@ -63,12 +63,12 @@ class Vocabulary:
         pretrained_words: Iterable[str] = (),
         entity_types: Iterable[str] = (),
     ) -> "Vocabulary":
-        """Collect what training sentences hold.
+        """Collect the vocabulary of training sentences.
 
         Args:
-            pretrained_words: words that have a vector; they are known even where training lacks them. One that is
-                changed when it is looked up (lower-cased, digits as 0) is not: its new form has no vector.
-            entity_types: types to make labels for beside those that the sentences hold.
+            pretrained_words: words with a vector; they are added even if training lacks them, except words that
+                change when looked up (lower-cased, digits as 0), since the changed form has no vector.
+            entity_types: types to make labels for in addition to those in the sentences.
         """
         words: Counter[str] = Counter()
         characters: Counter[str] = Counter()
@@ -104,19 +104,19 @@ class Vocabulary:
 
     @property
     def entity_types(self) -> tuple[str, ...]:
-        """The entity types, sorted; none under ``TOKENS``."""
+        """The entity types, sorted; none for word labels."""
         return tuple(sorted(self.scheme.types(self.labels))) if self.scheme.has_entities else ()
 
     def word_form(self, word: str) -> str:
-        """Give the form under which a word is looked up."""
+        """Return the form under which a word is looked up."""
         return _word_form(word, lowercase=self.lowercase, digits=self.digits)
 
     def spelling(self, word: str) -> str:
-        """Give the characters under which a word is spelled."""
+        """Return the characters of a word, as they are looked up."""
         return _spelling(word, digits=self.digits)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "words": list(self.words),
             "characters": "".join(self.characters),
@@ -131,14 +131,14 @@ class Vocabulary:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Vocabulary":
-        """Undo ``to_mapping``; what was saved before there were tags and relations has none."""
+        """Restore a vocabulary from ``to_mapping``; old files lack tags, relations and the digit rule."""
         return cls(
             words=tuple(values["words"]),
             characters=tuple(values["characters"]),
             labels=tuple(values["labels"]),
             scheme=label_scheme(values["scheme"]),
             lowercase=values["lowercase"],
-            digits=values.get("digits", "each"),  # Taggers saved before the rule could be chosen lack it.
+            digits=values.get("digits", "each"),
             rare_words=values["rare_words"],
             tags=tuple(values.get("tags", ())),
             relations=tuple(values.get("relations", ())),

@@ -1,4 +1,4 @@
-"""What every decoder gives: a distribution over label sequences."""
+"""The result of every decoder: a distribution over label sequences."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AskedSpans:
-    """Stretches of words of a batch, with the labels that each of their words may have.
+class SpanQuery:
+    """Spans of words in a batch, with the labels that each of their words may have.
 
     Attributes:
-        sentences, starts: where the K stretches begin, shape ``(K,)``, int64.
-        lengths: their words, 1 or more, all of them in the sentence; shape ``(K,)``, int64.
-        allowed: shape ``(K, longest, L)``, bool; not looked at behind a stretch's last word.
+        sentences, starts: sentence and first word of the K spans, shape ``(K,)``, int64.
+        lengths: the number of words, at least 1, all within the sentence; shape ``(K,)``, int64.
+        allowed: shape ``(K, longest, L)``, bool; ignored after the last word of a span.
     """
 
     sentences: Tensor
@@ -22,8 +22,8 @@ class AskedSpans:
     lengths: Tensor
     allowed: Tensor
 
-    def only(self, words: Tensor) -> "AskedSpans":
-        """Let the other words have any label; ``words`` is of shape ``(B, T)``, bool."""
+    def restricted_to(self, words: Tensor) -> "SpanQuery":
+        """Allow every label for all words but these; ``words`` has shape ``(B, T)``, bool."""
         steps = torch.arange(self.allowed.shape[1], device=words.device)
         places = (self.starts[:, None] + steps).clamp(max=words.shape[1] - 1)
         return replace(self, allowed=self.allowed | ~words[self.sentences[:, None], places][:, :, None])
@@ -37,10 +37,10 @@ class LabelDistribution(ABC):
 
     @abstractmethod
     def log_prob(self, labels: Tensor) -> Tensor:
-        """Give the log-probability of label sequences in nats.
+        """Return the log-probability of label sequences in nats.
 
         Args:
-            labels: shape ``(B, T)``, int64; padded entries are not looked at.
+            labels: shape ``(B, T)``, int64; padded entries are ignored.
 
         Returns:
             Shape ``(B,)``, float.
@@ -48,17 +48,17 @@ class LabelDistribution(ABC):
 
     @abstractmethod
     def mode(self) -> Tensor:
-        """Give the most probable label sequence, shape ``(B, T)``, int64; 0 where padded."""
+        """Return the most probable label sequence, shape ``(B, T)``, int64; 0 where padded."""
 
     @abstractmethod
     def marginals(self) -> Tensor:
-        """Give each word's label probabilities, shape ``(B, T, L)``, float; zeros where padded."""
+        """Return each word's label probabilities, shape ``(B, T, L)``, float; zeros where padded."""
 
     @abstractmethod
-    def span_probability(self, asked: AskedSpans) -> Tensor:
-        """Give the probability that all words of a stretch have labels they may have, shape ``(K,)``, float, 0..1."""
+    def span_probability(self, query: SpanQuery) -> Tensor:
+        """Return the probability that all words of a span have an allowed label, shape ``(K,)``, float, 0..1."""
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """Give the entropy over the last dimension in nats; shape ``(..., L)`` to ``(...)``."""
+    """Return the entropy over the last dimension in nats; shape ``(..., L)`` to ``(...)``."""
     return -torch.xlogy(probabilities, probabilities).sum(dim=-1)

@@ -1,9 +1,9 @@
 """Label attention: words attend to label embeddings, and the last layer's scores are the logits.
 
-Cui and Zhang (2019). The paper writes linear projections of the heads; its parameter counts (table 2) and its
-released code have a linear layer with a ReLU on query, key and value, in the last layer too, and so has this. Unlike
-in the released code, only real labels take part in the attention (no label for padding), and the value
-projection of the last layer, which nothing reads, is left out.
+Cui and Zhang (2019). The paper describes linear projections of the heads; its parameter counts (table 2) and released
+code have a linear layer with a ReLU on query, key and value, in the last layer too, as does this module. Unlike the
+released code, it attends to real labels only (no label for padding) and omits the value projection of the last layer,
+which nothing reads.
 """
 
 import math
@@ -15,20 +15,20 @@ from concord.models.decoders.softmax import SoftmaxDistribution
 
 
 def label_table(labels: int, width: int, *, bound: float) -> nn.Parameter:
-    """Draw the embeddings of so many labels within ``bound`` of 0, shape ``(L, width)``; all layers share one table."""
+    """Draw label embeddings within ``bound`` of 0, shape ``(labels, width)``; all layers share one table."""
     return nn.Parameter(torch.empty(labels, width).uniform_(-bound, bound))
 
 
 class LabelAttention(nn.Module):
-    """Multi-head attention from words to labels, for every layer but the last."""
+    """Multi-head attention from words to labels; all layers but the last."""
 
     def __init__(self, width: int, *, heads: int, dropout: float, naive: bool) -> None:
         """Build the projections.
 
         Args:
-            width: dimensions of hidden states and label embeddings, a multiple of heads.
-            dropout: on the weights of labels, as in the released code; the paper has none there.
-            naive: leave projections and scale out.
+            width: dimensions of hidden states and label embeddings, a multiple of ``heads``.
+            dropout: on the attention weights, as in the released code; the paper has none there.
+            naive: omit projections and scale.
         """
         super().__init__()
         self._heads = heads
@@ -39,12 +39,12 @@ class LabelAttention(nn.Module):
         self._scale = 1.0 if naive else math.sqrt(width / heads)
 
     def forward(self, hidden: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Put beside each word's hidden state what it gathers from the labels, with a residual.
+        """Concatenate each word's hidden state with the labels it attends to, which have a residual connection.
 
         Args:
             hidden: H, shape ``(B, T, width)``, float.
             labels: the label embeddings, shape ``(L, width)``, float.
-            mask: true where a word stands, shape ``(B, T)``, bool.
+            mask: true for words, false for padding, shape ``(B, T)``, bool.
 
         Returns:
             ``[H ; H + attended]``, shape ``(B, T, 2 * width)``, which the next layer reads; and the weights before
@@ -65,13 +65,13 @@ class LabelAttention(nn.Module):
 
 
 class LabelScorer(nn.Module):
-    """The last layer: one head whose raw scores are the logits; no softmax before the loss, no dropout.
+    """The last layer: one head whose raw scores are the logits, without softmax or dropout.
 
-    A naive scorer is the softmax layer whose weight is the label table and which has no bias, as the paper points out.
+    A naive scorer equals a softmax layer without bias whose weight is the label table, as the paper points out.
     """
 
     def __init__(self, width: int, *, naive: bool) -> None:
-        """Build the projections; naive leaves them and the scale out."""
+        """Build the projections; naive omits them and the scale."""
         super().__init__()
         self.query = _projection(width, naive=naive)
         self.key = _projection(width, naive=naive)

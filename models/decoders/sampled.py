@@ -1,4 +1,4 @@
-"""Monte-Carlo weight samples that speak for spans together."""
+"""Span probabilities from Monte-Carlo weight samples."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from concord.models.decoders.distribution import AskedSpans, LabelDistribution
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 
 
 class SampledDistribution(LabelDistribution):
-    """A distribution whose labels and marginals are those of one decoder, its spans those of M weight samples.
+    """A distribution with the labels and marginals of one decoder and the span probabilities of M weight samples.
 
-    The labels of a span's words hang together: a sample that doubts the first word doubts the next. So a span has the
-    mean over the samples of its probability, and not the product of means.
+    The labels of a span's words depend on each other: a sample that doubts the first word doubts the next. So the
+    probability of a span is the mean of its probability in each sample, not the product of the words' means.
     """
 
     def __init__(self, deciding: LabelDistribution, samples: Sequence[LabelDistribution]) -> None:
-        """Take what decides and what each weight sample says."""
+        """Combine the deciding distribution with that of each weight sample."""
         self._deciding = deciding
         self._samples = samples
 
@@ -34,5 +34,5 @@ class SampledDistribution(LabelDistribution):
         return self._deciding.marginals()
 
     @override
-    def span_probability(self, asked: AskedSpans) -> Tensor:
-        return torch.stack([sample.span_probability(asked) for sample in self._samples]).mean(dim=0)
+    def span_probability(self, query: SpanQuery) -> Tensor:
+        return torch.stack([sample.span_probability(query) for sample in self._samples]).mean(dim=0)

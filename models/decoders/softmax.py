@@ -1,10 +1,10 @@
-"""The softmax decoder: each word's label on its own."""
+"""The softmax decoder: each word's label independently."""
 
 from torch import Tensor
 from typing_extensions import override
 
 from concord.models.data.batch import IGNORED_LABEL
-from concord.models.decoders.distribution import AskedSpans, LabelDistribution
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 
 
 class SoftmaxDistribution(LabelDistribution):
@@ -14,7 +14,7 @@ class SoftmaxDistribution(LabelDistribution):
         """Normalise the logits in fp32.
 
         Args:
-            mask: true where a word stands, shape ``(B, T)``, bool.
+            mask: true for words, false for padding, shape ``(B, T)``, bool.
         """
         self._log_probabilities = logits.float().log_softmax(dim=-1)
         self._mask = mask
@@ -34,24 +34,24 @@ class SoftmaxDistribution(LabelDistribution):
         return self._log_probabilities.exp() * self._mask[:, :, None]
 
     @override
-    def span_probability(self, asked: AskedSpans) -> Tensor:
-        return joint_probability(self._log_probabilities.exp(), asked)
+    def span_probability(self, query: SpanQuery) -> Tensor:
+        return joint_probability(self._log_probabilities.exp(), query)
 
 
-def joint_probability(probabilities: Tensor, asked: AskedSpans) -> Tensor:
-    """Give the probability of stretches whose words are labelled independently.
+def joint_probability(probabilities: Tensor, query: SpanQuery) -> Tensor:
+    """Return the probability of spans whose words are labelled independently.
 
     Args:
         probabilities: shape ``(..., B, T, L)``, float.
 
     Returns:
-        Shape ``(..., K)``: the product over a stretch's words of the sum over the labels that a word may have.
+        Shape ``(..., K)``: the product over a span's words of the sum over the labels that the word may have.
     """
-    joint = probabilities.new_ones(*probabilities.shape[:-3], len(asked.starts))
-    for step in range(asked.allowed.shape[1]):
-        allowed = asked.allowed[:, step]
-        # A word of any label changes nothing; its probabilities need not sum to 1 in every bit.
-        bound = ((asked.lengths > step) & ~allowed.all(dim=1)).nonzero()[:, 0]
-        words = probabilities[..., asked.sentences[bound], asked.starts[bound] + step, :]
+    joint = probabilities.new_ones(*probabilities.shape[:-3], len(query.starts))
+    for step in range(query.allowed.shape[1]):
+        allowed = query.allowed[:, step]
+        # A word that may have any label changes nothing, but its probabilities may not sum to exactly 1.
+        bound = ((query.lengths > step) & ~allowed.all(dim=1)).nonzero()[:, 0]
+        words = probabilities[..., query.sentences[bound], query.starts[bound] + step, :]
         joint[..., bound] *= (words * allowed[bound]).sum(dim=-1)
     return joint

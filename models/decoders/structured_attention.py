@@ -1,6 +1,6 @@
 """Structured attention over labels: the marginals of a CRF as attention weights (Wang et al., 2021, section 3).
 
-Unlike the softmax of a label attention a word's weights depend on the scores of the whole sentence.
+Unlike the softmax of label attention, a word's weights depend on the scores of the whole sentence.
 """
 
 from typing import Literal
@@ -14,16 +14,16 @@ Merge = Literal["residual", "concatenation"]
 
 
 class StructuredAttention(nn.Module):
-    """Refines hidden states by the label embeddings that the whole sentence makes likely.
+    """Refines hidden states by the label embeddings expected given the whole sentence.
 
     With the marginals ``mu``, the label embeddings ``v`` and the projection ``V``, which has a bias, a word's state
     ``h`` becomes ``LayerNorm(h + ReLU(sum_y mu(y) V v_y))`` (Wang et al., 2021); with the merge ``concatenation`` (the
-    ablation of its Table 8) both summands stand side by side. The marginals stay in the graph, so that training
+    ablation in its Table 8) the two summands are concatenated instead. The marginals stay in the graph, so training
     differentiates the log-partition twice.
     """
 
     def __init__(self, dimension: int, *, merge: Merge) -> None:
-        """Build the layer for states and label embeddings of so many dimensions."""
+        """Build the layer; ``dimension`` is that of states and label embeddings."""
         super().__init__()
         self.output_dimension = dimension if merge == "residual" else 2 * dimension
         self.value = nn.Linear(dimension, dimension)

@@ -11,8 +11,8 @@ from concord.models.calibration import Calibration, chosen_probability
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.distribution import AskedSpans, LabelDistribution, entropy
-from concord.models.inference.span_probabilities import ask_for_spans
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery, entropy
+from concord.models.inference.span_query import span_query
 from concord.models.inference.windows import Window
 from concord.models.outputs import Prediction, Refined
 
@@ -142,7 +142,7 @@ class TokenTable:
         windows: Sequence[Window],
         labels: Tensor,
         vocabulary: Vocabulary,
-        probability: Callable[[AskedSpans], Tensor],
+        probability: Callable[[SpanQuery], Tensor],
         *,
         sentences: Iterable[int] | None = None,
     ) -> None:
@@ -154,10 +154,10 @@ class TokenTable:
             sentences: numbers of the sentences to write, in the batch; all if None.
         """
         kept = [window.keep for window in windows]
-        asked = ask_for_spans(labels, kept, range(len(windows)) if sentences is None else sentences, vocabulary)
-        if asked is not None:
+        query = span_query(labels, kept, range(len(windows)) if sentences is None else sentences, vocabulary)
+        if query is not None:
             firsts = torch.tensor([window.first for window in windows])
-            self.span[firsts[asked.sentences.cpu()] + asked.starts.cpu()] = probability(asked).float().cpu()
+            self.span[firsts[query.sentences.cpu()] + query.starts.cpu()] = probability(query).float().cpu()
 
     def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
         """Convert the rows to text: strict spans, labels in BIO2; or plain labels of the words."""

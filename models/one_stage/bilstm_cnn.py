@@ -1,11 +1,11 @@
-"""What the BiLSTM-CNN taggers of Li et al. (2020) share: word representation, stacked LSTMs, softmax and loss.
+"""The base of the BiLSTM-CNN taggers of Li et al. (2020): word representation, stacked LSTMs, softmax and loss.
 
-They differ in what the output layer reads of a word: independent stacks (Baseline), Cross stacks (Cross), or
-independent stacks with self-attention (Att).
+They differ in what the output layer reads: independent stacks (Baseline), Cross stacks (Cross), or independent stacks
+with self-attention (Att).
 
-Unlike the released code the alphabet is that of the training corpus, in place of 85 characters that are listed; the
-vector of unknown words leaves the features of case alone, as in the paper; and a cell has PyTorch's two biases, which
-are added up.
+Unlike the released code, the alphabet is that of the training corpus rather than a fixed list of 85 characters; the
+vector of unknown words leaves the case features alone, as in the paper; and a cell has PyTorch's two biases, which are
+summed.
 """
 
 from torch import Tensor, nn
@@ -41,8 +41,8 @@ class BiLstmCnnTagger(OneStageTagger):
         """Build the network.
 
         Args:
-            stack: the kind of LSTMs.
-            context_dimension: dimensions of what the output layer reads beside the hidden states.
+            stack: the kind of LSTM stack.
+            context_dimension: dimensions of what the output layer reads in addition to the hidden states.
         """
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
@@ -50,7 +50,7 @@ class BiLstmCnnTagger(OneStageTagger):
         self.output = nn.Linear(self.lstm.output_dimension + context_dimension, len(vocabulary.labels))
 
     def read(self, batch: Batch) -> Tensor:
-        """Give what the output layer reads of each word: the LSTMs' hidden states, shape ``(B, T, 2H)``."""
+        """Return the input of the output layer: the LSTMs' hidden states, shape ``(B, T, 2H)``."""
         hidden: Tensor = self.lstm(self.representation(batch, self.encoder_features(batch)), batch.lengths)
         return hidden
 
@@ -60,5 +60,5 @@ class BiLstmCnnTagger(OneStageTagger):
 
     @override
     def loss(self, batch: Batch) -> Tensor:
-        """Give the mean over words of their negative log-likelihood in nats, as the paper does."""
+        """Return the mean over words of their negative log-likelihood in nats, as in the paper."""
         return -self.distribution(batch).log_prob(batch.gold).sum() / batch.mask.sum()

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.chosen import ChosenDecoder, DecoderName
 from concord.models.decoders.distribution import LabelDistribution
+from concord.models.decoders.softmax_or_crf import DecoderName, SoftmaxOrCrf
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamConfig
 from concord.models.one_stage.tagger import OneStageTagger
@@ -44,7 +44,7 @@ class RelTransformer(OneStageTagger):
         self.transformer = RelativeTransformer(config.transformer)
         self.dropout = nn.Dropout(config.transformer.dropout)
         self.output = nn.Linear(config.transformer.width, len(vocabulary.labels))
-        self.decoder = ChosenDecoder(config.decoder, vocabulary.labels, vocabulary.scheme)
+        self.decoder = SoftmaxOrCrf(config.decoder, vocabulary.labels, vocabulary.scheme)
 
     @override
     def distribution(self, batch: Batch) -> LabelDistribution:

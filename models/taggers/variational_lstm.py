@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.chosen import ChosenDecoder, DecoderName
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.sampled import SampledDistribution
+from concord.models.decoders.softmax_or_crf import DecoderName, SoftmaxOrCrf
 from concord.models.inference.token_table import TokenTable
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.one_stage.tagger import OneStageTagger
@@ -47,7 +47,7 @@ class VariationalLstmTagger(OneStageTagger):
         super().__init__(config, vocabulary)
         self._sampling = config
         self.network = DraftNetwork(config.representation, config.lstm, vocabulary, encoder_width=self.encoder_width)
-        self.decoder = ChosenDecoder(config.decoder, vocabulary.labels, vocabulary.scheme)
+        self.decoder = SoftmaxOrCrf(config.decoder, vocabulary.labels, vocabulary.scheme)
 
     @override
     def distribution(self, batch: Batch) -> LabelDistribution:

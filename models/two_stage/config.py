@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from concord.models.config import Config
-from concord.models.decoders.chosen import DecoderName
+from concord.models.decoders.softmax_or_crf import DecoderName
 from concord.models.layers.relative_transformer import TwoStreamConfig
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.tagger import TaggerConfig
@@ -20,24 +20,24 @@ class MemoryConfig(Config):
     key: MemoryKey = "lower"
     """What makes two words the same: `lower` (lower-cased, digits as 0) or `exact`."""
     slots: int = Field(default=10, ge=0)
-    """Other occurrences that a word reads, the first in document order; with 0 no word reads another."""
+    """How many other occurrences a word reads, the first in document order; with 0 no word reads another."""
     contexts: bool = True
-    """Whether a word reads stage one's states there. False is "- document context" of Ye et al. (2021), Table IV."""
+    """Whether a word reads stage one's states of these. False is "- document context" of Ye et al. (2021), Table IV."""
     labels: bool = True
-    """Whether a word reads the drafts there. False is "- document label"; without both nothing is remembered."""
+    """Whether a word reads the drafts of these. False is "- document label"; with both off there is no memory."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout on the reading weights."""
 
 
 class TwoStageConfig(TaggerConfig):
-    """What UANet and Doc-UANet share."""
+    """The configuration that UANet and Doc-UANet share."""
 
     draft_representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
     lstm: VariationalLstmConfig = VariationalLstmConfig()
     samples: int = Field(default=8, ge=1)
-    """Monte-Carlo weight samples M of inference."""
+    """Number M of Monte-Carlo weight samples at inference."""
     sample_seed: int = 20210823
-    """Seed from which the weight samples are drawn, once a model."""
+    """Seed of the weight samples, which are drawn once per model."""
     refine_representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
     sentence_labels: bool = True
     """Whether stage two reads the sentence's drafts. False is "- label" of Ye et al. (2021), Table IV ("- sentence
@@ -49,6 +49,6 @@ class TwoStageConfig(TaggerConfig):
     """Dimensions of a label embedding."""
     two_stream: TwoStreamConfig = TwoStreamConfig()
     decoder: DecoderName = "softmax"
-    """What decides stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
+    """The decoder of stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
     threshold: float = 0.35
-    """Nats; a word with a larger uncertainty takes stage two's label. Training sweeps it on the dev set."""
+    """Nats; a word of higher uncertainty takes stage two's label. Training chooses the value on the dev set."""

@@ -1,7 +1,4 @@
-"""Stage one: drafts with an uncertainty, by a variational LSTM (Ye et al., 2021, section III-B).
-
-M weight samples give a mean probability, whose entropy in nats is the uncertainty.
-"""
+"""Stage one: a variational LSTM drafts labels with an uncertainty (Ye et al., 2021, section III-B)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -32,31 +29,31 @@ class DraftNetwork(nn.Module):
         self.representation = WordRepresentation(representation, vocabulary, encoder_width=encoder_width)
         self.lstm = VariationalLstm(lstm, self.representation.output_dimension)
         self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
-        self._has_spans = vocabulary.scheme.has_entities
+        self._has_entities = vocabulary.scheme.has_entities
 
     def forward(self, batch: Batch, features: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Make one stochastic pass; logits ``(B, T, L)`` and hidden states ``(B, T, H)`` before z_out."""
+        """Make one stochastic pass; return logits ``(B, T, L)`` and hidden states ``(B, T, H)`` before z_out."""
         hidden, masked = self.lstm(self.representation(batch, features), batch.lengths)
         return self.output(masked), hidden
 
     def sampled(
         self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give the logits and hidden states of each weight sample, in the shapes of ``forward``."""
+        """Yield the logits and hidden states of each weight sample, in the shapes of ``forward``."""
         words = self.representation(batch, features)
         for sample in samples:
             states = sample(words, batch.lengths)
             yield nn.functional.linear(states, self.output.weight * sample.output_mask, self.output.bias), states
 
     def draft(self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]) -> Draft:
-        """Draft labels with an uncertainty: the mean over the weight samples of the softmax, and of the states."""
+        """Average the softmax and the states over the weight samples; the entropy of the mean is the uncertainty."""
         probabilities, hidden = torch.zeros(()), torch.zeros(())
         kept = []
         for logits, states in self.sampled(batch, features, samples):
             sample = logits.float().softmax(dim=-1)
             probabilities = probabilities.to(logits.device) + sample
             hidden = hidden.to(states.device) + states.float()
-            if self._has_spans:
+            if self._has_entities:
                 kept.append(sample)
         probabilities, hidden = probabilities / len(samples), hidden / len(samples)
         return Draft(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from concord.models.decoders.distribution import AskedSpans, LabelDistribution
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.decoders.softmax import joint_probability
 from concord.models.outputs import Refined
 
@@ -26,7 +26,7 @@ def merge_stages(
     return Refined(probabilities=stage_two.marginals(), labels=labels, refined=refined)
 
 
-def span_probability(samples: Tensor, stage_two: LabelDistribution, refined: Tensor, asked: AskedSpans) -> Tensor:
+def span_probability(samples: Tensor, stage_two: LabelDistribution, refined: Tensor, query: SpanQuery) -> Tensor:
     """Return the probability of spans whose words take their labels from either stage, shape ``(K,)``.
 
     The drafted words of a span depend on each other through the weight samples, so their product is taken within each
@@ -36,9 +36,11 @@ def span_probability(samples: Tensor, stage_two: LabelDistribution, refined: Ten
         samples: stage one's probabilities in each weight sample, shape ``(M, B, T, L)``.
         refined: true where the label is stage two's, shape ``(B, T)``, bool.
     """
-    return drafted_probability(samples, asked.only(~refined)) * stage_two.span_probability(asked.only(refined))
+    return drafted_probability(samples, query.restricted_to(~refined)) * stage_two.span_probability(
+        query.restricted_to(refined)
+    )
 
 
-def drafted_probability(samples: Tensor, asked: AskedSpans) -> Tensor:
+def drafted_probability(samples: Tensor, query: SpanQuery) -> Tensor:
     """Return the probability of spans whose labels are all drafts, shape ``(K,)``; arguments as above."""
-    return joint_probability(samples, asked).mean(dim=0)
+    return joint_probability(samples, query).mean(dim=0)

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.chosen import ChosenDecoder
 from concord.models.decoders.distribution import LabelDistribution
+from concord.models.decoders.softmax_or_crf import SoftmaxOrCrf
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamEncoder
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryContents
@@ -54,7 +54,7 @@ class RefineNetwork(nn.Module):
                 self.merge_words = nn.Linear(2 * width, width)
             if memory.labels and config.sentence_labels:
                 self.merge_labels = nn.Linear(2 * width, width)
-        self.decoder = ChosenDecoder(config.decoder, vocabulary.labels, vocabulary.scheme)
+        self.decoder = SoftmaxOrCrf(config.decoder, vocabulary.labels, vocabulary.scheme)
 
     def forward(
         self, batch: Batch, features: Tensor | None, probabilities: Tensor, memory: MemoryContents | None

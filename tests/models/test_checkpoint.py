@@ -81,7 +81,7 @@ def test_a_missing_file_is_named(saved: Path, name: str) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"none/tagger\.json: .*expected a folder that 'train' made"):
+    with pytest.raises(ModelLoadError, match=r"none/tagger\.json: .*expected a folder written by `concord train`"):
         load_tagger(tmp_path / "none")
 
 

@@ -8,10 +8,10 @@ from typing_extensions import override
 
 from concord.models.decoders.crf.partition import log_likelihood, log_partition, marginals, posterior
 from concord.models.decoders.crf.scan import viterbi
-from concord.models.decoders.distribution import AskedSpans, LabelDistribution
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.schemes import LabelScheme
 
-# Well below any score that training reaches, and small enough that sums of it stay finite in fp32.
+# Far below any score that training reaches, yet sums of it stay finite in fp32.
 _FORBIDDEN = -1e4
 
 
@@ -19,7 +19,7 @@ class LinearChain(nn.Module):
     """Transition scores between labels, with start and end vectors in place of extra labels."""
 
     def __init__(self, labels: int) -> None:
-        """Start from zero scores."""
+        """Start with all scores 0."""
         super().__init__()
         self.transitions = nn.Parameter(torch.zeros(labels, labels))
         self.start = nn.Parameter(torch.zeros(labels))
@@ -29,30 +29,30 @@ class LinearChain(nn.Module):
         """Build the distribution.
 
         Args:
-            emissions: shape ``(B, T, L)``, float; taken to fp32, or left in fp64.
-            mask: true where a word stands, shape ``(B, T)``, bool.
+            emissions: shape ``(B, T, L)``, float; converted to fp32 unless fp64.
+            mask: true for words, false for padding, shape ``(B, T)``, bool.
         """
         emissions = emissions if emissions.dtype == torch.float64 else emissions.float()
         return CrfDistribution(self, emissions, mask)
 
     def mode_scores(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Give transitions, start and end as the search for the mode uses them."""
+        """Return transitions, start and end scores for the search of the mode."""
         return self.transitions, self.start, self.end
 
 
 class Crf(LinearChain):
-    """A linear chain over the labels of a scheme, which may forbid ill-formed sequences to the mode."""
+    """A linear chain over the labels of a scheme, whose mode may be restricted to well-formed sequences."""
 
     illegal: Tensor
     illegal_start: Tensor
     illegal_end: Tensor
 
     def __init__(self, labels: Sequence[str], scheme: LabelScheme, *, legal_mode: bool) -> None:
-        """Start from zero scores.
+        """Start with all scores 0.
 
         Args:
-            legal_mode: whether the mode is sought among well-formed label sequences only. Training and marginals
-                always go over all sequences.
+            legal_mode: whether the mode is the best well-formed label sequence rather than the best of all. Training
+                and marginals always cover all sequences.
         """
         super().__init__(len(labels))
         self._legal_mode = legal_mode
@@ -74,16 +74,16 @@ class Crf(LinearChain):
 
 
 class CrfDistribution(LabelDistribution):
-    """Label sequences of a batch under a CRF."""
+    """The label sequences of a batch under a CRF."""
 
     def __init__(self, crf: LinearChain, emissions: Tensor, mask: Tensor) -> None:
-        """Hold the scores; nothing is computed yet."""
+        """Store the scores; nothing is computed yet."""
         self._crf = crf
         self._emissions = emissions
         self._mask = mask
 
     def log_partition(self) -> Tensor:
-        """Give log Z of each sentence, shape ``(B,)``."""
+        """Return log Z of each sentence, shape ``(B,)``."""
         crf = self._crf
         return log_partition(self._emissions, crf.transitions, crf.start, crf.end, self._mask)
 
@@ -102,20 +102,20 @@ class CrfDistribution(LabelDistribution):
         return marginals(self._emissions, crf.transitions, crf.start, crf.end, self._mask)
 
     @override
-    def span_probability(self, asked: AskedSpans) -> Tensor:
-        """Give ``Z`` of the label sequences that are asked for over ``Z`` of all of them, ill-formed ones too.
+    def span_probability(self, query: SpanQuery) -> Tensor:
+        """Return ``Z`` of the allowed label sequences over ``Z`` of all of them, ill-formed ones included.
 
-        What stands before and after a stretch is in the marginals of its first word and in the sums of the suffixes,
-        so that the constrained forward pass walks over the words of the stretch alone.
+        The words before and after a span are accounted for by the marginals of its first word and by the sums of
+        suffixes, so the constrained forward pass visits only the words of the span.
         """
         crf = self._crf
-        rows, row = torch.unique(asked.sentences, return_inverse=True)
+        rows, row = torch.unique(query.sentences, return_inverse=True)
         chain = posterior(self._emissions[rows], crf.transitions, crf.start, crf.end, self._mask[rows])
-        state = chain.marginals[row, asked.starts] * asked.allowed[:, 0]
-        for step in range(1, asked.allowed.shape[1]):
-            longer = (asked.lengths > step).nonzero()[:, 0]
-            onwards = chain.onwards[row[longer], asked.starts[longer] + step]
-            follows = (crf.transitions.double() + onwards[:, None, :]).softmax(dim=2)
-            arrived = (state[longer, :, None] * follows).sum(dim=1) * asked.allowed[longer, step]
+        state = chain.marginals[row, query.starts] * query.allowed[:, 0]
+        for step in range(1, query.allowed.shape[1]):
+            longer = (query.lengths > step).nonzero()[:, 0]
+            suffixes = chain.suffixes[row[longer], query.starts[longer] + step]
+            follows = (crf.transitions.double() + suffixes[:, None, :]).softmax(dim=2)
+            arrived = (state[longer, :, None] * follows).sum(dim=1) * query.allowed[longer, step]
             state = state.index_copy(0, longer, arrived)
         return state.sum(dim=1).to(self._emissions.dtype)

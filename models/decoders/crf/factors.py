@@ -1,7 +1,7 @@
-"""A linear-chain CRF's scores as factors, without padding, and the sums that a scan makes of them.
+"""The scores of a linear-chain CRF as factors, without padding, and the sums computed from them.
 
-Sums over label sequences are products of factors, exponentials of scores less their largest, in fp64. Who multiplies
-them scales states anew before these could leave the range of fp64.
+Sums over label sequences are products of factors: exponentials of scores less their maximum, in fp64. The code that
+multiplies them rescales states before they can leave the range of fp64.
 """
 
 import math
@@ -10,21 +10,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Nats within which the entries of a state stay. The product of two states, of a forward and a backward scan, has to
-# stay within the 708 nats of fp64.
+# The entries of a state stay within this many nats. The product of two states, one of a forward and one of a backward
+# scan, must stay within the 708 nats of fp64.
 _RANGE = 300.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """Where the N words of a batch stand: by step, within a step by length of their sentence.
+    """The order of the N words of a batch: by step, and within a step by length of their sentence, longest first.
 
     Attributes:
-        sizes: sentences that have a word at each step, never rising.
+        sizes: number of sentences with a word at each step, never rising.
         rows: row of each word among all ``B * T`` cells, shape ``(N,)``, int64.
         sentences: sentence of each word, shape ``(N,)``, int64.
-        followed: the words that another word of the sentence follows, in the order of these, shape ``(N - B,)``, int64.
-        last: the last word of each sentence, shape ``(B,)``, int64, in no order of theirs.
+        followed: the words that are not the last of their sentence, ordered as the words that follow them, shape
+            ``(N - B,)``, int64.
+        last: the last word of each sentence, shape ``(B,)``, int64, not in the order of the sentences.
         shape: B and T.
     """
 
@@ -37,31 +38,31 @@ class Packing:
 
     @classmethod
     def of(cls, mask: Tensor) -> "Packing":
-        """Read a mask of shape ``(B, T)``, bool, true where a word stands; every sentence has a word."""
+        """Order the words of a mask, shape ``(B, T)``, bool, true for words; every sentence has a word."""
         lengths, order = mask.sum(dim=1).sort(descending=True, stable=True)
         steps = torch.arange(mask.shape[1], device=mask.device)[:, None]
         inside = steps < lengths
-        goes_on = (steps + 1 < lengths)[inside]
+        continues = (steps + 1 < lengths)[inside]
         return cls(
             sizes=[size for size in inside.sum(dim=1).tolist() if size],
             rows=(order * mask.shape[1] + steps)[inside],
             sentences=order.expand_as(inside)[inside],
-            followed=goes_on.nonzero()[:, 0],
-            last=(~goes_on).nonzero()[:, 0],
+            followed=continues.nonzero()[:, 0],
+            last=(~continues).nonzero()[:, 0],
             shape=(mask.shape[0], mask.shape[1]),
         )
 
     def pack(self, values: Tensor) -> Tensor:
-        """Take the words out of a padded batch, shape ``(B, T, L)`` to ``(N, L)``."""
+        """Remove the padding of a batch, shape ``(B, T, L)`` to ``(N, L)``."""
         return values.flatten(0, 1).index_select(0, self.rows)
 
     def pad(self, values: Tensor) -> Tensor:
-        """Undo ``pack``, with zeros where padded."""
+        """Restore a padded batch, with zeros where padded."""
         padded = values.new_zeros((self.shape[0] * self.shape[1], *values.shape[1:]))
         return padded.index_copy(0, self.rows, values).reshape(*self.shape, *values.shape[1:])
 
     def steps(self, values: Tensor) -> list[Tensor]:
-        """Cut packed values into steps."""
+        """Split packed values by step."""
         return list(values.split(self.sizes))
 
 
@@ -74,7 +75,7 @@ class Factors:
         transitions: from label (row) to label (column), shape ``(L, L)``.
         start, end: shape ``(L,)``.
         shift: sum of a sentence's shifts in nats, shape ``(B,)``.
-        interval: steps after which a state has to be scaled.
+        interval: number of steps after which a state must be rescaled.
     """
 
     packing: Packing
@@ -89,9 +90,9 @@ class Factors:
     def of(
         cls, emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, packing: Packing
     ) -> "Factors | None":
-        """Take exponentials; None where scores lie too far apart for a state to take a single step.
+        """Compute the factors; None if scores are too far apart for a state to survive a single step.
 
-        In a step the entries of a state come to lie at most as far apart as the scores do; their largest falls by no
+        A step can spread the entries of a state by no more than the spread of the scores; their maximum falls by no
         more than that, and rises by no more than the logarithm of the number of labels.
         """
         labels = len(start)
@@ -110,7 +111,7 @@ class Factors:
             transitions=chain[: labels * labels].view(labels, labels),
             start=chain[labels * labels : -labels],
             end=chain[-labels:],
-            # A sentence has one transition fewer than words, and a start and an end.
+            # A sentence has one transition fewer than words, plus a start and an end.
             shift=sums.index_add(0, packing.sentences, highest[:, 0] + most) + most,
             interval=int(_RANGE / max(nats, 1.0)) - 1,
         )
@@ -118,17 +119,17 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Messages:
-    """Sums over what stands before and after each word; each row is scaled by a factor of its own.
+    """Sums over the labels before and after each word; each row is scaled by a factor of its own.
 
     Attributes:
-        before: of the prefixes that end in a word and label, shape ``(N, L)``.
-        after: of the suffixes that follow a word and label, shape ``(N, L)``.
-        onwards: of the suffixes that begin with a word and label, for words after the first, shape ``(N - B, L)``;
-            ``onwards @ transitions.T`` is ``after`` of the words before them.
+        before: over the prefixes that end in a word and label, shape ``(N, L)``.
+        after: over the suffixes that follow a word and label, shape ``(N, L)``.
+        suffixes: over the suffixes that begin with a word and label, for words after the first, shape ``(N - B, L)``;
+            ``suffixes @ transitions.T`` is ``after`` of the words before them.
         log_partition: log Z in nats, shape ``(B,)``.
     """
 
     before: Tensor
     after: Tensor
-    onwards: Tensor
+    suffixes: Tensor
     log_partition: Tensor

@@ -1,7 +1,7 @@
-"""Linear-chain CRF: log Z, likelihood and marginals, exact whatever the scores.
+"""Linear-chain CRF: log Z, likelihood and marginals, exact for any scores.
 
-A scan or, on a GPU, a tree multiplies factors; where scores lie too far apart for that, the slower scans of ``crf_log``
-answer. Padded words are left out, so gradients there are exactly 0.
+A scan or, on a GPU, a tree multiplies factors; if scores are too far apart for that, the slower scans of ``log_space``
+are used. Padding is left out, so gradients there are exactly 0.
 """
 
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from concord.models.decoders.crf.factors import Factors, Messages, Packing
 from concord.models.decoders.crf.scan import scan_messages
 from concord.models.decoders.crf.tree_reduction import tree_messages
 
-# Entries of all matrices of a tree's lowest level (fp64: 1 GB).
+# The most entries of all matrices on the lowest level of a tree (fp64: 1 GB).
 _TREE_ENTRIES = 2**27
 
 
 def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Give log Z of each sentence; it can be differentiated any number of times.
+    """Return log Z of each sentence; it can be differentiated any number of times.
 
     Args:
         emissions: shape ``(B, T, L)``.
         transitions: from label (row) to label (column), shape ``(L, L)``.
         start, end: shape ``(L,)``.
-        mask: true where a word stands, shape ``(B, T)``, bool; every sentence has a word.
+        mask: true for words, false for padding, shape ``(B, T)``, bool; every sentence has a word.
 
     Returns:
         Shape ``(B,)``, in nats, in the dtype of the emissions.
@@ -42,10 +42,10 @@ def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Te
 def log_likelihood(
     emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor, labels: Tensor
 ) -> Tensor:
-    """Give the log-probability of label sequences ``(B, T)``, 0 where padded; shape ``(B,)``.
+    """Return the log-probability of label sequences ``(B, T)``, 0 where padded; shape ``(B,)``.
 
-    Its gradient is explicit: how often the sequence uses a score, less how often that is expected. It needs no tape of
-    the scans, and can be taken once.
+    Its gradient is explicit: how often the sequence uses a score, less how often that is expected. The scans need not
+    be recorded, but it can be differentiated only once.
     """
     scores = (emissions, transitions, start, end)
     packing = Packing.of(mask)
@@ -58,7 +58,7 @@ def log_likelihood(
 
 
 def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Give each word's label probabilities, the gradient of log Z; they can be differentiated any number of times.
+    """Return each word's label probabilities, the gradient of log Z; they can be differentiated any number of times.
 
     Returns:
         Shape ``(B, T, L)``, in the dtype of the emissions; zeros where padded.
@@ -74,43 +74,43 @@ def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posterior:
-    """A chain as seen from its left end: a first label, and how each word's label follows from that before it.
+    """A CRF read as a Markov chain from its left end: each word's label depends on the label before it.
 
     Attributes:
         marginals: each word's label probabilities, shape ``(B, T, L)``, double; zeros where padded.
-        onwards: log-sums of the suffixes that begin with a word and label, each word's less a constant; shape
-            ``(B, T, L)``, double. Given a word's label, the next one's has the softmax of its row of transitions plus
-            the next word's log-sums.
+        suffixes: log-sums over the suffixes that begin with a word and label, up to a constant per word; shape
+            ``(B, T, L)``, double. Given a word's label, the distribution of the next is the softmax of the label's row
+            of transitions plus the next word's log-sums.
     """
 
     marginals: Tensor
-    onwards: Tensor
+    suffixes: Tensor
 
 
 @torch.no_grad()
 def posterior(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Posterior:
-    """Read a batch as Markov chains; arguments as in ``log_partition``."""
+    """Read the sentences of a batch as Markov chains; arguments as in ``log_partition``."""
     packing = Packing.of(mask)
     factors = Factors.of(emissions, transitions, start, end, packing)
     if factors is None:
         return Posterior(
             marginals=log_space.marginals(emissions.double(), transitions, start, end, mask),
-            onwards=log_space.log_suffixes(emissions, transitions, end, mask),
+            suffixes=log_space.log_suffixes(emissions, transitions, end, mask),
         )
     found = _messages(factors)
     joint = found.before * found.after
     return Posterior(
         marginals=packing.pad(joint / joint.sum(dim=1, keepdim=True)),
-        onwards=packing.pad((factors.words * found.after).log()),
+        suffixes=packing.pad((factors.words * found.after).log()),
     )
 
 
 def _messages(factors: Factors) -> Messages:
-    """Choose how to multiply.
+    """Multiply factors by scan or by tree.
 
-    On a CPU step by step: for 32 sentences of 40 words the tree took 3 times as long with 9 labels and 60 times with
-    73 (tests/benchmarks/bench_crf.py). On a GPU, where a step's launches cost more than its arithmetic, by the tree as
-    long as its matrices fit; we had none to measure that on.
+    On a CPU by scan: for 32 sentences of 40 words the tree took 3 times as long with 9 labels and 60 times with 73
+    (tests/benchmarks/bench_crf.py). On a GPU, where launching a step costs more than its arithmetic, by tree if its
+    matrices fit; this has not been measured.
     """
     sentences, words = factors.packing.shape
     entries = sentences * words * factors.transitions.numel()
@@ -133,7 +133,7 @@ class _LogLikelihood(torch.autograd.Function):
         found = _messages(factors)
         ctx.packing = factors.packing
         ctx.dtypes = [scores.dtype for scores in (emissions, transitions, start, end)]
-        ctx.save_for_backward(found.before, found.after, found.onwards, factors.transitions, labels)
+        ctx.save_for_backward(found.before, found.after, found.suffixes, factors.transitions, labels)
         gold = _sequence_scores(emissions, transitions, start, end, mask, labels)
         return (gold - found.log_partition).to(emissions.dtype)
 
@@ -141,7 +141,7 @@ class _LogLikelihood(torch.autograd.Function):
     @once_differentiable
     @override
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        before, after, onwards, transitions, labels = ctx.saved_tensors
+        before, after, suffixes, transitions, labels = ctx.saved_tensors
         packing: Packing = ctx.packing
         weight = gradients[0].double()[packing.sentences]
         gold = labels.flatten()[packing.rows]
@@ -149,7 +149,7 @@ class _LogLikelihood(torch.autograd.Function):
         share = -weight / words.sum(dim=1)
         words *= share[:, None]
         words.scatter_add_(1, gold[:, None], weight[:, None])
-        pairs = (before * share[:, None])[packing.followed].T @ onwards * transitions
+        pairs = (before * share[:, None])[packing.followed].T @ suffixes * transitions
         firsts = packing.shape[0]
         used = gold[packing.followed] * len(transitions) + gold[firsts:]
         pairs.view(-1).index_add_(0, used, weight[firsts:])
@@ -165,7 +165,7 @@ class _LogLikelihood(torch.autograd.Function):
 def _sequence_scores(
     emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor, labels: Tensor
 ) -> Tensor:
-    """Give the sum of the scores that label sequences use, shape ``(B,)``; the labels are 0 where padded."""
+    """Return the sum of the scores that label sequences use, shape ``(B,)``; the labels are 0 where padded."""
     at_words = emissions.gather(2, labels[:, :, None])[:, :, 0] * mask
     between = transitions[labels[:, :-1], labels[:, 1:]] * mask[:, 1:]
     last = labels.gather(1, mask.sum(dim=1, keepdim=True) - 1)[:, 0]

@@ -8,20 +8,20 @@ from torch import Tensor
 
 from concord.models.decoders.crf.factors import Factors, Messages, Packing
 
-# Sums of a Viterbi step that a CPU holds at once (fp32: 4 MB), so that they stay in its cache; with 400 labels a step
-# of 32 sentences takes a third of the time that it takes with all of its sums.
+# The most sums of a Viterbi step that are computed at once on a CPU (fp32: 4 MB), so that they stay in its cache; with
+# 400 labels a step of 32 sentences then takes a third of the time.
 _VITERBI_SUMS = 2**20
 
 
 def scan_messages(factors: Factors) -> Messages:
     """Scan forward and backward, step by step."""
     before, log_scale = _scan_forward(factors)
-    after, onwards = _scan_backward(factors)
-    return Messages(before=before, after=after, onwards=onwards, log_partition=log_scale + factors.shift)
+    after, suffixes = _scan_backward(factors)
+    return Messages(before=before, after=after, suffixes=suffixes, log_partition=log_scale + factors.shift)
 
 
 def _scan_forward(factors: Factors) -> tuple[Tensor, Tensor]:
-    """Give ``before`` and the logarithm of each sentence's sum, shape ``(B,)``, in nats."""
+    """Return ``before`` and the logarithm of each sentence's sum, shape ``(B,)``, in nats."""
     packing, transitions = factors.packing, factors.transitions
     words = packing.steps(factors.words)
     state = words[0] * factors.start
@@ -31,7 +31,7 @@ def _scan_forward(factors: Factors) -> tuple[Tensor, Tensor]:
             state = state[: packing.sizes[step]]
         state = torch.mm(state, transitions) * factor
         if step % factors.interval == 0:
-            # A constant: what is scaled away is added to the logarithm below.
+            # A constant, which is added to the logarithm below.
             scale = state.detach().amax(dim=1, keepdim=True)
             state = state / scale
             scales[: packing.sizes[step]] += scale[:, 0].log()
@@ -43,35 +43,35 @@ def _scan_forward(factors: Factors) -> tuple[Tensor, Tensor]:
 
 
 def _scan_backward(factors: Factors) -> tuple[Tensor, Tensor]:
-    """Give ``after`` and ``onwards``."""
+    """Return ``after`` and ``suffixes``."""
     sizes, transposed = factors.packing.sizes, factors.transitions.T.contiguous()
     words = factors.packing.steps(factors.words)
     state = factors.end.expand(sizes[-1], -1)
-    after, onwards = [state], []
+    after, suffixes = [state], []
     for step in range(len(words) - 1, 0, -1):
         state = words[step] * state
         if step % factors.interval == 0:
             state = state / state.detach().amax(dim=1, keepdim=True)
-        onwards.append(state)
+        suffixes.append(state)
         state = torch.mm(state, transposed)
         if sizes[step] < sizes[step - 1]:
             state = torch.cat((state, factors.end.expand(sizes[step - 1] - sizes[step], -1)))
         after.append(state)
-    onwards.append(words[0][:0])
-    return torch.cat(after[::-1]), torch.cat(onwards[::-1])
+    suffixes.append(words[0][:0])
+    return torch.cat(after[::-1]), torch.cat(suffixes[::-1])
 
 
 @torch.no_grad()
 def viterbi(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Give the best label sequence of each sentence, shape ``(B, T)``, int64; 0 where padded.
+    """Return the best label sequence of each sentence, shape ``(B, T)``, int64; 0 where padded.
 
-    The scan forward keeps best scores only. Which label one of them came from is asked on the way back, of the labels
-    on the path alone: the same sums, and the largest.
+    The forward scan keeps only the best scores. Instead of storing which label each came from, the way back recomputes
+    the same sums for the labels on the path alone and takes the largest.
     """
     packing = Packing.of(mask)
     words = packing.steps(packing.pack(emissions))
     rows = len(words[0]) if emissions.is_cuda else max(1, min(len(words[0]), _VITERBI_SUMS // transitions.numel()))
-    # Taken once: fresh memory for each step would cost a page fault for every 4 kB.
+    # Allocated once: fresh memory for each step would cost a page fault for every 4 kB.
     memory = words[0].new_empty(rows * transitions.numel())
     leaving = transitions.unsqueeze(1)
     state = words[0] + start
@@ -102,7 +102,7 @@ def viterbi(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, 
 
 
 def _best_arrivals(state: Tensor, leaving: Tensor, memory: Tensor) -> Tensor:
-    """Give the largest of a state's scores with the transitions ``(L, 1, L)`` to each label, shape ``(n, L)``."""
-    # Labels to come from lead: to take the largest over them is quick where the others lie side by side.
+    """Return the best of a state's scores plus transitions, ``(L, 1, L)``, for each next label, shape ``(n, L)``."""
+    # Previous labels come first: the maximum over them is fast if the other dimensions are contiguous.
     sums = memory[: len(leaving) * state.numel()].view(len(leaving), -1, len(leaving))
     return torch.add(state.T.unsqueeze(2), leaving, out=sums).amax(dim=0)

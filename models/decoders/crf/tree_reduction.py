@@ -1,7 +1,7 @@
-"""Linear-chain CRF by a tree of matrix products: as many rounds as the logarithm of the longest sentence.
+"""Linear-chain CRF by a tree of matrix products, in as many rounds as the logarithm of the longest sentence.
 
-Going up, neighbouring steps are multiplied until one matrix a sentence is left; going down, vectors bring each step the
-sum of all that stands before it and after it (a parallel prefix sum; Blelloch, 1990). Wang et al. (2021) use such a
+Going up, neighbouring steps are multiplied until one matrix per sentence is left; going down, vectors carry to each
+step the sums over all steps before and after it (a parallel prefix sum; Blelloch, 1990). Wang et al. (2021) use such a
 tree on GPUs. It multiplies matrices where a scan multiplies vectors, hence many times the arithmetic.
 """
 
@@ -12,7 +12,7 @@ from concord.models.decoders.crf.factors import Factors, Messages
 
 
 def tree_messages(factors: Factors) -> Messages:
-    """Multiply a matrix for each word, the identity for a last one and for padding."""
+    """Multiply one matrix per word: the identity for the last word of a sentence and for padding."""
     packing = factors.packing
     words = packing.pad(factors.words)
     levels, log_scale = _go_up(_word_matrices(factors, words))
@@ -22,27 +22,27 @@ def tree_messages(factors: Factors) -> Messages:
     incoming, outgoing = first, last
     for matrices in levels[-2::-1]:
         incoming, outgoing = _go_down(matrices, incoming, outgoing)
-    suffixes = packing.pack(outgoing[:, : words.shape[1]])[packing.followed]
-    onwards = factors.words[packing.shape[0] :] * suffixes
+    following = packing.pack(outgoing[:, : words.shape[1]])[packing.followed]
+    suffixes = factors.words[packing.shape[0] :] * following
     ends = factors.end.expand_as(factors.words)
     return Messages(
         before=packing.pack(incoming[:, : words.shape[1]]),
-        after=ends.index_copy(0, packing.followed, onwards @ factors.transitions.T),
-        onwards=onwards,
+        after=ends.index_copy(0, packing.followed, suffixes @ factors.transitions.T),
+        suffixes=suffixes,
         log_partition=total.log() + log_scale + factors.shift,
     )
 
 
 def _word_matrices(factors: Factors, words: Tensor) -> Tensor:
-    """Give what leads from a word's label to that of the next word, shape ``(B, T, L, L)``."""
+    """Return the factors from a word's label to that of the next word, shape ``(B, T, L, L)``."""
     following = torch.cat((words[:, 1:], torch.zeros_like(words[:, :1])), dim=1)
-    goes_on = following.detach().any(dim=2)[:, :, None, None]
+    continues = following.detach().any(dim=2)[:, :, None, None]
     identity = torch.eye(words.shape[2], dtype=words.dtype, device=words.device)
-    return torch.where(goes_on, factors.transitions * following[:, :, None], identity)
+    return torch.where(continues, factors.transitions * following[:, :, None], identity)
 
 
 def _go_up(matrices: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Give the products of each level, leaves first, and the logarithm of what was scaled away, shape ``(B,)``."""
+    """Return the products of each level, leaves first, and the logarithm of all scales, shape ``(B,)``."""
     levels = [matrices]
     log_scale = torch.zeros_like(matrices[:, 0, 0, 0])
     while levels[-1].shape[1] > 1:
@@ -57,9 +57,9 @@ def _go_up(matrices: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def _go_down(matrices: Tensor, incoming: Tensor, outgoing: Tensor) -> tuple[Tensor, Tensor]:
-    """Bring to each matrix ``(B, n, L, L)`` what comes in and goes out, from its parent.
+    """Compute the incoming and outgoing vectors of each matrix ``(B, n, L, L)`` from those of its parent.
 
-    There are ``n / 2`` parents, and another one where their level was made even.
+    There are ``n / 2`` parents, plus one if their level was padded to an even number.
     """
     incoming, outgoing = incoming[:, : matrices.shape[1] // 2], outgoing[:, : matrices.shape[1] // 2]
     entering = (incoming[:, :, None] @ matrices[:, ::2])[:, :, 0]

@@ -156,7 +156,7 @@ def test_scan_and_tree_sum_over_all_that_stands_before_and_after(
     assert factors is not None
     found, packing = multiply(factors), factors.packing
     joint = packing.pad(found.before * found.after)
-    assert torch.equal(found.after[packing.followed], found.onwards @ factors.transitions.T)
+    assert torch.equal(found.after[packing.followed], found.suffixes @ factors.transitions.T)
     for row, scores in enumerate(sentences(crf, emissions)):
         length = int(LENGTHS[row])
         total = torch.tensor(list(scores.values()), dtype=torch.float64).logsumexp(0)

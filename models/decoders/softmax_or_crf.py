@@ -1,4 +1,4 @@
-"""A decoder by name, for taggers that may end in either."""
+"""The decoder of taggers whose configuration chooses between softmax and CRF."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -13,8 +13,8 @@ from concord.models.schemes import LabelScheme
 DecoderName = Literal["softmax", "crf"]
 
 
-class ChosenDecoder(nn.Module):
-    """Softmax, or a CRF whose mode is sought among the well-formed label sequences."""
+class SoftmaxOrCrf(nn.Module):
+    """A softmax, or a CRF whose mode is the best well-formed label sequence."""
 
     def __init__(self, name: DecoderName, labels: Sequence[str], scheme: LabelScheme) -> None:
         """Build the decoder; a softmax has no parameters."""

@@ -14,10 +14,10 @@ from torch import Tensor
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf
-from concord.models.decoders.distribution import AskedSpans, LabelDistribution
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.decoders.sampled import SampledDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
-from concord.models.inference.span_probabilities import ask_for_spans
+from concord.models.inference.span_query import span_query
 from concord.models.labels import Span, encode_spans
 from concord.models.schemes import BIO, BIOES, EntityLabels, LabelScheme
 from concord.models.two_stage.merging import span_probability
@@ -60,15 +60,15 @@ def spans_of(path: Sequence[int], vocabulary: Vocabulary) -> tuple[Span, ...]:
     return vocabulary.scheme.entities([vocabulary.labels[label] for label in path])
 
 
-def ask(row: int, span: Span, vocabulary: Vocabulary) -> AskedSpans:
+def ask(row: int, span: Span, vocabulary: Vocabulary) -> SpanQuery:
     """Ask for one span, by the labels of a sentence that holds it alone."""
     labels = torch.zeros(MASK.shape, dtype=torch.int64)
     assert isinstance(vocabulary.scheme, EntityLabels)
     names = encode_spans([span], LENGTHS[row], vocabulary.scheme.name)
     labels[row, : LENGTHS[row]] = torch.tensor([vocabulary.labels.index(name) for name in names])
-    asked = ask_for_spans(labels, [(0, length) for length in LENGTHS], range(len(LENGTHS)), vocabulary)
-    assert asked is not None
-    return asked
+    query = span_query(labels, [(0, length) for length in LENGTHS], range(len(LENGTHS)), vocabulary)
+    assert query is not None
+    return query
 
 
 def every_span(kinds: Sequence[str], length: int) -> list[Span]:
@@ -108,13 +108,13 @@ def test_span_probability_of_scores_far_apart(spread: float) -> None:
 def test_span_probability_of_a_crf_is_its_constrained_partition() -> None:
     vocabulary = vocabulary_of(("X",), BIOES)
     crf, scores = random_crf(vocabulary, seed=5), random_scores(5, seed=6)
-    asked = ask(3, Span(1, 4, "X"), vocabulary)
+    query = ask(3, Span(1, 4, "X"), vocabulary)
     forbidden = torch.zeros(4, 5, dtype=torch.bool)
-    forbidden[1:4] = ~asked.allowed[0]
+    forbidden[1:4] = ~query.allowed[0]
     constrained = scores.clone()
     constrained[3].masked_fill_(forbidden, -1e4)
     expected = (crf(constrained, MASK).log_partition() - crf(scores, MASK).log_partition())[3].exp()
-    assert float(crf(scores, MASK).span_probability(asked)) == pytest.approx(float(expected), rel=1e-9)
+    assert float(crf(scores, MASK).span_probability(query)) == pytest.approx(float(expected), rel=1e-9)
 
 
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
@@ -123,14 +123,14 @@ def test_weight_samples_give_the_mean_of_their_joint_probabilities(decoder: str)
     vocabulary = vocabulary_of(("X",), BIO)
     decode: Any = SoftmaxDistribution if decoder == "softmax" else random_crf(vocabulary, seed=7)
     samples = [decode(random_scores(3, seed=seed), MASK) for seed in range(8, 11)]
-    sampled, asked = SampledDistribution(samples[0], samples), ask(3, Span(0, 3, "X"), vocabulary)
+    sampled, query = SampledDistribution(samples[0], samples), ask(3, Span(0, 3, "X"), vocabulary)
     expected = 0.0
     for sample in samples:
         paths = enumerated(sample, 3, vocabulary)
         expected += sum(share for path, share in paths.items() if Span(0, 3, "X") in spans_of(path, vocabulary)) / 3
-    assert float(sampled.span_probability(asked)) == pytest.approx(expected, abs=1e-6)
+    assert float(sampled.span_probability(query)) == pytest.approx(expected, abs=1e-6)
     means = torch.stack([sample.marginals() for sample in samples]).mean(dim=0)
-    assert abs(float(joint_probability(means, asked)) - expected) > 1e-3
+    assert abs(float(joint_probability(means, query)) - expected) > 1e-3
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_a_span_of_both_stages_is_joint_over_samples_and_constant_in_stage_two(
     decode: Any = SoftmaxDistribution if decoder == "softmax" else random_crf(vocabulary, seed=8)
     decided = decode(random_scores(labels, seed=9), MASK)
     span, row = Span(0, 3, "X"), 3
-    asked = ask(row, span, vocabulary)
+    query = ask(row, span, vocabulary)
     for pattern in product([False, True], repeat=4):
         refined = torch.zeros(MASK.shape, dtype=torch.bool)
         refined[row] = torch.tensor(pattern)
@@ -164,7 +164,7 @@ def test_a_span_of_both_stages_is_joint_over_samples_and_constant_in_stage_two(
             for path, share in enumerated(decided, row, vocabulary).items()
             if tuple(path[word] for word in range(4) if pattern[word]) in seconds
         )
-        found = float(span_probability(samples, decided, refined, asked))
+        found = float(span_probability(samples, decided, refined, query))
         assert found == pytest.approx(drafted * second, abs=1e-6), pattern
 
 

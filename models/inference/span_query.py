@@ -1,11 +1,11 @@
-"""Which spans a batch is asked for: the entities that its labels say, each with the labels that make it.
+"""The spans whose probability is asked for: the entities in a batch's labels, with the labels that make them up.
 
-A label sequence holds an entity just where the span decoder reads it off: its words bear its labels and, under BIO,
-the next word does not continue it; under BIOES the last word's own label says that it ends.
+A label sequence contains an entity exactly where the span decoder finds it: the words have its labels and, under BIO,
+the next word does not continue it; under BIOES the label of the last word ends it.
 
-A sentence that is read in windows is cut at the seams, and so are its entities: each window is asked for the part among
-the words that it keeps, and an entity has the product of its parts. Where one ends right at a seam the next word,
-which is another window's, is not asked whether it continues it.
+A sentence that is read in windows is cut at the seams, and so are its entities: each window is queried for the part
+among the words that it keeps, and the probability of an entity is the product over its parts. If an entity ends at a
+seam, the next word, which another window keeps, is not checked for continuing it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,26 +14,26 @@ import torch
 from torch import Tensor
 
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.distribution import AskedSpans
+from concord.models.decoders.distribution import SpanQuery
 from concord.models.labels import Span
 
 
-def ask_for_spans(
+def span_query(
     labels: Tensor, kept: Sequence[tuple[int, int]], sentences: Iterable[int], vocabulary: Vocabulary
-) -> AskedSpans | None:
-    """Ask for the entities in the kept words of sentences of a batch.
+) -> SpanQuery | None:
+    """Build the query for the entities among the kept words of some sentences of a batch.
 
     Args:
-        labels: of the batch, shape ``(B, T)``, int64.
-        kept: first and last kept word of each sentence of the batch, half-open.
-        sentences: those to ask for.
+        labels: shape ``(B, T)``, int64.
+        kept: the kept words of each sentence of the batch, half-open.
+        sentences: numbers of the sentences to query.
 
     Returns:
-        None where there is no entity, as with token labels always.
+        None if there is no entity, which is always so for word labels.
     """
     if not vocabulary.scheme.has_entities:
         return None
-    # The label of number 0 is O: most sentences hold no other.
+    # Label 0 is O: most sentences have no other.
     named = labels.any(dim=1).tolist()
     found: list[tuple[int, Span, list[int], str | None]] = []
     for number in sentences:
@@ -53,7 +53,7 @@ def ask_for_spans(
         if forbidden is not None:
             entry[len(own)] = True
             entry[len(own), vocabulary.labels.index(forbidden)] = False
-    return AskedSpans(
+    return SpanQuery(
         sentences=torch.tensor([number for number, *_ in found], device=labels.device),
         starts=torch.tensor([kept[number][0] + span.start for number, span, *_ in found], device=labels.device),
         lengths=torch.tensor(lengths, device=labels.device),
