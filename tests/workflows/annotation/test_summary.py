@@ -1,5 +1,6 @@
-"""Shards that backed off are named in the summary, in the status and in the report."""
+"""What the summary and the status say of shards that backed off and of workers that were replaced."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,6 @@ from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation import inspect
 from concord.workflows.annotation.summary import describe_run
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -29,6 +28,7 @@ def summary_of(report: RunReport, config: AnnotateConfig) -> str:
     return describe_run(report, config=config, plan=folder.plan(), manifest=manifest)
 
 
+@pytest.mark.slow
 def test_summary_status_and_report_name_a_shard_that_backed_off(config: AnnotateConfig) -> None:
     report = runs.run_job(config)
     (name,) = (shard.name for shard in OutputFolder(report.output).plan().shards[-1:])
@@ -45,6 +45,7 @@ def test_summary_status_and_report_name_a_shard_that_backed_off(config: Annotate
     assert f"<code>{name}</code> one document at a time." in report.report.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_an_undisturbed_run_does_not_mention_backing_off(config: AnnotateConfig) -> None:
     runs.write_collection(Path(config.input))
     report = runs.run_job(config)
@@ -54,6 +55,7 @@ def test_an_undisturbed_run_does_not_mention_backing_off(config: AnnotateConfig)
     assert "back off" not in report.report.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> None:
     output = runs.run_job(config).output
     plan = OutputFolder(output).plan()
@@ -61,3 +63,12 @@ def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> N
     answer = inspect.status(output)
     assert answer.values["trials"]["00000"]["deaths"] == 1
     assert "shard 00000: workers that died: 1 on the whole shard" in answer.text
+
+
+def test_the_summary_counts_replaced_workers_by_cause(tmp_path: Path) -> None:
+    config = runs.job(runs.write_collection(tmp_path / "in.jsonl"), tmp_path / "out")
+    report = runs.run_job(config)
+    assert report.replaced == {}
+    assert "replaced" not in summary_of(report, config)
+    changed = replace(report, replaced={"memory": 2, "worker_died": 1})
+    assert "3 workers replaced: 2 used too much memory, 1 died" in summary_of(changed, config)
