@@ -21,7 +21,6 @@ class MultiHeadSelfAttention(nn.Module):
     """Scaled dot-product attention without bias, dropout or output projection (Li et al., 2020, Att-BiLSTM-CNN)."""
 
     def __init__(self, config: SelfAttentionConfig, input_dimension: int) -> None:
-        """Build the projections of all heads."""
         super().__init__()
         self._heads = config.heads
         self._scale = math.sqrt(config.head_dimension)
@@ -63,7 +62,6 @@ class OtherWordsAttention(nn.Module):
     """
 
     def __init__(self, width: int) -> None:
-        """Build the projections."""
         super().__init__()
         self._scale = math.sqrt(width)
         self.query = nn.Linear(width, width, bias=False)

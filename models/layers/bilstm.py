@@ -28,7 +28,6 @@ class BiLstm(nn.Module):
     """A stack of bidirectional LSTM layers with dropout on its output (NCRF++; Yang and Zhang, 2018)."""
 
     def __init__(self, config: BiLstmConfig, input_dimension: int) -> None:
-        """Build the stack."""
         super().__init__()
         between = config.dropout if config.layers > 1 else 0.0
         self.lstm = nn.LSTM(
@@ -64,7 +63,6 @@ class NoLstm(nn.Module):
     """Replaces an LSTM that is left out: returns its inputs."""
 
     def __init__(self, input_dimension: int) -> None:
-        """Set the width."""
         super().__init__()
         self.output_dimension = input_dimension
 

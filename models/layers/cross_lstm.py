@@ -33,7 +33,6 @@ class CrossLstm(nn.Module):
     """Layers of which each reads both directions of the layer below."""
 
     def __init__(self, config: StackedLstmConfig, input_dimension: int) -> None:
-        """Build the layers."""
         super().__init__()
         self._rate = config.dropout
         self.lstm = _new_lstm(config, input_dimension, bidirectional=True)
@@ -56,7 +55,6 @@ class IndependentLstm(nn.Module):
     """One stack of layers per direction; only their outputs are concatenated."""
 
     def __init__(self, config: StackedLstmConfig, input_dimension: int) -> None:
-        """Build the stacks."""
         super().__init__()
         self._rate = config.dropout
         self.rightward = _new_lstm(config, input_dimension, bidirectional=False)

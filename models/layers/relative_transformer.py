@@ -117,7 +117,6 @@ class RelativeLayer(nn.Module):
     """One post-norm Transformer layer."""
 
     def __init__(self, config: TwoStreamConfig) -> None:
-        """Build attention, feed-forward network and norms."""
         super().__init__()
         self.attention = RelativeAttention(config)
         self.attention_norm = nn.LayerNorm(config.width)
@@ -141,7 +140,6 @@ class RelativeTransformer(nn.Module):
     """A Transformer with relative attention over words (TENER; Yan et al., 2019)."""
 
     def __init__(self, config: TwoStreamConfig) -> None:
-        """Build the layers."""
         super().__init__()
         self.lower = nn.ModuleList(RelativeLayer(config) for _ in range(config.layers - 1))
         self.last = RelativeLayer(config)
@@ -171,7 +169,6 @@ class TwoStreamEncoder(RelativeTransformer):
     """
 
     def __init__(self, config: TwoStreamConfig) -> None:
-        """Build the layers."""
         super().__init__(config)
         self.label_attention = RelativeAttention(config)
 

@@ -159,7 +159,6 @@ class TreeLstm(nn.Module):
     """
 
     def __init__(self, input_dimension: int, hidden: int) -> None:
-        """Build the gates."""
         super().__init__()
         self._hidden = hidden
         self.input = nn.Linear(input_dimension, 4 * hidden)

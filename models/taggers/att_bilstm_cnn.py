@@ -29,7 +29,6 @@ class AttBiLstmCnn(BiLstmCnnTagger):
     config_class: ClassVar[type[TaggerConfig]] = AttBiLstmCnnConfig
 
     def __init__(self, config: AttBiLstmCnnConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         contexts = config.attention.heads * config.attention.head_dimension
         super().__init__(config, vocabulary, stack=IndependentLstm, context_dimension=contexts)
         self.attention = MultiHeadSelfAttention(config.attention, self.lstm.output_dimension)

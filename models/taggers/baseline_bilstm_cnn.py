@@ -19,5 +19,4 @@ class BaselineBiLstmCnn(BiLstmCnnTagger):
     config_class: ClassVar[type[TaggerConfig]] = BiLstmCnnConfig
 
     def __init__(self, config: BiLstmCnnConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         super().__init__(config, vocabulary, stack=IndependentLstm)

@@ -31,7 +31,6 @@ class BiLstmCrf(OneStageTagger):
     config_class: ClassVar[type[TaggerConfig]] = BiLstmCrfConfig
 
     def __init__(self, config: BiLstmCrfConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
         self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)

@@ -62,7 +62,6 @@ class BiLstmLan(OneStageTagger):
     config_class: ClassVar[type[TaggerConfig]] = BiLstmLanConfig
 
     def __init__(self, config: BiLstmLanConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         super().__init__(config, vocabulary)
         self._carry_state = config.carry_state
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)

@@ -29,7 +29,6 @@ class BiLstmSoftmax(OneStageTagger):
     config_class: ClassVar[type[TaggerConfig]] = BiLstmSoftmaxConfig
 
     def __init__(self, config: BiLstmSoftmaxConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
         self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)

@@ -15,5 +15,4 @@ class CrossBiLstmCnn(BiLstmCnnTagger):
     config_class: ClassVar[type[TaggerConfig]] = BiLstmCnnConfig
 
     def __init__(self, config: BiLstmCnnConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         super().__init__(config, vocabulary, stack=CrossLstm)

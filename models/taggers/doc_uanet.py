@@ -26,6 +26,5 @@ class DocUaNet(TwoStageTagger):
     learns_from_documents: ClassVar[bool] = True
 
     def __init__(self, config: DocUaNetConfig, vocabulary: Vocabulary) -> None:
-        """Build both stages and the memory's reader."""
         memory = config.memory if config.memory.contexts or config.memory.labels else None
         super().__init__(config, vocabulary, memory=memory)

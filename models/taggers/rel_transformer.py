@@ -37,7 +37,6 @@ class RelTransformer(OneStageTagger):
     config_class: ClassVar[type[TaggerConfig]] = RelTransformerConfig
 
     def __init__(self, config: RelTransformerConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
         self.words_in = nn.Linear(self.representation.output_dimension, config.transformer.width)

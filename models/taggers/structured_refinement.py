@@ -66,7 +66,6 @@ class StructuredRefinement(OneStageTagger):
     config_class: ClassVar[type[TaggerConfig]] = StructuredRefinementConfig
 
     def __init__(self, config: StructuredRefinementConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
         self.lstms = nn.ModuleList()

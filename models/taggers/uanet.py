@@ -23,5 +23,4 @@ class UaNet(TwoStageTagger):
     config_class: ClassVar[type[TaggerConfig]] = UaNetConfig
 
     def __init__(self, config: UaNetConfig, vocabulary: Vocabulary) -> None:
-        """Build both stages."""
         super().__init__(config, vocabulary, memory=None)

@@ -43,7 +43,6 @@ class VariationalLstmTagger(OneStageTagger):
     config_class: ClassVar[type[TaggerConfig]] = VariationalLstmTaggerConfig
 
     def __init__(self, config: VariationalLstmTaggerConfig, vocabulary: Vocabulary) -> None:
-        """Build the network."""
         super().__init__(config, vocabulary)
         self._sampling = config
         self.network = DraftNetwork(config.representation, config.lstm, vocabulary, encoder_width=self.encoder_width)
