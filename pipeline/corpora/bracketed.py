@@ -9,19 +9,17 @@
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from concord.models.labels import OUTSIDE, Span, encode_spans
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,
-    Fault,
+    FaultReporter,
     GoldFormat,
-    OnFault,
+    NumberedLine,
     SentenceRows,
-    numbered_lines,
     split_columns,
 )
 
@@ -49,26 +47,26 @@ _LAYOUTS = {
 
 
 def read_sentences(
-    path: Path, form: GoldFormat, on_fault: OnFault, *, task: Literal["conll2012", "semeval2010"]
+    lines: Iterable[NumberedLine],
+    form: GoldFormat,
+    report: FaultReporter,
+    *,
+    task: Literal["conll2012", "semeval2010"],
 ) -> Iterator[SentenceRows]:
-    """Yield the rows of each sentence, labelled in BIO2.
-
-    Raises:
-        InputError: when the file cannot be opened or decompressed.
-    """
+    """Yield the rows of each sentence, labelled in BIO2."""
     layout, rows, cells = _LAYOUTS[task], SentenceRows(), list[str]()
 
     def finished() -> SentenceRows:
         if form.label_column is None:
-            rows.labels = list(_to_labels(cells, rows, path, on_fault))
+            rows.labels = list(_to_labels(cells, rows, report))
         else:
             rows.labels = ["" if tag in {EMPTY, "-"} else tag for tag in rows.tags]
         return rows
 
-    for number, line in numbered_lines(path, on_fault):
+    for number, line in lines:
         columns = [] if line.startswith("#") else split_columns(line) if line.strip() else []
         if columns:
-            _add_row(rows, cells, columns, number, layout, path, on_fault)
+            _add_row(rows, cells, columns, number, layout, report)
             continue
         if rows.has_rows:
             yield finished()
@@ -85,12 +83,12 @@ def _add_row(
     columns: Sequence[str],
     number: int,
     layout: _Layout,
-    path: Path,
-    on_fault: OnFault,
+    report: FaultReporter,
 ) -> None:
     if len(columns) < layout.entity or not columns[layout.word - 1]:
-        message = f"expected a word in column {layout.word} and {layout.entity} columns or more, got {len(columns)}"
-        on_fault(Fault(path=path, line=number, message=message))
+        report(
+            number, f"expected a word in column {layout.word} and {layout.entity} columns or more, got {len(columns)}"
+        )
         rows.broken = True
         return
     word = columns[layout.word - 1]
@@ -103,32 +101,32 @@ def _add_row(
     rows.numbers.append(number)
 
 
-def _to_labels(cells: Sequence[str], rows: SentenceRows, path: Path, on_fault: OnFault) -> tuple[str, ...]:
+def _to_labels(cells: Sequence[str], rows: SentenceRows, report: FaultReporter) -> tuple[str, ...]:
     """Convert a column of brackets to BIO2; a sentence with unbalanced brackets is marked as broken."""
 
-    def report(number: int, message: str) -> None:
+    def reject(number: int, message: str) -> None:
         rows.broken = True
-        on_fault(Fault(path=path, line=number, message=message))
+        report(number, message)
 
     spans: list[Span] = []
     opened: tuple[int, str] | None = None
     for position, (cell, number) in enumerate(zip(cells, rows.numbers, strict=True)):
         if cell not in _NO_ENTITY and _PIECE.sub("", cell).strip("*|"):
-            report(number, f"expected an entity such as (PERSON*, *) or (PERSON), got {cell!r}")
+            reject(number, f"expected an entity such as (PERSON*, *) or (PERSON), got {cell!r}")
         for piece in _PIECE.finditer(cell):
             if piece["opens"] is not None:
                 if opened is not None:
-                    report(number, f"{cell!r} opens an entity within another, the {opened[1]} of word {opened[0] + 1}")
+                    reject(number, f"{cell!r} opens an entity within another, the {opened[1]} of word {opened[0] + 1}")
                 elif spans and spans[-1].end > position:
-                    report(number, f"{cell!r} opens an entity at the last word of another")
+                    reject(number, f"{cell!r} opens an entity at the last word of another")
                 opened = position, piece["opens"]
             elif opened is None:
-                report(number, f"{cell!r} closes an entity that this sentence has not opened")
+                reject(number, f"{cell!r} closes an entity that this sentence has not opened")
             elif piece["closes"] not in ("", opened[1]):
-                report(number, f"{cell!r} closes another entity than the one that is open, of type {opened[1]}")
+                reject(number, f"{cell!r} closes another entity than the one that is open, of type {opened[1]}")
             else:
                 spans.append(Span(opened[0], position + 1, opened[1]))
                 opened = None
     if opened is not None:
-        report(rows.numbers[opened[0]], f"the {opened[1]} that starts here is not closed in its sentence")
+        reject(rows.numbers[opened[0]], f"the {opened[1]} that starts here is not closed in its sentence")
     return (OUTSIDE,) * len(cells) if rows.broken else encode_spans(spans, len(cells), "BIO")

@@ -3,33 +3,27 @@
 The word ``-DOCSTART-`` starts a document; a sentence outside of any document is a document of its own.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,
-    Fault,
+    FaultReporter,
     GoldFormat,
-    OnFault,
+    NumberedLine,
     SentenceRows,
-    numbered_lines,
     split_columns,
 )
 
 DOCUMENT_START = "-DOCSTART-"
 
 
-def read_sentences(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[SentenceRows]:
-    """Yield the rows of each sentence; columns are separated by tabs, or by spaces in a line without tabs.
-
-    Raises:
-        InputError: when the file cannot be opened or decompressed.
-    """
+def read_sentences(lines: Iterable[NumberedLine], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
+    """Yield the rows of each sentence; columns are separated by tabs, or by spaces in a line without tabs."""
     rows = SentenceRows()
-    for number, line in numbered_lines(path, on_fault):
+    for number, line in lines:
         columns = split_columns(line) if line.strip() else []
         if columns and DOCUMENT_START not in (columns[0], _column(columns, form.word_column)):
-            _add_row(rows, columns, number, path, form, on_fault)
+            _add_row(rows, columns, number, form, report)
             continue
         if rows.has_rows:
             yield rows
@@ -41,16 +35,13 @@ def read_sentences(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[
         yield rows
 
 
-def _add_row(
-    rows: SentenceRows, columns: list[str], number: int, path: Path, form: GoldFormat, on_fault: OnFault
-) -> None:
+def _add_row(rows: SentenceRows, columns: list[str], number: int, form: GoldFormat, report: FaultReporter) -> None:
     word = _column(columns, form.word_column)
     label = _column(columns, form.label_column) if isinstance(form.label_column, int) else columns[-1]
     tag = EMPTY if form.tag_column is None else _column(columns, form.tag_column)
     if len(columns) < 2 or not word or not label or not tag:
         line = "\t".join(columns)
-        message = f"expected {_expected(form)}, separated by tabs or spaces, got {line!r}"
-        on_fault(Fault(path=path, line=number, message=message))
+        report(number, f"expected {_expected(form)}, separated by tabs or spaces, got {line!r}")
         rows.broken = True
         return
     rows.words.append(word)

@@ -7,10 +7,17 @@ every word must have one.
 and empty nodes are ignored: syntactic words carry the labels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from concord.pipeline.corpora.corpus_format import EMPTY, Fault, GoldFormat, OnFault, SentenceRows, numbered_lines
+from concord.pipeline.corpora.corpus_format import (
+    EMPTY,
+    FaultReporter,
+    GoldFormat,
+    NumberedLine,
+    SentenceRows,
+    numbered_lines,
+)
 
 COLUMNS = 10
 ENTITY_KEY = "NER"
@@ -19,14 +26,10 @@ PARSER_KEY = "concord.parser"
 SOURCE_KEY = "concord.source"
 
 
-def read_sentences(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[SentenceRows]:
-    """Yield the rows of each sentence.
-
-    Raises:
-        InputError: when the file cannot be opened or decompressed.
-    """
+def read_sentences(lines: Iterable[NumberedLine], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
+    """Yield the rows of each sentence."""
     rows = SentenceRows()
-    for number, line in numbered_lines(path, on_fault):
+    for number, line in lines:
         if not line.strip():
             if rows.has_rows:
                 yield rows
@@ -38,7 +41,7 @@ def read_sentences(path: Path, form: GoldFormat, on_fault: OnFault) -> Iterator[
             elif equals:
                 rows.metadata[key.strip().removeprefix("meta::")] = value.strip()
         else:
-            _add_row(rows, line, number, path, form, on_fault)
+            _add_row(rows, line, number, form, report)
     if rows.has_rows:
         yield rows
 
@@ -58,7 +61,7 @@ def read_header(path: Path) -> dict[str, str]:
     return header
 
 
-def _add_row(rows: SentenceRows, line: str, number: int, path: Path, form: GoldFormat, on_fault: OnFault) -> None:
+def _add_row(rows: SentenceRows, line: str, number: int, form: GoldFormat, report: FaultReporter) -> None:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
         message = f"expected {COLUMNS} columns separated by tabs, got {len(columns)}"
@@ -78,7 +81,7 @@ def _add_row(rows: SentenceRows, line: str, number: int, path: Path, form: GoldF
         rows.numbers.append(number)
         return
     rows.broken = True
-    on_fault(Fault(path=path, line=number, message=message))
+    report(number, message)
 
 
 def _label(tag: str, xpos: str, misc: str, form: GoldFormat) -> str:

@@ -61,6 +61,8 @@ class Fault:
 
 
 OnFault: TypeAlias = Callable[[Fault], None]
+NumberedLine: TypeAlias = tuple[int, str]
+"""The 1-based number of a line, and its text."""
 
 
 def raise_fault(fault: Fault) -> None:
@@ -70,6 +72,18 @@ def raise_fault(fault: Fault) -> None:
         InputError: always.
     """
     raise InputError(str(fault))
+
+
+@dataclass(frozen=True, slots=True)
+class FaultReporter:
+    """Reports the faults of one file to a handler."""
+
+    path: Path
+    on_fault: OnFault
+
+    def __call__(self, line: int, message: str, repaired: str | None = None) -> None:
+        """Report a fault; see ``Fault`` for the arguments."""
+        self.on_fault(Fault(path=self.path, line=line, message=message, repaired=repaired))
 
 
 @dataclass(slots=True)
@@ -101,7 +115,7 @@ class SentenceRows:
         return bool(self.numbers) or self.broken
 
 
-def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[NumberedLine]:
     """Yield the 1-based number and the text of each line; ``.gz`` and ``.zst`` files are decompressed.
 
     Lines end with LF, CR LF or CR, not with other Unicode line separators.
@@ -120,8 +134,7 @@ def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tupl
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             byte, column = raw[error.start], error.start + 1
-            message = f"expected UTF-8, got byte 0x{byte:02x} at column {column}"
-            on_fault(Fault(path=path, line=number, message=message))
+            FaultReporter(path, on_fault)(number, f"expected UTF-8, got byte 0x{byte:02x} at column {column}")
             line = raw.decode("utf-8", errors="replace")
         yield number, line.rstrip(" ")
 

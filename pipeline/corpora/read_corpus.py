@@ -3,7 +3,7 @@
 Every fault in a file is reported with its line.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,18 +15,20 @@ from concord.pipeline.corpora.corpus_format import (
     EMPTY,
     TAG_COLUMNS,
     CorpusScheme,
-    Fault,
+    FaultReporter,
     FormatName,
     GoldFormat,
+    NumberedLine,
     OnFault,
     SentenceRows,
+    numbered_lines,
     raise_fault,
 )
 from concord.pipeline.corpora.label_schemes import detect_scheme, to_bio2
 from concord.pipeline.errors import InputError
 
 SUFFIXES: dict[str, FormatName] = {".conllu": "conllu", ".conll": "conll", "gold_conll": "conll2012"}
-_READERS: dict[FormatName, Callable[[Path, GoldFormat, OnFault], Iterator[SentenceRows]]] = {
+_READERS: dict[FormatName, Callable[[Iterable[NumberedLine], GoldFormat, FaultReporter], Iterator[SentenceRows]]] = {
     "conll": conll.read_sentences,
     "conllu": conllu.read_sentences,
     "conll2012": partial(bracketed.read_sentences, task="conll2012"),
@@ -80,7 +82,8 @@ def read_corpus(path: Path, form: GoldFormat | None = None, on_fault: OnFault = 
     form = form or GoldFormat()
     kind = detect_format(path, form)
     _check_columns(kind, form)
-    sentences = list(_READERS[kind](path, form, on_fault))
+    report = FaultReporter(path, on_fault)
+    sentences = list(_READERS[kind](numbered_lines(path, on_fault), form, report))
     scheme = form.label_scheme
     if kind in _BRACKETED and form.read_scheme.has_entities:
         scheme = "BIO2"  # their reader converts the brackets
@@ -93,7 +96,7 @@ def read_corpus(path: Path, form: GoldFormat | None = None, on_fault: OnFault = 
         if rows.document is not None or not in_document:
             documents.append((rows, [], []))
         if not rows.broken:
-            documents[-1][1].append(_to_sentence(rows, scheme, path, form, on_fault))
+            documents[-1][1].append(_to_sentence(rows, scheme, form, report))
             documents[-1][2].append(rows.numbers[0])
     return GoldCorpus(
         documents=tuple(
@@ -135,10 +138,10 @@ def _check_columns(kind: FormatName, form: GoldFormat) -> None:
         raise ConfigError(f"label_column: expected xpos for {kind}, or null to read the entities, got {column!r}")
 
 
-def _to_sentence(rows: SentenceRows, scheme: CorpusScheme, path: Path, form: GoldFormat, on_fault: OnFault) -> Sentence:
+def _to_sentence(rows: SentenceRows, scheme: CorpusScheme, form: GoldFormat, report: FaultReporter) -> Sentence:
     entities = form.read_scheme.has_entities
-    labels = _entities(rows, scheme, path, on_fault) if entities else _token_labels(rows, path, form, on_fault)
-    heads = _read_heads(rows, path, on_fault) if _is_complete(rows.heads) and _is_complete(rows.relations) else None
+    labels = _entities(rows, scheme, report) if entities else _token_labels(rows, form, report)
+    heads = _read_heads(rows, report) if _is_complete(rows.heads) and _is_complete(rows.relations) else None
     return Sentence(
         words=tuple(rows.words),
         labels=labels,
@@ -148,22 +151,17 @@ def _to_sentence(rows: SentenceRows, scheme: CorpusScheme, path: Path, form: Gol
     )
 
 
-def _entities(rows: SentenceRows, scheme: CorpusScheme, path: Path, on_fault: OnFault) -> tuple[str, ...]:
-    def report(position: int, message: str, repaired: str | None) -> None:
-        on_fault(Fault(path=path, line=rows.numbers[position], message=message, repaired=repaired))
-
+def _entities(rows: SentenceRows, scheme: CorpusScheme, report: FaultReporter) -> tuple[str, ...]:
     if scheme not in ("BIO2", "IOB1", "BIOES"):
         raise ValueError(f"expected an entity scheme, got {scheme!r}")
-    return to_bio2(rows.labels, scheme, report)
+    return to_bio2(rows.labels, scheme, lambda position, *fault: report(rows.numbers[position], *fault))
 
 
-def _token_labels(rows: SentenceRows, path: Path, form: GoldFormat, on_fault: OnFault) -> tuple[str, ...]:
+def _token_labels(rows: SentenceRows, form: GoldFormat, report: FaultReporter) -> tuple[str, ...]:
     for label, number in zip(rows.labels, rows.numbers, strict=True):
         if not label:
-            message = (
-                f"expected a label of the word ({form.label_column or 'NER'}), got none; set label_column for another"
-            )
-            on_fault(Fault(path=path, line=number, message=message))
+            column = form.label_column or "NER"
+            report(number, f"expected a label of the word ({column}), got none; set label_column for another")
     return tuple(rows.labels)
 
 
@@ -171,12 +169,11 @@ def _is_complete(column: Sequence[str]) -> bool:
     return bool(column) and EMPTY not in column
 
 
-def _read_heads(rows: SentenceRows, path: Path, on_fault: OnFault) -> tuple[int, ...] | None:
+def _read_heads(rows: SentenceRows, report: FaultReporter) -> tuple[int, ...] | None:
     """Return the heads, or None if one of them is invalid."""
     length = len(rows.words)
     for head, number in zip(rows.heads, rows.numbers, strict=True):
         if not (head.isascii() and head.isdigit() and int(head) <= length):
-            message = f"expected a head within 0..{length}, got {head!r}"
-            on_fault(Fault(path=path, line=number, message=message, repaired="no tree"))
+            report(number, f"expected a head within 0..{length}, got {head!r}", repaired="no tree")
             return None
     return tuple(map(int, rows.heads))

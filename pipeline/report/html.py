@@ -15,8 +15,7 @@ from concord.pipeline.plan import Plan
 from concord.pipeline.report.bar_chart import Bar, lay_out_bars
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
 from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, ShownSentence, measure_quality
-from concord.pipeline.report.templates import format_count, load_template, type_colours
-from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.report.templates import format_count, load_template, type_colours, write_page
 from concord.pipeline.storage.output_paths import OutputPath, staging_folder
 
 REPORT_NAME = "report.html"
@@ -40,8 +39,7 @@ def write_report(output: OutputPath) -> OutputPath:
     run = output.absolute() / "_run"
     content = render_report(measure_quality(output), stats=_read_json(run / "stats.json"))
     path = run / REPORT_NAME
-    with store_errors(path):
-        write_atomically(path, content.encode("utf-8", "backslashreplace"), staging=staging_folder(output.absolute()))
+    write_page(path, content, staging=staging_folder(output.absolute()))
     return path
 
 

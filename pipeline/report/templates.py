@@ -1,4 +1,4 @@
-"""The Jinja environment of all HTML pages.
+"""The Jinja environment of all HTML pages, and what renders and writes them.
 
 A page is one file that holds everything it shows and requests nothing from the network. Its template extends
 ``concord.pipeline.report/base.html.j2``.
@@ -7,8 +7,12 @@ A page is one file that holds everything it shows and requests nothing from the 
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.storage.output_paths import OutputPath
 
 COLOURS = 8
 """How many colours the stylesheet has for entity types."""
@@ -17,6 +21,16 @@ COLOURS = 8
 def load_template(package: str, name: str) -> Template:
     """Return a template that lies in a package, beside the module that renders it."""
     return _environment().get_template(f"{package}/{name}")
+
+
+def write_page(path: OutputPath, html: str, *, staging: Path) -> None:
+    """Atomically write a page, replacing any existing file.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+    with store_errors(path):
+        write_atomically(path, html.encode("utf-8", "backslashreplace"), staging=staging)
 
 
 def type_colours(types: Iterable[str]) -> dict[str, int]:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.report.templates import write_page
 from concord.workflows.comparison.compare import CompareJob, Comparison, compare, describe_tagger, evidence
+from concord.workflows.comparison.page import render_page
 from concord.workflows.comparison.paired_tests import Line
 from concord.workflows.console import Answer, counted, table
 
@@ -20,11 +21,7 @@ def run(job: CompareJob, *, output: Path | None = None) -> Answer:
     comparison = compare(job)
     values = evidence(job, comparison)
     if output is not None:
-        from concord.workflows.comparison.page import render_page
-
-        page = render_page(job, comparison)
-        with store_errors(output):
-            write_atomically(output, page.encode("utf-8", "backslashreplace"), staging=output.parent)
+        write_page(output, render_page(job, comparison), staging=output.parent)
         values["report"] = str(output)
     return Answer(values=values, text=_describe(job, comparison))
 

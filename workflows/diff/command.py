@@ -6,7 +6,7 @@ from textwrap import shorten
 from typing import Any
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.report.templates import write_page
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.summary import describe_component
 from concord.workflows.console import Answer, indented, printable, table
@@ -30,8 +30,7 @@ def run(first: OutputPath, second: OutputPath, *, listed: int, output: Path | No
     diff = compare_collections(first, second, listed=listed)
     values = to_json(diff)
     if output is not None:
-        with store_errors(output):
-            write_atomically(output, render_page(diff).encode("utf-8", "backslashreplace"), staging=output.parent)
+        write_page(output, render_page(diff), staging=output.parent)
         values["report"] = str(output)
     return Answer(values=values, text=_describe(diff))
 

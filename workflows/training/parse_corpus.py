@@ -10,7 +10,7 @@ from tqdm import tqdm
 from concord.models.config import ConfigError
 from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.read_corpus import read_gold
-from concord.pipeline.corpora.write_parsed import SUFFIXES, write_parsed_corpus
+from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, write_parsed_corpus
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
@@ -34,8 +34,8 @@ def run(config: ParseConfig) -> Answer:
         StoreError: when there is no space.
     """
     source, output = Path(config.input), Path(config.output)
-    if not output.name.endswith(SUFFIXES):
-        raise ConfigError(f"output: expected a name that ends in {', '.join(SUFFIXES)}, got {output.name!r}")
+    if not output.name.endswith(PARSED_SUFFIXES):
+        raise ConfigError(f"output: expected a name that ends in {', '.join(PARSED_SUFFIXES)}, got {output.name!r}")
     if output.resolve() == source.resolve():
         raise ConfigError("output: expected another file than the input, got the same")
     documents = read_gold(source)

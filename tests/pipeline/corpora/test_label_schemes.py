@@ -32,9 +32,9 @@ def sentences(draw: st.DrawFn) -> list[tuple[Span, ...]]:
 def as_iob1(spans: tuple[Span, ...]) -> list[str]:
     labels = ["O"] * 9
     for span in spans:
-        parted = span.start > 0 and labels[span.start - 1].endswith(f"-{span.label}")
+        separated = span.start > 0 and labels[span.start - 1].endswith(f"-{span.label}")
         labels[span.start : span.end] = [f"I-{span.label}"] * (span.end - span.start)
-        labels[span.start] = f"{'B' if parted else 'I'}-{span.label}"
+        labels[span.start] = f"{'B' if separated else 'I'}-{span.label}"
     return labels
 
 
