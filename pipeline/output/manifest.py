@@ -1,8 +1,8 @@
 """The manifest, the commit records it is made of, and their JSON."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -12,8 +12,7 @@ from concord.pipeline.storage.output_paths import OutputPath
 
 MANIFEST_VERSION = 1
 
-# What reading a file raises that is no record: not JSON, not an object, other keys.
-_MALFORMED = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
+RecordT = TypeVar("RecordT")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,13 +127,7 @@ def read_manifest(path: OutputPath) -> Manifest | None:
     Raises:
         IntegrityError: when the file is not a manifest.
     """
-    try:
-        values = orjson.loads(path.read_bytes())
-        return Manifest(**{**values, "shards": tuple(_report(shard) for shard in values["shards"])})
-    except FileNotFoundError:
-        return None
-    except _MALFORMED as error:
-        raise IntegrityError(f"{path}: not a manifest: {error}") from None
+    return _read(path, "manifest", _manifest)
 
 
 def read_commit_record(path: OutputPath) -> ShardReport | None:
@@ -143,12 +136,21 @@ def read_commit_record(path: OutputPath) -> ShardReport | None:
     Raises:
         IntegrityError: when the file is not a commit record.
     """
+    return _read(path, "commit record", _report)
+
+
+def _read(path: OutputPath, kind: str, parse: Callable[[dict[str, Any]], RecordT]) -> RecordT | None:
     try:
-        return _report(orjson.loads(path.read_bytes()))
+        return parse(orjson.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except _MALFORMED as error:
-        raise IntegrityError(f"{path}: not a commit record: {error}") from None
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        # Not JSON, not an object, or other keys.
+        raise IntegrityError(f"{path}: not a {kind}: {error}") from None
+
+
+def _manifest(values: dict[str, Any]) -> Manifest:
+    return Manifest(**{**values, "shards": tuple(_report(shard) for shard in values["shards"])})
 
 
 def _report(values: dict[str, Any]) -> ShardReport:

@@ -83,7 +83,12 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         }
     )
     bins = np.minimum((uncertainty / UNCERTAINTY_BIN_WIDTH).astype(np.int64), UNCERTAINTY_BINS - 1)
-    counts.update({f"uncertainty.{number:02d}": int(count) for number, count in zip(*_tally(bins), strict=True)})
+    counts.update(
+        {
+            f"uncertainty.{number:02d}": int(count)
+            for number, count in zip(*np.unique(bins, return_counts=True), strict=True)
+        }
+    )
     counts.update(f"{_OF_TYPE}{label}" for label in tables["entities"]["label"].to_pylist())
     if "errors" in tables:
         reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
@@ -150,8 +155,3 @@ def _sentences_with(marked: NDArray[np.generic], lengths: NDArray[np.int64]) -> 
     """Count the sentences with a marked word; every sentence has a word."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
     return len(np.unique(owners[marked.astype(np.bool_)]))
-
-
-def _tally(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    found, counts = np.unique(numbers, return_counts=True)
-    return found, counts

@@ -150,14 +150,12 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
 
 
 def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {name: [] for name in ENTITIES.names}
-    for item in flat:
-        for entity_id, (sent_id, span, confidence) in enumerate(item.spans):
-            row = _entity_row(item, sent_id, span, confidence)
-            columns["entity_id"].append(entity_id)
-            for name, value in row.items():
-                columns[name].append(value)
-    return columns
+    rows = [
+        {"entity_id": entity_id, **_entity_row(item, *entity)}
+        for item in flat
+        for entity_id, entity in enumerate(item.spans)
+    ]
+    return {name: [row[name] for row in rows] for name in ENTITIES.names}
 
 
 def _entity_row(item: _FlatDocument, sent_id: int, span: Span, confidence: float) -> dict[str, Any]:

@@ -33,6 +33,9 @@ class S3Object(NamedTuple):
 class Bucket:
     """A bucket's objects; every call is a request, nothing is cached.
 
+    Every method raises an OSError when the store does not respond or refuses the request; one that reads an object also
+    when it does not exist.
+
     Args:
         name: the bucket's name.
 
@@ -45,53 +48,33 @@ class Bucket:
         self._client = client(os.getpid())
 
     def head(self, key: str) -> S3Object:
-        """Return an object's metadata.
-
-        Raises:
-            OSError: when there is no such object, or the store does not respond.
-        """
+        """Return an object's metadata."""
         with _as_os_errors(self._url(key)):
             found = self._client.head_object(Bucket=self.name, Key=key)
         return S3Object(key, found["ContentLength"], found["ETag"])
 
     def list(self, prefix: str) -> Iterator[S3Object]:
-        """Yield all objects whose keys start with a prefix, ordered by key.
-
-        Raises:
-            OSError: when the store does not respond.
-        """
+        """Yield all objects whose keys start with a prefix, ordered by key."""
         with _as_os_errors(self._url(prefix)):
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix):
                 for found in page.get("Contents", ()):
                     yield S3Object(found["Key"], found["Size"], found["ETag"])
 
     def read_range(self, key: str, *, start: int, end: int, etag: str) -> bytes:
-        """Read a non-empty half-open range of an object's bytes, provided that its etag is still the same.
-
-        Raises:
-            OSError: when the etag has changed, or the store does not respond.
-        """
+        """Read a non-empty half-open range of an object's bytes; OSError if its etag is another."""
         with _as_os_errors(self._url(key)):
             answer = self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{end - 1}", IfMatch=etag)
             content: bytes = answer["Body"].read()
         return content
 
     def read(self, key: str) -> bytes:
-        """Read an object's bytes.
-
-        Raises:
-            OSError: when there is no such object, or the store does not respond.
-        """
+        """Read an object's bytes."""
         with _as_os_errors(self._url(key)):
             content: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
         return content
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an object, replacing any existing one; the store verifies the checksum.
-
-        Raises:
-            OSError: when the store does not accept it.
-        """
+        """Write an object, replacing any existing one; the store verifies the checksum."""
         with _as_os_errors(self._url(key)):
             self._client.put_object(Bucket=self.name, Key=key, Body=content, ChecksumSHA256=_checksum(content))
 
@@ -100,9 +83,6 @@ class Bucket:
 
         False may also mean that this very writer created it: the store's response was lost and boto3 sent the request
         again.
-
-        Raises:
-            OSError: when the store does not accept it.
         """
         conditions = {"IfNoneMatch": "*", "ChecksumSHA256": _checksum(content)}
         with _as_os_errors(self._url(key)):
@@ -121,11 +101,7 @@ class Bucket:
         return False
 
     def delete(self, key: str) -> None:
-        """Remove an object if it exists.
-
-        Raises:
-            OSError: when the store refuses.
-        """
+        """Remove an object if it exists."""
         with _as_os_errors(self._url(key)):
             self._client.delete_object(Bucket=self.name, Key=key)
 
