@@ -4,11 +4,10 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from glob import glob, has_magic
 from pathlib import Path
-from types import MappingProxyType
 from typing import NoReturn
 from urllib.parse import urlsplit
 
@@ -113,29 +112,31 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     """
     if format != "auto":
         reader_for(format)
-    if is_url(where):
-        found = _find_behind_url(where)
-        return _take(
-            _outside_url(output, found),
-            root=found.root,
-            where=where,
-            forced=format,
-            named=found.named,
-            states=found.states,
-        )
-    path = Path(where)
-    if path.is_file():
-        return _take([where], root=str(path.parent), where=where, forced=format, named=True)
-    if path.is_dir():
-        root, named, paths = where, False, _walk(where)
-    elif has_magic(where):
-        root, named, paths = _fixed_part(where), True, _match(where)
-    else:
-        raise InputError(f"{where}: expected a file, a folder or a pattern such as texts/*.jsonl, found nothing")
-    return _take(_outside(output, paths, root=root), root=root, where=where, forced=format, named=named)
+    found = _find_behind_url(where) if is_url(where) else _find_on_disk(where)
+    if not Path(where).is_file():
+        found = _outside(output, found)
+    files: list[InputFile] = []
+    ignored: list[str] = []
+    prefix = f"{found.root.rstrip('/')}/"
+    for path, state in found.states.items():
+        known = format_of(path)
+        if format != "auto":
+            known = format if found.named or known == format else None
+        if known is None:
+            ignored.append(path)
+        else:
+            files.append(InputFile(path=path, name=path.removeprefix(prefix), format=known, state=state))
+    expected = _KNOWN_NAMES if format == "auto" else f"files of the format {format}"
+    if not files:
+        got = _some(ignored) if ignored else "no file at all"
+        raise InputError(f"{where}: expected {expected}, got {got}; for other names set a pattern and reader.format")
+    if ignored:
+        logger.warning("%s: skipped %s; expected %s", where, _some(ignored), expected)
+    _check_names(files)
+    return Inputs(files=tuple(sorted(files, key=lambda file: file.name)), ignored=tuple(sorted(ignored)))
 
 
-def states_behind_url(where: str) -> Mapping[str, FileState]:
+def states_behind_url(where: str) -> Mapping[str, FileState | None]:
     """Return the states of the files of an input behind a URL, by URL.
 
     Raises:
@@ -146,11 +147,27 @@ def states_behind_url(where: str) -> Mapping[str, FileState]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Found:
-    """Files behind a URL; ``named`` if each was named, by its own URL or by a pattern."""
+    """Files by path or URL, with the state of those behind URLs.
+
+    Attributes:
+        root: the folder below which files have their names.
+        named: whether each file was named, by itself or by a pattern.
+    """
 
     root: str
     named: bool
-    states: Mapping[str, FileState]
+    states: Mapping[str, FileState | None]
+
+
+def _find_on_disk(where: str) -> _Found:
+    path = Path(where)
+    if path.is_file():
+        return _Found(root=str(path.parent), named=True, states={where: None})
+    if path.is_dir():
+        return _Found(root=where, named=False, states=dict.fromkeys(_walk(where)))
+    if has_magic(where):
+        return _Found(root=_fixed_part(where), named=True, states=dict.fromkeys(_match(where)))
+    raise InputError(f"{where}: expected a file, a folder or a pattern such as texts/*.jsonl, found nothing")
 
 
 def _find_behind_url(where: str) -> _Found:
@@ -161,7 +178,7 @@ def _find_behind_url(where: str) -> _Found:
         raise InputError(f"{where}: expected a file, found none; a web server cannot be listed, so name one file")
     if not has_magic(where):
         return _Found(root=where, named=False, states=dict(_visible(where)))
-    root = _fixed_url(where)
+    root = _fixed_part(where)
     matches = re.compile(glob_translate(where)).match
     # As for paths, a folder that matches means the files below it.
     states = {
@@ -172,12 +189,22 @@ def _find_behind_url(where: str) -> _Found:
     return _Found(root=root, named=True, states=states)
 
 
-def _outside_url(output: str, found: _Found) -> list[str]:
-    """Leave out what a run has written; see ``_outside``."""
-    prefix = f"{output}/"
-    if f"{found.root}/".startswith(prefix):
-        raise InputError(f"{found.root}: expected an input outside of the output {output}; choose another --output")
-    return [url for url in found.states if not url.startswith(prefix)]
+def _outside(output: str, found: _Found) -> _Found:
+    """Leave out what a run has written, so that no run reads its own output."""
+    real_output = os.path.realpath(output)
+
+    @cache
+    def is_output(folder: str) -> bool:
+        if is_url(folder):
+            return f"{folder}/".startswith(f"{output}/")
+        return Path(os.path.realpath(folder)).is_relative_to(real_output)
+
+    if is_output(found.root):
+        raise InputError(
+            f"{found.root}: expected an input outside of the output folder {output}; choose another --output"
+        )
+    states = {path: state for path, state in found.states.items() if not is_output(path.rpartition("/")[0] or "/")}
+    return replace(found, states=states)
 
 
 def _visible(root: str) -> Iterator[tuple[str, FileState]]:
@@ -193,10 +220,11 @@ def _folders(url: str, *, root: str) -> Iterator[str]:
         yield url
 
 
-def _fixed_url(pattern: str) -> str:
+def _fixed_part(pattern: str) -> str:
+    """Return the folder above the first part with a wildcard."""
     parts = pattern.split("/")
     magic = next(number for number, part in enumerate(parts) if has_magic(part))
-    return "/".join(parts[:magic])
+    return "/".join(parts[:magic]) or "/"
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -225,57 +253,6 @@ def _match(pattern: str) -> Iterator[str]:
                 yield from _walk(path)
         else:
             yield path
-
-
-def _fixed_part(pattern: str) -> str:
-    parts = Path(pattern).parts
-    magic = next(number for number, part in enumerate(parts) if has_magic(part))
-    return str(Path(*parts[:magic]))
-
-
-def _outside(output: str, found: Iterable[str], *, root: str) -> Iterator[str]:
-    """Leave out what a run has written, so that no run reads its own output."""
-    folder = Path(os.path.realpath(output))
-
-    @cache
-    def is_output(place: Path) -> bool:
-        return Path(os.path.realpath(place)).is_relative_to(folder)
-
-    if is_output(Path(root)):
-        raise InputError(f"{root}: expected an input outside of the output folder {output}; choose another --output")
-    return (path for path in found if not is_output(Path(path).parent))
-
-
-def _take(
-    found: Iterable[str],
-    *,
-    root: str,
-    where: str,
-    forced: str,
-    named: bool,
-    states: Mapping[str, FileState] = MappingProxyType({}),
-) -> Inputs:
-    files: list[InputFile] = []
-    ignored: list[str] = []
-    prefix = f"{root.rstrip('/')}/"
-    for path in found:
-        format = format_of(path)
-        if forced != "auto":
-            format = forced if named or format == forced else None
-        if format is None:
-            ignored.append(path)
-        else:
-            name = path.removeprefix(prefix)
-            files.append(InputFile(path=path, name=name, format=format, state=states.get(path)))
-    expected = _KNOWN_NAMES if forced == "auto" else f"files of the format {forced}"
-    if not files:
-        came = _some(ignored) if ignored else "no file at all"
-        raise InputError(f"{where}: expected {expected}, got {came}; for other names set a pattern and reader.format")
-    if ignored:
-        logger.warning("%s: skipped %s; expected %s", where, _some(ignored), expected)
-    _check_names(files)
-    files.sort(key=lambda file: file.name)
-    return Inputs(files=tuple(files), ignored=tuple(sorted(ignored)))
 
 
 def _some(paths: list[str]) -> str:

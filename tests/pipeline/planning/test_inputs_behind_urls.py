@@ -90,8 +90,8 @@ def test_collection_behind_a_url_has_the_documents_of_the_local_one(
 
 def planned_files(where: str, tmp_path: Path) -> dict[str, int]:
     """Return the files that a job plans to read, with their number of records."""
-    config = runs.job(where, tmp_path / "planned_files")
-    plan = Planner(config, OutputFolder(tmp_path / "planned_files"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
+    config = runs.job(where, tmp_path / "planned")
+    plan = Planner(config, OutputFolder(tmp_path / "planned"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
     return {source.uri.removeprefix(where.partition("*")[0]): source.records for source in plan.sources}
 
 
@@ -209,7 +209,7 @@ def test_file_that_changes_while_it_is_planned_is_refused(
         return file_sha256(path)
 
     monkeypatch.setattr("concord.pipeline.planning.file_hashes.file_sha256", put_and_hash)
-    with pytest.raises(InputError, match=r"a\.jsonl: changed while it was being planned_files"):
+    with pytest.raises(InputError, match=r"a\.jsonl: changed while it was being planned"):
         planned_files(s3_url, tmp_path)
 
 
