@@ -18,7 +18,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
 
-# One thread: the machines that run the tests have few cores, and equal sums need an equal number of threads.
+# One thread: test machines have few cores, and equal sums need an equal number of threads.
 torch.set_num_threads(1)
 
 Document = list[Sentence]
@@ -71,20 +71,20 @@ _TINY = {
 
 
 def tagged(text: str) -> Sentence:
-    """Read ``Ada/B-PER King/I-PER slept`` as a sentence; a word without a label is ``O``."""
+    """Parse ``Ada/B-PER King/I-PER slept`` as a sentence; a word without a label is ``O``."""
     pairs = [word.partition("/") for word in text.split()]
     return Sentence(words=tuple(pair[0] for pair in pairs), labels=tuple(pair[2] or "O" for pair in pairs))
 
 
 @pytest.fixture(scope="session")
 def sentence() -> Callable[[str], Sentence]:
-    """Make a sentence with labels from one line of text."""
+    """Return a function that parses a labelled sentence."""
     return tagged
 
 
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
-    """Give three gold documents with trees, in which words recur within and across documents."""
+    """Return three gold documents with trees, in which words recur within and across documents."""
     labelled = [
         [
             tagged("Ada/B-PER King/I-PER met Ford/B-PER in Paris/B-LOC ."),
@@ -102,19 +102,19 @@ def documents() -> list[Document]:
 
 @pytest.fixture(scope="session")
 def vocabulary(documents: list[Document]) -> Vocabulary:
-    """Give the vocabulary of ``documents``."""
+    """Return the vocabulary of ``documents``."""
     return Vocabulary.from_sentences(sentence for document in documents for sentence in document)
 
 
 @pytest.fixture(scope="session")
 def tiny_config() -> Callable[[str], dict[str, Any]]:
-    """Give a configuration of some thousand parameters for a tagger."""
+    """Return a function from a tagger's name to a configuration with some thousand parameters."""
     return lambda name: dict(_TINY[name])
 
 
 @pytest.fixture(scope="session")
 def build(vocabulary: Vocabulary, tiny_config: Callable[[str], dict[str, Any]]) -> Callable[..., Any]:
-    """Build a tiny untrained tagger by name, with changes to its configuration, in evaluation mode."""
+    """Return a function that builds a tiny untrained tagger, in evaluation mode; keywords change its configuration."""
 
     def make(name: str, *, seed: int = 1, vocabulary: Vocabulary = vocabulary, **changes: Any) -> Tagger:
         torch.manual_seed(seed)
@@ -125,7 +125,7 @@ def build(vocabulary: Vocabulary, tiny_config: Callable[[str], dict[str, Any]]) 
 
 @pytest.fixture(scope="session")
 def random_documents(vocabulary: Vocabulary) -> Callable[..., list[Document]]:
-    """Draw unlabelled documents with trees, in which words recur, from words known and unknown."""
+    """Return a function that draws unlabelled documents with trees, in which known and unknown words recur."""
 
     def draw(seed: int, *, documents: int, sentences: int = 5, longest: int = 12) -> list[Document]:
         chance = random.Random(seed)
@@ -143,18 +143,18 @@ def random_documents(vocabulary: Vocabulary) -> Callable[..., list[Document]]:
 
 @pytest.fixture(scope="session")
 def record_calls() -> Callable[..., AbstractContextManager[list[Call]]]:
-    """Record the forward calls of modules of some classes while a block runs, with their arguments."""
+    """Return a context manager that records the forward calls of modules of some classes, with their arguments."""
 
     @contextmanager
     def recording(*classes: type[nn.Module]) -> Iterator[list[Call]]:
         calls: list[Call] = []
 
-        def note(module: nn.Module, arguments: tuple[Any, ...], output: object) -> None:
+        def record(module: nn.Module, arguments: tuple[Any, ...], output: object) -> None:
             del output
             if isinstance(module, classes):
                 calls.append((module, arguments))
 
-        handle = register_module_forward_hook(note)
+        handle = register_module_forward_hook(record)
         try:
             yield calls
         finally:
@@ -165,7 +165,7 @@ def record_calls() -> Callable[..., AbstractContextManager[list[Call]]]:
 
 @pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, vocabulary: Vocabulary) -> Path:
-    """Write a random BERT of two layers that takes 14 subwords a window, as a Hugging Face folder."""
+    """Write a random two-layer BERT with windows of 14 subwords as a Hugging Face folder."""
     words = sorted({word.lower() for word in vocabulary.words} - {"laughed", "letters"})
     pieces = [*words, "laugh", "letter", "##ed", "##s", "##e"]
     return write_encoder(tmp_path_factory.mktemp("encoder"), pieces)
@@ -173,5 +173,5 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, vocabulary: Vocabular
 
 @pytest.fixture(scope="session")
 def encoder_values(tiny_encoder: Path) -> Mapping[str, Any]:
-    """Give the configuration values of the tiny encoder."""
+    """Return the configuration values of the tiny encoder."""
     return {"source": str(tiny_encoder), "sha256": None, "last_layers": 2, "overlap_words": 4}

@@ -1,4 +1,4 @@
-"""Calibrations: what they map, how they are fitted, and that nothing but probabilities changes."""
+"""Calibrations: what they map, how they are fitted, and that only probabilities change."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ HOT = Calibration(tokens=Temperature(temperature=2.0), entities=Platt(slope=0.5,
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=6), st.floats(0.2, 5.0))
 @settings(deadline=None)
-def test_temperature_is_the_power_made_to_sum_to_1(weights: list[float], temperature: float) -> None:
+def test_temperature_is_the_normalised_power(weights: list[float], temperature: float) -> None:
     probabilities = torch.tensor(weights, dtype=torch.float64) / sum(weights)
     powers = probabilities ** (1 / temperature)
     labels = torch.arange(len(weights))
@@ -46,7 +46,7 @@ def test_temperature_is_the_power_made_to_sum_to_1(weights: list[float], tempera
     assert found.tolist() == pytest.approx((powers / powers.sum()).tolist())
 
 
-def test_a_temperature_of_1_changes_no_bit_and_padding_gives_0() -> None:
+def test_temperature_of_1_changes_nothing_and_padding_stays_0() -> None:
     probabilities = torch.cat([torch.rand(2, 3, 4).softmax(-1), torch.zeros(2, 1, 4)], dim=1)
     labels = torch.zeros(2, 4, dtype=torch.int64)
     assert torch.equal(chosen_probability(probabilities, labels, 1.0), probabilities[:, :, 0])
@@ -63,12 +63,12 @@ def test_a_temperature_of_1_changes_no_bit_and_padding_gives_0() -> None:
         {"inputs": [], "outputs": []},
     ],
 )
-def test_a_line_that_does_not_rise_is_refused(values: dict[str, Any]) -> None:
+def test_isotonic_rejects_a_function_that_falls(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Isotonic.from_mapping(values)
 
 
-def test_platt_maps_the_logit_and_survives_0_and_1() -> None:
+def test_platt_maps_the_logit_and_accepts_0_and_1() -> None:
     found = Platt(slope=2.0, intercept=0.5).apply(np.asarray([0.0, 0.3, 1.0]))
     assert found[1] == pytest.approx(1 / (1 + np.exp(-(2 * np.log(0.3 / 0.7) + 0.5))))
     assert 0 <= found[0] < found[1] < found[2] <= 1
@@ -77,7 +77,7 @@ def test_platt_maps_the_logit_and_survives_0_and_1() -> None:
 
 @pytest.mark.parametrize("name", ["bilstm_crf", "bilstm_softmax", "doc_uanet", "variational_lstm"])
 @pytest.mark.parametrize("calibration", [HOT, Calibration(tokens=HALF, entities=HALF)])
-def test_a_calibration_changes_probabilities_and_nothing_else(
+def test_calibration_changes_only_probabilities(
     name: str, calibration: Calibration, build: Build, documents: Documents
 ) -> None:
     tagger = build(name)
@@ -99,7 +99,7 @@ def test_a_calibration_changes_probabilities_and_nothing_else(
         assert [value for entry in after for value in entry.probabilities] == pytest.approx(halves)
 
 
-def test_a_calibrated_answer_is_the_same_alone_and_in_a_batch(
+def test_calibrated_predictions_are_the_same_alone_and_in_a_batch(
     build: Build, random_documents: Callable[..., Documents]
 ) -> None:
     tagger = build("uanet")
@@ -111,7 +111,7 @@ def test_a_calibrated_answer_is_the_same_alone_and_in_a_batch(
             assert left.confidences == pytest.approx(right.confidences, abs=1e-5)
 
 
-def test_a_calibration_is_saved_loaded_and_part_of_the_digest(build: Build, tmp_path: Path) -> None:
+def test_calibration_is_saved_loaded_and_part_of_the_digest(build: Build, tmp_path: Path) -> None:
     tagger = build("uanet")
     save_tagger(tagger, tmp_path)
     plain = tagger_digest(tmp_path)
@@ -130,15 +130,15 @@ def test_a_calibration_is_saved_loaded_and_part_of_the_digest(build: Build, tmp_
 @pytest.mark.parametrize(
     "content", ["{", "[]", "{}", json.dumps({"tokens": {"method": "temperature", "temperature": 0}})]
 )
-def test_a_broken_calibration_is_refused(build: Build, tmp_path: Path, content: str) -> None:
+def test_load_tagger_rejects_a_damaged_calibration(build: Build, tmp_path: Path, content: str) -> None:
     save_tagger(build("uanet"), tmp_path)
     (tmp_path / CALIBRATION_NAME).write_text(content)
     with pytest.raises(ModelLoadError, match=r"calibration\.json"):
         load_tagger(tmp_path)
 
 
-def sure_too_often(documents: int = 120, *, temperature: float = 2.0, seed: int = 1) -> Observed:
-    """Draw what a tagger would say whose logits are too large by a factor, and spans likewise."""
+def overconfident(documents: int = 120, *, temperature: float = 2.0, seed: int = 1) -> Observed:
+    """Draw the output of a tagger whose logits, of words and spans, are too large by a factor."""
     chance = np.random.default_rng(seed)
     words = 40 * documents
     logits = 2 * chance.normal(size=(words, 4))
@@ -161,8 +161,8 @@ def sure_too_often(documents: int = 120, *, temperature: float = 2.0, seed: int 
     )  # fmt: skip
 
 
-def test_fits_find_what_was_done_to_the_probabilities() -> None:
-    observed = sure_too_often()
+def test_fit_recovers_the_distortion_of_the_probabilities() -> None:
+    observed = overconfident()
     fitted = calibrating.fit(observed, tokens="temperature", entities="platt")
     assert isinstance(fitted.tokens, Temperature)
     assert fitted.tokens.temperature == pytest.approx(2.0, rel=0.1)
@@ -171,8 +171,8 @@ def test_fits_find_what_was_done_to_the_probabilities() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "entities"), [("temperature", "platt"), ("isotonic", "isotonic")])
-def test_calibration_error_falls_on_documents_that_the_fit_has_not_seen(tokens: Any, entities: Any) -> None:
-    observed, other = sure_too_often(), sure_too_often(seed=2)
+def test_calibration_error_falls_on_unseen_documents(tokens: Any, entities: Any) -> None:
+    observed, other = overconfident(), overconfident(seed=2)
     fitted = calibrating.fit(observed, tokens=tokens, entities=entities)
     for data, after in (
         (observed, calibrating.cross_validate(observed, tokens=tokens, entities=entities)),
@@ -187,8 +187,8 @@ def test_calibration_error_falls_on_documents_that_the_fit_has_not_seen(tokens: 
             assert expected_calibration_error(new, right) < 0.06
 
 
-def test_a_fold_is_calibrated_by_the_other_folds_alone() -> None:
-    observed = sure_too_often(documents=10)
+def test_each_fold_is_calibrated_by_the_other_folds_alone() -> None:
+    observed = overconfident(documents=10)
     flipped = observed.words.right ^ (observed.words.documents == 3)
     changed = replace(observed, words=replace(observed.words, right=flipped))
     first, second = (
@@ -199,7 +199,7 @@ def test_a_fold_is_calibrated_by_the_other_folds_alone() -> None:
     assert not np.array_equal(first[~own], second[~own])
 
 
-def test_isotonic_keeps_the_order_of_what_it_maps() -> None:
+def test_isotonic_fit_preserves_order() -> None:
     chance = np.random.default_rng(3)
     values = np.sort(chance.random(500))
     line = calibrating.fit_isotonic(values, chance.random(500) < values)
@@ -209,8 +209,8 @@ def test_isotonic_keeps_the_order_of_what_it_maps() -> None:
     assert bool((np.diff(mapped[inside]) > 0).all())
 
 
-def test_methods_are_chosen_by_what_they_are_worth() -> None:
-    observed = sure_too_often()
+def test_methods_are_chosen_by_cross_validated_brier_score() -> None:
+    observed = overconfident()
     assert calibrating.choose_tokens(observed) == "temperature"
     # One step between two levels: no logistic curve has that form.
     chance = np.random.default_rng(4)
@@ -220,7 +220,7 @@ def test_methods_are_chosen_by_what_they_are_worth() -> None:
     assert calibrating.choose_entities(replace(observed, entities=steps)) == "isotonic"
 
 
-def test_observed_is_what_the_tagger_says_without_its_calibration(build: Build, documents: Documents) -> None:
+def test_observe_ignores_the_existing_calibration(build: Build, documents: Documents) -> None:
     tagger = build("uanet")
     plain = calibrating.observe(tagger, documents)
     tagger.calibration = HOT
@@ -250,7 +250,7 @@ def test_observed_is_what_the_tagger_says_without_its_calibration(build: Build, 
     )
 
 
-def test_token_labels_are_observed_and_calibrated(build: Build) -> None:
+def test_word_labels_are_observed_and_calibrated(build: Build) -> None:
     sentence = Sentence(words=("Ada", "slept", "."), labels=("NNP", "VBD", "."))
     tagger = build("uanet", vocabulary=Vocabulary.from_sentences([sentence], scheme=TOKENS))
     strange = replace(sentence, labels=("XX", "VBD", "."))
@@ -262,7 +262,7 @@ def test_token_labels_are_observed_and_calibrated(build: Build) -> None:
     assert fitted.summary == "tokens: temperature, entities: none"
 
 
-def test_calibration_error_of_bins_by_hand() -> None:
+def test_calibration_error_equals_that_computed_by_hand() -> None:
     probabilities = np.asarray([0.1] * 10 + [0.9] * 10)
     right = np.asarray([True] * 3 + [False] * 7 + [True] * 8 + [False] * 2)
     (low, high) = reliability(probabilities, right, binning="width")

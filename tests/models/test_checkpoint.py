@@ -1,4 +1,4 @@
-"""Saved taggers: what is written is read back, and what was tampered with is refused by the file's name."""
+"""Saved taggers: they load as saved, and damaged files are rejected by name."""
 
 import json
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from concord.models.checkpoint import (
 )
 from concord.models.data.sentence import Sentence
 from concord.models.tagger import Tagger
+from concord.models.two_stage.tagger import TwoStageTagger
 
 Build = Callable[..., Tagger]
 
@@ -35,7 +36,7 @@ def change_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
     (folder / CONFIG_NAME).write_text(json.dumps(values))
 
 
-def test_a_saved_tagger_knows_whose_trees_it_learned_from(build: Build, tmp_path: Path) -> None:
+def test_saved_tagger_records_the_source_of_its_trees(build: Build, tmp_path: Path) -> None:
     tagger = build("dependency_aware")
     assert tagger.trees == "unknown"
     tagger.trees = "a_parser@1234"
@@ -45,7 +46,7 @@ def test_a_saved_tagger_knows_whose_trees_it_learned_from(build: Build, tmp_path
     assert load_tagger(tmp_path).trees == "unknown"
 
 
-def test_saved_folder_holds_two_files_and_no_class_path(saved: Path) -> None:
+def test_saved_folder_has_two_files_and_no_class_path(saved: Path) -> None:
     assert sorted(path.name for path in saved.iterdir()) == [CONFIG_NAME, WEIGHTS_NAME]
     values = json.loads((saved / CONFIG_NAME).read_text())
     assert sorted(values) == ["config", "format_version", "tagger", "trees", "vocabulary"]
@@ -57,14 +58,15 @@ def test_loaded_tagger_is_ready_to_predict(saved: Path) -> None:
     assert not load_tagger(saved).training
 
 
-def test_a_threshold_set_later_is_saved(build: Build, tmp_path: Path) -> None:
+def test_save_tagger_saves_a_changed_threshold(build: Build, tmp_path: Path) -> None:
     tagger = build("uanet")
-    tagger.set_threshold(0.123)  # type: ignore[attr-defined]
+    assert isinstance(tagger, TwoStageTagger)
+    tagger.set_threshold(0.123)
     save_tagger(tagger, tmp_path)
     assert load_tagger(tmp_path).threshold == 0.123
 
 
-def test_saving_again_replaces_both_files(build: Build, saved: Path) -> None:
+def test_save_tagger_replaces_both_files(build: Build, saved: Path) -> None:
     other = build("uanet", seed=2)
     save_tagger(other, saved)
     loaded = load_tagger(saved)
@@ -73,27 +75,27 @@ def test_saving_again_replaces_both_files(build: Build, saved: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [CONFIG_NAME, WEIGHTS_NAME])
-def test_a_missing_file_is_named(saved: Path, name: str) -> None:
+def test_load_tagger_names_a_missing_file(saved: Path, name: str) -> None:
     (saved / name).unlink()
     for read in (load_tagger, tagger_digest):
         with pytest.raises(ModelLoadError, match=f"{saved / name}: "):
             read(saved)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_load_tagger_names_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"none/tagger\.json: .*expected a folder written by `concord train`"):
         load_tagger(tmp_path / "none")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"3", b"null", b"\xff\xfe", b'"text"', b"{}"])
-def test_a_configuration_that_is_none_is_refused(saved: Path, content: bytes) -> None:
+def test_load_tagger_rejects_a_file_that_is_no_configuration(saved: Path, content: bytes) -> None:
     (saved / CONFIG_NAME).write_bytes(content)
     with pytest.raises(ModelLoadError, match=r"tagger\.json: expected (JSON|format_version)"):
         load_tagger(saved)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
-def test_another_format_version_is_refused(saved: Path, version: object) -> None:
+def test_load_tagger_rejects_another_format_version(saved: Path, version: object) -> None:
     change_config(saved, lambda values: values.update(format_version=version))
     with pytest.raises(ModelLoadError, match=r"tagger\.json: expected format_version 1, got"):
         load_tagger(saved)
@@ -117,7 +119,7 @@ def test_another_format_version_is_refused(saved: Path, version: object) -> None
         (lambda values: values["config"].update(encoder={"source": "no_such_encoder"}), "requirements-encoder"),
     ],
 )
-def test_a_changed_configuration_is_refused(
+def test_load_tagger_rejects_a_damaged_configuration(
     saved: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     change_config(saved, change)
@@ -130,7 +132,7 @@ def cut(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("change", [cut, lambda content: b"", lambda content: b"\x80\x04K\x01." + content])
-def test_broken_weights_are_refused(saved: Path, change: Callable[[bytes], bytes]) -> None:
+def test_load_tagger_rejects_damaged_weights(saved: Path, change: Callable[[bytes], bytes]) -> None:
     weights = saved / WEIGHTS_NAME
     weights.write_bytes(change(weights.read_bytes()))
     with pytest.raises(ModelLoadError, match=r"weights\.safetensors: "):
@@ -146,7 +148,7 @@ def test_broken_weights_are_refused(saved: Path, change: Callable[[bytes], bytes
     ],
     ids=["shape", "missing", "surplus"],
 )
-def test_weights_of_another_tagger_are_refused(
+def test_load_tagger_rejects_weights_of_another_tagger(
     saved: Path, build: Build, tmp_path: Path, name: str, changes: dict[str, Any]
 ) -> None:
     other = tmp_path / "other"
@@ -156,7 +158,7 @@ def test_weights_of_another_tagger_are_refused(
         load_tagger(saved)
 
 
-def test_half_precision_halves_the_file_and_is_computed_with_in_fp32(
+def test_half_precision_shrinks_the_file_and_computes_in_fp32(
     build: Build, tmp_path: Path, documents: list[list[Sentence]]
 ) -> None:
     tagger = build("doc_uanet")
@@ -174,7 +176,7 @@ def test_half_precision_halves_the_file_and_is_computed_with_in_fp32(
     assert tagger_digest(tmp_path / "again") == tagger_digest(tmp_path / "half")
 
 
-def test_digest_is_equal_for_equal_taggers_and_changes_with_either_file(build: Build, saved: Path) -> None:
+def test_tagger_digest_is_equal_for_equal_taggers_and_depends_on_both_files(build: Build, saved: Path) -> None:
     first = tagger_digest(saved)
     assert len(first) == 64
     save_tagger(build("doc_uanet"), saved)
@@ -191,6 +193,6 @@ def test_digest_is_equal_for_equal_taggers_and_changes_with_either_file(build: B
     assert len({first, changed, tagger_digest(saved)}) == 3
 
 
-def test_device_auto_is_cuda_only_where_there_is_one() -> None:
+def test_pick_device_resolves_auto_to_cuda_if_available() -> None:
     assert pick_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
     assert pick_device("cpu") == "cpu"

@@ -1,4 +1,4 @@
-"""What a configuration says of values that it cannot use."""
+"""Configurations: validation and messages for invalid values."""
 
 import pytest
 from pydantic import Field
@@ -31,7 +31,7 @@ def fault(values: dict[str, object], *, where: str = "") -> str:
     return str(caught.value)
 
 
-def test_lists_become_tuples_and_parts_are_built() -> None:
+def test_from_mapping_converts_lists_to_tuples_and_builds_parts() -> None:
     config = Outer.from_mapping({"rate": 1, "layers": [{"heads": 2}, {}], "spare": {"heads": 3}})
     assert config == Outer(rate=1.0, layers=(Inner(heads=2), Inner()), spare=Inner(heads=3))
 
@@ -49,7 +49,7 @@ def test_lists_become_tuples_and_parts_are_built() -> None:
         ({"rate": True}, "rate: input should be a valid number, got True"),
     ],
 )
-def test_a_fault_names_its_place_and_what_was_expected(values: dict[str, object], message: str) -> None:
+def test_from_mapping_names_the_key_and_what_was_expected(values: dict[str, object], message: str) -> None:
     assert fault(values) == message
 
 
@@ -62,7 +62,7 @@ def test_a_fault_names_its_place_and_what_was_expected(values: dict[str, object]
         (None, None),
     ],
 )
-def test_a_character_network_is_chosen_by_kind_and_is_a_cnn_without_one(
+def test_character_network_is_chosen_by_kind_and_defaults_to_cnn(
     characters: dict[str, object] | None, expected: Config | None
 ) -> None:
     config = WordRepresentationConfig.from_mapping({"characters": characters})
@@ -89,7 +89,7 @@ def test_a_character_network_is_chosen_by_kind_and_is_a_cnn_without_one(
         ),
     ],
 )
-def test_a_fault_in_a_union_names_the_keys_of_the_file_and_those_of_the_chosen_kind(
+def test_from_mapping_names_the_keys_of_the_chosen_kind_when_a_union_is_invalid(
     characters: object, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -97,17 +97,17 @@ def test_a_fault_in_a_union_names_the_keys_of_the_file_and_those_of_the_chosen_k
     assert str(caught.value) == message
 
 
-def test_each_fault_has_a_line_that_begins_with_the_file() -> None:
+def test_from_mapping_reports_each_fault_on_a_line_that_starts_with_the_file() -> None:
     lines = fault({"inner": {"heads": 0, "width": 1}}, where="job.yaml").splitlines()
     assert len(lines) == 3
     assert all(line.startswith("job.yaml: ") for line in lines)
 
 
-def test_a_configuration_is_frozen() -> None:
+def test_configuration_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Outer(rate=1.0).rate = 2.0  # type: ignore[misc]
+        Outer(rate=1.0).rate = 2.0
 
 
-def test_windows_that_would_not_advance_are_refused() -> None:
+def test_from_mapping_rejects_windows_that_do_not_advance() -> None:
     with pytest.raises(ConfigError, match=r"^window_overlap: .*expected less than window_words \(64\), got 64$"):
         tagger_class("bilstm_crf").config_class.from_mapping({"window_words": 64, "window_overlap": 64})

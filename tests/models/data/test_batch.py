@@ -1,4 +1,4 @@
-"""Sentences, vocabularies, batches; and that the unknown word is learned."""
+"""Sentences, vocabularies and batches; training of the unknown word."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +16,12 @@ from concord.models.words.representation import WordRepresentation, WordRepresen
 Tagged = Callable[[str], Sentence]
 
 
-def test_sentence_refuses_columns_of_another_length() -> None:
+def test_sentence_rejects_columns_of_different_length() -> None:
     with pytest.raises(ValueError, match=r"Sentence\.labels: expected 2 entries, got 1"):
         Sentence(words=("a", "b"), labels=("O",))
 
 
-def test_vocabulary_counts_words_after_normalisation_and_puts_rare_ones_last(sentence: Tagged) -> None:
+def test_vocabulary_counts_normalised_words_and_lists_rare_ones_last(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences(
         [sentence("Ab 12 ab/B-X 77"), sentence("zz q")], pretrained_words=["zz", "new"], scheme=BIO
     )
@@ -31,8 +31,8 @@ def test_vocabulary_counts_words_after_normalisation_and_puts_rare_ones_last(sen
     assert vocabulary.labels == ("O", "B-X", "I-X")
 
 
-def test_a_word_has_a_vector_exactly_or_lower_cased_and_a_changed_one_has_none(sentence: Tagged) -> None:
-    # "Paris" takes the vector of "paris"; no vector was made for what "Bonn" and "1995" turn into.
+def test_vocabulary_finds_vectors_of_exact_or_lower_cased_words_only(sentence: Tagged) -> None:
+    # "Paris" takes the vector of "paris"; the forms that "Bonn" and "1995" turn into have no vector.
     cased = Vocabulary.from_sentences([sentence("Paris Rome")], pretrained_words=["paris", "1995"])
     assert cased.words == ("Paris", "paris", "Rome")
     assert cased.rare_words == 1
@@ -41,7 +41,7 @@ def test_a_word_has_a_vector_exactly_or_lower_cased_and_a_changed_one_has_none(s
     assert lowered.rare_words == 0
 
 
-def test_vocabulary_can_keep_digits(sentence: Tagged) -> None:
+def test_vocabulary_keeps_digits_when_configured(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences([sentence("AB12 1995")], digits="keep", pretrained_words=["1995"])
     assert vocabulary.words == ("1995", "AB12")
     assert set(vocabulary.characters) == set("AB1295")
@@ -54,7 +54,7 @@ def test_vocabulary_lowercases_words_but_not_characters(sentence: Tagged) -> Non
     assert set(vocabulary.characters) == set("AabQ")
 
 
-def test_vocabulary_can_put_one_token_for_a_run_of_digits_and_leave_characters_alone(sentence: Tagged) -> None:
+def test_vocabulary_replaces_runs_of_digits_in_words_but_not_characters_when_configured(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences(
         [sentence("12 345 a1-23 a4-5")], digits="runs", pretrained_words=["99", "a7-8"]
     )
@@ -67,18 +67,18 @@ def test_vocabulary_can_put_one_token_for_a_run_of_digits_and_leave_characters_a
     assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
 
 
-def test_vocabulary_without_a_rule_for_digits_replaces_each(vocabulary: Vocabulary) -> None:
+def test_vocabulary_from_mapping_without_digit_rule_replaces_each_digit(vocabulary: Vocabulary) -> None:
     values = vocabulary.to_mapping()
     del values["digits"]
     assert Vocabulary.from_mapping(values) == vocabulary
 
 
-def test_vocabulary_takes_types_that_the_sentences_lack(sentence: Tagged) -> None:
+def test_vocabulary_adds_entity_types_missing_from_the_sentences(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences([sentence("a/B-PER")], entity_types=["LOC"])
     assert vocabulary.entity_types == ("LOC", "PER")
 
 
-def test_a_vocabulary_of_token_labels_holds_those_of_the_sentences() -> None:
+def test_vocabulary_of_word_labels_has_the_labels_of_the_sentences() -> None:
     sentences = [Sentence(words=("a", "b"), labels=("VB", "O")), Sentence(words=("c",), labels=("B-NN",))]
     vocabulary = Vocabulary.from_sentences(sentences, scheme=TOKENS)
     assert vocabulary.labels == ("B-NN", "O", "VB")
@@ -90,16 +90,16 @@ def test_a_vocabulary_of_token_labels_holds_those_of_the_sentences() -> None:
 
 
 @pytest.mark.parametrize("labels", [(), ("b", "a"), ("a", "a")])
-def test_a_vocabulary_refuses_token_labels_that_are_none_or_out_of_order(labels: tuple[str, ...]) -> None:
+def test_vocabulary_rejects_word_labels_that_are_missing_repeated_or_unsorted(labels: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="expected one label or more, sorted"):
         Vocabulary(words=(), characters=(), labels=labels, scheme=TOKENS)
 
 
-def test_vocabulary_survives_plain_values(vocabulary: Vocabulary) -> None:
+def test_vocabulary_round_trips_through_a_mapping(vocabulary: Vocabulary) -> None:
     assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
 
 
-def test_batch_holds_numbers_masks_and_labels(sentence: Tagged) -> None:
+def test_batch_has_numbers_mask_and_labels(sentence: Tagged) -> None:
     sentences = [sentence("in Paris/B-LOC 1984"), sentence("Zo\u00eb")]
     vocabulary = Vocabulary.from_sentences(sentences[:1])
     batch = BatchEncoder(vocabulary).encode_batch(sentences)
@@ -117,7 +117,7 @@ def test_batch_holds_numbers_masks_and_labels(sentence: Tagged) -> None:
     assert not batch.forms[batch.form_index[1, 1]].any()
 
 
-def test_a_part_of_a_sentence_makes_roots_of_words_whose_head_stays_outside() -> None:
+def test_sentence_part_makes_words_roots_if_their_head_is_outside() -> None:
     whole = Sentence(
         words=("a", "b", "c", "d", "e"),
         labels=("O", "B-X", "I-X", "O", "O"),
@@ -137,7 +137,7 @@ def test_a_part_of_a_sentence_makes_roots_of_words_whose_head_stays_outside() ->
     assert Sentence(words=("a", "b")).part(1, 2) == Sentence(words=("b",))
 
 
-def test_tags_and_relations_are_numbered_with_unknown_ones_and_padding() -> None:
+def test_batch_numbers_tags_and_relations_with_unknown_and_padding() -> None:
     known = Sentence(words=("a", "b"), tags=("N", "V"), heads=(2, 0), relations=("obj", "root"))
     strange = Sentence(words=("a",), tags=("X",), heads=(0,), relations=("root",))
     vocabulary = Vocabulary.from_sentences([known])
@@ -152,13 +152,13 @@ def test_tags_and_relations_are_numbered_with_unknown_ones_and_padding() -> None
     assert bare.relations is None
 
 
-def test_a_vocabulary_saved_before_there_were_tags_and_relations_loads(vocabulary: Vocabulary) -> None:
+def test_vocabulary_from_mapping_loads_without_tags_and_relations(vocabulary: Vocabulary) -> None:
     earlier = vocabulary.to_mapping()
     del earlier["tags"], earlier["relations"]
     assert Vocabulary.from_mapping(earlier) == replace(vocabulary, tags=(), relations=())
 
 
-def test_batch_holds_each_distinct_word_once(sentence: Tagged, vocabulary: Vocabulary) -> None:
+def test_batch_has_each_distinct_word_once(sentence: Tagged, vocabulary: Vocabulary) -> None:
     batch = BatchEncoder(vocabulary).encode_batch([sentence("in in in Paris"), sentence("Paris")])
     assert len(batch.forms) == 3
     assert int(batch.form_index[0, 3]) == int(batch.form_index[1, 0])
@@ -168,7 +168,7 @@ def test_batch_without_gold_has_no_labels(vocabulary: Vocabulary) -> None:
     assert BatchEncoder(vocabulary).encode_batch([Sentence(words=("in",))]).labels is None
 
 
-def test_batch_refuses_an_empty_sentence_and_a_label_it_does_not_know(sentence: Tagged, vocabulary: Vocabulary) -> None:
+def test_batch_rejects_an_empty_sentence_and_an_unknown_label(sentence: Tagged, vocabulary: Vocabulary) -> None:
     encoder = BatchEncoder(vocabulary)
     with pytest.raises(ValueError, match="each with a word or more"):
         encoder.encode_batch([sentence("a"), Sentence(words=())])
@@ -176,12 +176,12 @@ def test_batch_refuses_an_empty_sentence_and_a_label_it_does_not_know(sentence: 
         encoder.encode_batch([sentence("in Paris/B-GPE")])
 
 
-def test_a_very_long_word_is_known_by_its_first_characters(vocabulary: Vocabulary) -> None:
+def test_batch_truncates_a_very_long_word(vocabulary: Vocabulary) -> None:
     batch = BatchEncoder(vocabulary, max_characters=4).encode_batch([Sentence(words=("e" * 5000,))])
     assert batch.forms.shape == (2, 4)
 
 
-def test_rare_words_are_shown_as_unknown_in_training_only(sentence: Tagged) -> None:
+def test_rare_words_become_unknown_in_training_only(sentence: Tagged) -> None:
     sentences = [sentence("often often rare")]
     vocabulary = Vocabulary.from_sentences(sentences)
     torch.manual_seed(0)
@@ -198,7 +198,7 @@ def test_rare_words_are_shown_as_unknown_in_training_only(sentence: Tagged) -> N
     assert torch.equal(rare_later, representation.words.weight[2 + vocabulary.words.index("rare")])
 
 
-def test_rare_words_are_hidden_about_as_often_as_asked(sentence: Tagged) -> None:
+def test_rare_words_become_unknown_at_the_configured_rate(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences([sentence("often often rare")])
     torch.manual_seed(0)
     config = WordRepresentationConfig(word_dimension=2, characters=None, dropout=0.0, rare_to_unknown=0.5)
@@ -210,7 +210,7 @@ def test_rare_words_are_hidden_about_as_often_as_asked(sentence: Tagged) -> None
     assert not hidden[1].any()
 
 
-def test_the_unknown_vector_has_moved_after_training(build: Callable[..., Any], documents: list[Any]) -> None:
+def test_training_changes_the_unknown_vector(build: Callable[..., Any], documents: list[Any]) -> None:
     tagger = build("bilstm_softmax")
     table = tagger.representation.words.weight
     before = table.detach().clone()

@@ -1,4 +1,4 @@
-"""The CRF against plain enumeration of all label sequences."""
+"""The CRF against enumeration of all label sequences."""
 
 from collections.abc import Callable
 from itertools import pairwise, product
@@ -29,7 +29,7 @@ def random_crf(labels: tuple[str, ...], scheme: LabelScheme = BIO, *, legal_mode
 
 
 def random_emissions(labels: int, *, seed: int = 1) -> Tensor:
-    """Draw emissions for sentences of ``LENGTHS``; the padded ones are large, so that reading them would show."""
+    """Draw emissions for sentences of ``LENGTHS``; padded ones are large, so that reading them would show."""
     generator = torch.Generator().manual_seed(seed)
     emissions = torch.randn(len(LENGTHS), 5, labels, dtype=torch.float64, generator=generator)
     return torch.where(MASK[:, :, None], emissions, 1e3 * emissions)
@@ -77,7 +77,7 @@ def test_partition_log_prob_marginals_and_mode_equal_enumeration(labels: tuple[s
             assert abs(float(distribution.log_prob(gold)[row]) - float(score - total)) < 1e-12
 
 
-def test_gradient_of_the_partition_is_the_marginals_and_exactly_0_where_padded(labels: tuple[str, ...]) -> None:
+def test_gradient_of_the_partition_equals_the_marginals_and_is_0_where_padded(labels: tuple[str, ...]) -> None:
     crf, emissions = random_crf(labels), random_emissions(len(labels)).requires_grad_()
     distribution: CrfDistribution = crf(emissions, MASK)
     (gradient,) = torch.autograd.grad(distribution.log_partition().sum(), emissions)
@@ -127,7 +127,7 @@ def test_legal_mode_is_the_best_well_formed_sequence(scheme: EntityLabels) -> No
 
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @torch.inference_mode()
-def test_legal_mode_gives_only_well_formed_sequences_in_single_precision(scheme: EntityLabels) -> None:
+def test_legal_mode_returns_only_well_formed_sequences_in_single_precision(scheme: EntityLabels) -> None:
     labels = scheme.label_set(["A", "B", "C"])
     crf = random_crf(labels, scheme, legal_mode=True).float()
     lengths = torch.arange(1, 65)
@@ -138,7 +138,7 @@ def test_legal_mode_gives_only_well_formed_sequences_in_single_precision(scheme:
 
 
 @torch.inference_mode()
-def test_legal_mode_leaves_marginals_and_partition_alone() -> None:
+def test_legal_mode_does_not_change_marginals_and_partition() -> None:
     labels = BIO.label_set(["X"])
     free, legal = random_crf(labels), random_crf(labels, legal_mode=True)
     emissions = random_emissions(len(labels))
@@ -148,7 +148,7 @@ def test_legal_mode_leaves_marginals_and_partition_alone() -> None:
 
 @pytest.mark.parametrize("multiply", [scan_messages, tree_messages])
 @torch.inference_mode()
-def test_scan_and_tree_sum_over_all_that_stands_before_and_after(
+def test_scan_and_tree_sum_over_all_prefixes_and_suffixes(
     multiply: Callable[[Factors], Messages], labels: tuple[str, ...]
 ) -> None:
     crf, emissions = random_crf(labels), random_emissions(len(labels))
@@ -186,7 +186,7 @@ def test_long_sentences_with_scores_far_apart_stay_in_range(multiply: Callable[[
 
 
 @pytest.mark.parametrize("forbidden", [-1e4, -2e2])
-def test_scores_too_far_apart_for_factors_are_summed_all_the_same(forbidden: float) -> None:
+def test_scores_too_far_apart_for_factors_are_summed_in_log_space(forbidden: float) -> None:
     labels = BIO.label_set(["X"])
     crf, emissions = random_crf(labels), random_emissions(3).requires_grad_()
     with torch.no_grad():
@@ -209,7 +209,7 @@ def test_scores_too_far_apart_for_factors_are_summed_all_the_same(forbidden: flo
 
 
 @pytest.mark.parametrize("spread", [1.0, 400.0])
-def test_explicit_gradient_of_the_likelihood_is_that_of_finite_differences(spread: float) -> None:
+def test_explicit_gradient_of_the_likelihood_equals_finite_differences(spread: float) -> None:
     chain, emissions = LinearChain(3).double(), random_emissions(3).requires_grad_()
     gold = torch.randint(3, MASK.shape, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
@@ -247,7 +247,7 @@ def _is_well_formed(path: tuple[int, ...], labels: tuple[str, ...], scheme: Enti
     return encode_spans(decode_spans(names, scheme.name), len(names), scheme.name) == names
 
 
-def test_many_labels_give_what_the_plain_sums_give() -> None:
+def test_sums_over_many_labels_equal_those_in_log_space() -> None:
     labels = tuple(f"N{number:03}" for number in range(150))
     crf, lengths = random_crf(labels, TOKENS, seed=4), torch.tensor([5, 1, 3])
     emissions = (3 * torch.randn(3, 5, 150, dtype=torch.float64)).requires_grad_()

@@ -23,7 +23,7 @@ Recorder = Callable[..., AbstractContextManager[list[tuple[nn.Module, tuple[Any,
 
 
 def draw(*, heads: int, naive: bool, width: int = 12) -> tuple[LabelAttention, Tensor, Tensor, Tensor]:
-    """Give an attention in evaluation mode, hidden states (zeros where padded), label embeddings and the mask."""
+    """Return attention in evaluation mode, hidden states (zeros where padded), label embeddings and the mask."""
     torch.manual_seed(heads)
     attention = LabelAttention(width, heads=heads, dropout=0.5, naive=naive).double().eval()
     mask = torch.tensor([[True, True, True], [True, False, False]])
@@ -51,7 +51,7 @@ def attend(attention: LabelAttention, state: Tensor, labels: Tensor, *, heads: i
 
 @pytest.mark.parametrize("heads", [1, 3])
 @torch.inference_mode()
-def test_attention_is_that_of_each_head_and_word_with_a_residual(heads: int) -> None:
+def test_attention_equals_that_of_each_head_and_word_plus_a_residual(heads: int) -> None:
     attention, hidden, labels, mask = draw(heads=heads, naive=False)
     joined, weights = attention(hidden, labels, mask)
     assert joined.shape == (2, 3, 24)
@@ -74,7 +74,7 @@ def test_naive_attention_has_neither_projection_nor_scale() -> None:
 
 
 @torch.inference_mode()
-def test_weights_sum_to_one_over_the_labels_and_padding_gets_none() -> None:
+def test_weights_sum_to_1_over_labels_and_are_0_where_padded() -> None:
     attention, hidden, labels, mask = draw(heads=3, naive=False)
     joined, weights = attention(hidden, labels, mask)
     assert torch.allclose(weights.sum(-1), mask[:, None, :].expand(2, 3, 3).double(), rtol=0, atol=1e-12)
@@ -82,7 +82,7 @@ def test_weights_sum_to_one_over_the_labels_and_padding_gets_none() -> None:
     assert not joined[1, 1:].any()
 
 
-def test_dropout_hides_labels_in_training_and_leaves_the_given_weights_whole() -> None:
+def test_dropout_hides_labels_in_training_but_not_in_the_returned_weights() -> None:
     attention, hidden, labels, mask = draw(heads=1, naive=False)
     calm, _ = attention(hidden, labels, mask)
     stirred, weights = attention.train()(hidden, labels, mask)
@@ -110,7 +110,7 @@ def encode(tagger: Any, documents: Documents) -> Batch:
     return batch
 
 
-def test_one_naive_layer_is_the_softmax_tagger_whose_weights_are_the_label_embeddings(
+def test_one_naive_layer_equals_a_softmax_whose_weights_are_the_label_embeddings(
     build: Build, documents: Documents, tiny_config: Callable[[str], dict[str, Any]]
 ) -> None:
     lan = build("bilstm_lan", naive=True, lstm={"hidden": 8, "layers": 1})
@@ -132,7 +132,7 @@ def test_one_naive_layer_is_the_softmax_tagger_whose_weights_are_the_label_embed
 
 
 def second_layer_input(tagger: Any, batch: Batch, record_calls: Recorder) -> Tensor:
-    """Give what the second layer's LSTM reads, one row a word."""
+    """Return the input of the second layer's LSTM, one row per word."""
     with torch.inference_mode(), record_calls(nn.LSTM) as calls:
         tagger.distribution(batch)
     (packed,) = [arguments[0] for module, arguments in calls if module is tagger.lstms[1].lstm]
@@ -140,7 +140,7 @@ def second_layer_input(tagger: Any, batch: Batch, record_calls: Recorder) -> Ten
     return data
 
 
-def test_the_next_layer_reads_hidden_states_beside_what_they_gather_from_labels(
+def test_next_layer_reads_hidden_states_and_attended_labels(
     build: Build, documents: Documents, record_calls: Recorder
 ) -> None:
     tagger = build("bilstm_lan")
@@ -156,7 +156,7 @@ def test_the_next_layer_reads_hidden_states_beside_what_they_gather_from_labels(
     assert bool(((whole[:, 16:] - without[:, 16:]).abs().amax(dim=1) > 1e-4).all())
 
 
-def test_without_attention_the_next_layer_reads_hidden_states_alone(
+def test_next_layer_reads_hidden_states_alone_without_attention(
     build: Build, documents: Documents, record_calls: Recorder
 ) -> None:
     whole, without = build("bilstm_lan"), build("bilstm_lan", attention=False)
@@ -169,7 +169,7 @@ def test_without_attention_the_next_layer_reads_hidden_states_alone(
 
 
 @torch.inference_mode()
-def test_each_layer_looks_at_labels_and_the_last_one_decides(build: Build, documents: Documents) -> None:
+def test_each_layer_attends_to_labels_and_the_last_one_decides(build: Build, documents: Documents) -> None:
     tagger = build("bilstm_lan", lstm={"hidden": 8, "layers": 3})
     batch = encode(tagger, documents)
     found = tagger.attend(batch)
@@ -184,14 +184,14 @@ def test_each_layer_looks_at_labels_and_the_last_one_decides(build: Build, docum
 
 
 def starts(tagger: Any, batch: Batch, record_calls: Recorder) -> list[Any]:
-    """Give the states from which each layer starts."""
+    """Return the initial states of each layer."""
     with torch.inference_mode(), record_calls(nn.LSTM) as calls:
         tagger.distribution(batch)
     own = {id(layer.lstm) for layer in tagger.lstms}
     return [arguments[1] for module, arguments in calls if id(module) in own]
 
 
-def test_higher_layers_start_from_the_first_ones_last_states_only_when_asked(
+def test_higher_layers_start_from_the_last_states_of_the_first_only_when_configured(
     build: Build, documents: Documents, record_calls: Recorder
 ) -> None:
     layers = {"hidden": 8, "layers": 3}
@@ -221,7 +221,7 @@ def test_every_variant_trains_all_its_weights(build: Build, documents: Documents
     ("units", "layers", "heads", "millions"),
     [(400, 2, 5, 8.06), (400, 3, 5, 10.15), (400, 4, 5, 12.23), (600, 3, 5, 16.48)],
 )
-def test_the_size_is_that_of_the_papers_table_two(units: int, layers: int, heads: int, millions: float) -> None:
+def test_size_equals_that_of_table_2_in_the_paper(units: int, layers: int, heads: int, millions: float) -> None:
     kinds = [f"K{number}" for number in range(11)]
     vocabulary = Vocabulary(words=("a",), characters=("a",), labels=BIOES.label_set(kinds))
     assert len(vocabulary.labels) == 45  # as many as the parts of speech of the WSJ
@@ -243,6 +243,6 @@ def count(weights: Iterable[Tensor]) -> int:
 
 
 @pytest.mark.parametrize("heads", [3, 32])
-def test_heads_that_do_not_divide_the_width_are_refused(build: Build, heads: int) -> None:
+def test_heads_that_do_not_divide_the_width_are_rejected(build: Build, heads: int) -> None:
     with pytest.raises(ConfigError, match=r"heads: .*expected a divisor of 2 \* lstm.hidden \(16\), got"):
         build("bilstm_lan", heads=heads)

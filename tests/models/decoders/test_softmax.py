@@ -13,7 +13,7 @@ MASK = torch.tensor([[True, True], [True, False]])
 
 
 @torch.inference_mode()
-def test_softmax_treats_words_apart_and_leaves_padding_out() -> None:
+def test_softmax_labels_words_independently_and_ignores_padding() -> None:
     distribution = SoftmaxDistribution(LOGITS, MASK)
     assert distribution.marginals().tolist() == [
         [pytest.approx([0.25, 0.75]), pytest.approx([0.8, 0.2])],

@@ -1,6 +1,6 @@
-"""The probability of a span against plain enumeration of all label sequences."""
+"""Span queries: the probability of a span against enumeration of all label sequences."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from typing import Any
@@ -47,7 +47,7 @@ def random_crf(vocabulary: Vocabulary, seed: int, *, spread: float = 1.0) -> Crf
 
 
 def enumerated(distribution: LabelDistribution, row: int, vocabulary: Vocabulary) -> dict[tuple[int, ...], float]:
-    """Give every label sequence of a sentence with its probability."""
+    """Return the probability of every label sequence of a sentence."""
     found = {}
     for path in product(range(len(vocabulary.labels)), repeat=LENGTHS[row]):
         labels = torch.zeros(MASK.shape, dtype=torch.int64)
@@ -61,7 +61,7 @@ def spans_of(path: Sequence[int], vocabulary: Vocabulary) -> tuple[Span, ...]:
 
 
 def ask(row: int, span: Span, vocabulary: Vocabulary) -> SpanQuery:
-    """Ask for one span, by the labels of a sentence that holds it alone."""
+    """Query one span, from the labels of a sentence with no other span."""
     labels = torch.zeros(MASK.shape, dtype=torch.int64)
     assert isinstance(vocabulary.scheme, EntityLabels)
     names = encode_spans([span], LENGTHS[row], vocabulary.scheme.name)
@@ -77,7 +77,7 @@ def every_span(kinds: Sequence[str], length: int) -> list[Span]:
 
 def assert_exact(distribution: LabelDistribution, vocabulary: Vocabulary, kinds: Sequence[str]) -> None:
     for row, length in enumerate(LENGTHS):
-        expected = Counter[Span]()
+        expected: defaultdict[Span, float] = defaultdict(float)
         for path, share in enumerated(distribution, row, vocabulary).items():
             for span in spans_of(path, vocabulary):
                 expected[span] += share
@@ -88,7 +88,7 @@ def assert_exact(distribution: LabelDistribution, vocabulary: Vocabulary, kinds:
 
 @pytest.mark.parametrize(("scheme", "kinds"), [(BIO, ("X", "Y")), (BIO, ("X",)), (BIOES, ("X",))])
 @torch.inference_mode()
-def test_span_probability_is_that_of_all_label_sequences_with_the_span(
+def test_span_probability_sums_over_all_label_sequences_with_the_span(
     scheme: LabelScheme, kinds: Sequence[str]
 ) -> None:
     vocabulary = vocabulary_of(kinds, scheme)
@@ -99,13 +99,13 @@ def test_span_probability_is_that_of_all_label_sequences_with_the_span(
 
 @pytest.mark.parametrize("spread", [60.0, 400.0])
 @torch.inference_mode()
-def test_span_probability_of_scores_far_apart(spread: float) -> None:
+def test_span_probability_is_exact_for_scores_far_apart(spread: float) -> None:
     vocabulary = vocabulary_of(("X",), BIO)
     assert_exact(random_crf(vocabulary, seed=3, spread=spread)(random_scores(3, seed=4), MASK), vocabulary, ("X",))
 
 
 @torch.inference_mode()
-def test_span_probability_of_a_crf_is_its_constrained_partition() -> None:
+def test_span_probability_of_a_crf_is_its_constrained_partition_function() -> None:
     vocabulary = vocabulary_of(("X",), BIOES)
     crf, scores = random_crf(vocabulary, seed=5), random_scores(5, seed=6)
     query = ask(3, Span(1, 4, "X"), vocabulary)
@@ -119,7 +119,7 @@ def test_span_probability_of_a_crf_is_its_constrained_partition() -> None:
 
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
 @torch.inference_mode()
-def test_weight_samples_give_the_mean_of_their_joint_probabilities(decoder: str) -> None:
+def test_span_probability_of_weight_samples_is_the_mean_of_joint_probabilities(decoder: str) -> None:
     vocabulary = vocabulary_of(("X",), BIO)
     decode: Any = SoftmaxDistribution if decoder == "softmax" else random_crf(vocabulary, seed=7)
     samples = [decode(random_scores(3, seed=seed), MASK) for seed in range(8, 11)]
@@ -137,7 +137,7 @@ def test_weight_samples_give_the_mean_of_their_joint_probabilities(decoder: str)
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @torch.inference_mode()
-def test_a_span_of_both_stages_is_joint_over_samples_and_constant_in_stage_two(
+def test_span_probability_of_both_stages_is_joint_over_samples_and_constant_in_stage_two(
     scheme: LabelScheme, decoder: str
 ) -> None:
     vocabulary = vocabulary_of(("X",), scheme)
@@ -170,7 +170,7 @@ def test_a_span_of_both_stages_is_joint_over_samples_and_constant_in_stage_two(
 
 @given(st.lists(st.sampled_from(BIOES.label_set(["X", "Y"])), min_size=1, max_size=12), st.data())
 @settings(deadline=None, max_examples=200)
-def test_pieces_of_a_cut_sentence_make_up_its_spans(labels: list[str], data: st.DataObject) -> None:
+def test_pieces_of_a_cut_sentence_add_up_to_its_spans(labels: list[str], data: st.DataObject) -> None:
     for scheme in (BIO, BIOES):
         names = [label for label in labels if scheme is BIOES or label[0] not in "ES"] or ["O"]
         seam = data.draw(st.integers(1, len(names)))
@@ -181,7 +181,7 @@ def test_pieces_of_a_cut_sentence_make_up_its_spans(labels: list[str], data: st.
             assert all(Span(start, end, span.label) in pieces for start, end in pairwise(cuts))
 
 
-def test_one_word_spans_of_a_softmax_have_the_words_probability(build: Build) -> None:
+def test_one_word_spans_of_a_softmax_have_the_probability_of_their_word(build: Build) -> None:
     tagger = build("bilstm_softmax", scheme="BIOES")
     documents = [[Sentence(words=("Ada", "met", "Ford", "in", "Paris"))] * 3]
     for prediction in tagger.predict_documents(documents)[0]:
@@ -191,7 +191,7 @@ def test_one_word_spans_of_a_softmax_have_the_words_probability(build: Build) ->
 
 
 class _Certain(SoftmaxDistribution):
-    """Gives every window the labels of one entity of two words after another; each word is sure by its place."""
+    """Labels every window as a row of two-word entities, with the same probability for each word."""
 
     def __init__(self, vocabulary: Vocabulary, mask: Tensor) -> None:
         names = [vocabulary.labels.index(name) for name in ("B-PER", "E-PER")]
@@ -199,20 +199,22 @@ class _Certain(SoftmaxDistribution):
         super().__init__(4 * torch.nn.functional.one_hot(chosen, len(vocabulary.labels)).expand(*mask.shape, -1), mask)
 
 
-def test_an_entity_across_a_seam_has_the_product_of_its_parts(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entity_across_a_seam_has_the_product_of_the_probabilities_of_its_parts(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tagger = build("bilstm_softmax", window_words=8, window_overlap=2)
     monkeypatch.setattr(
         type(tagger), "distribution", lambda self, batch: _Certain(self.vocabulary, batch.mask), raising=True
     )
     ((prediction,),) = tagger.predict_documents([[Sentence(words=("Ada",) * 26)]])
-    # Windows keep the words 0..6, 7..12, 13..18 and 19..25, so that three entities run over a seam.
+    # Windows keep the words 0..6, 7..12, 13..18 and 19..25, so that three entities cross a seam.
     assert [(span.start, span.end) for span in prediction.spans] == [(place, place + 2) for place in range(0, 26, 2)]
     sure = prediction.probabilities[0]
     assert prediction.confidences == pytest.approx([sure**2] * 13)
 
 
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
-def test_a_span_is_no_surer_than_its_least_sure_word(
+def test_a_span_is_no_more_probable_than_its_least_probable_word(
     scheme: LabelScheme, build: Build, documents: list[list[Sentence]]
 ) -> None:
     sentences = [sentence for document in documents for sentence in document]

@@ -1,4 +1,4 @@
-"""Over-long sentences: windows with overlap, no word lost."""
+"""Windows of long sentences: they overlap, and no word is lost."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ def test_windows_keep_every_word_once_and_in_order(lengths: list[list[int]], lon
 
 @given(length=st.integers(1, 300), longest=st.integers(8, 60), overlap=st.integers(0, 59))
 @settings(deadline=None, max_examples=200)
-def test_kept_words_stand_half_the_overlap_inside_their_window(length: int, longest: int, overlap: int) -> None:
+def test_kept_words_are_half_the_overlap_away_from_the_edge(length: int, longest: int, overlap: int) -> None:
     overlap = min(overlap, longest - 1)
     windows = cut_windows([[numbered(length)]], longest=longest, overlap=overlap)
     for window in windows:
@@ -48,7 +48,7 @@ def test_kept_words_stand_half_the_overlap_inside_their_window(length: int, long
             assert len(window.sentence.words) - stop >= overlap // 2
 
 
-def test_a_sentence_that_fits_is_left_whole() -> None:
+def test_a_sentence_that_fits_is_one_window() -> None:
     sentence = Sentence(words=("a",) * 30, labels=("O",) * 30)
     (window,) = cut_windows([[sentence]], longest=30, overlap=8)
     assert window.sentence == replace(sentence, labels=None)
@@ -56,8 +56,8 @@ def test_a_sentence_that_fits_is_left_whole() -> None:
 
 
 @pytest.mark.parametrize("name", ["bilstm_softmax", "uanet"])
-def test_windows_change_nothing_far_from_their_seams(name: str, build: Callable[..., Any]) -> None:
-    """A cut is felt some words away; drafts and one-stage labels depend on nothing but a fading context."""
+def test_windows_change_results_only_near_their_seams(name: str, build: Callable[..., Any]) -> None:
+    """Drafts and one-stage labels depend on a context that fades within some words of a cut."""
     sentence = Sentence(words=tuple(f"{'xyz'[number % 3]}{number % 7}" for number in range(160)))
     whole = build(name, window_words=160).tabulate([[sentence]])
     cut = build(name, window_words=100, window_overlap=40).tabulate([[sentence]])
@@ -68,7 +68,7 @@ def test_windows_change_nothing_far_from_their_seams(name: str, build: Callable[
 
 
 @pytest.mark.parametrize("name", ["bilstm_crf", "doc_uanet"])
-def test_long_sentence_and_empty_document_keep_their_number_of_words(name: str, build: Callable[..., Any]) -> None:
+def test_long_sentences_and_empty_documents_have_one_result_per_word(name: str, build: Callable[..., Any]) -> None:
     tagger = build(name)
     documents = [
         [],
@@ -84,12 +84,12 @@ def test_long_sentence_and_empty_document_keep_their_number_of_words(name: str, 
         assert entry.refined == (name == "doc_uanet",) * len(entry.labels)
 
 
-def test_memory_reaches_across_the_windows_of_a_sentence(build: Callable[..., Any]) -> None:
+def test_memory_spans_the_windows_of_a_sentence(build: Callable[..., Any]) -> None:
     tagger = build("doc_uanet", window_words=20, window_overlap=4)
     filler = tuple(f"w{number}" for number in range(60))
 
     def probability(neighbour: str) -> float:
         sentence = Sentence(words=("Ford", *filler, "Ford", neighbour))
-        return tagger.tabulate([[sentence]], threshold=-1.0).probability[0].item()
+        return float(tagger.tabulate([[sentence]], threshold=-1.0).probability[0])
 
     assert probability("Paris") != probability("Ada")

@@ -1,4 +1,4 @@
-"""What the BiLSTM-CNN taggers promise beyond what every tagger does: the paper's sizes, loss and attention."""
+"""The BiLSTM-CNN taggers: sizes of the paper, loss and attention."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,7 @@ from concord_testing.checkout import CHECKOUT
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.one_stage.bilstm_cnn import BiLstmCnnTagger
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
 from concord.workflows.jobs import read_train_config
@@ -18,11 +19,12 @@ NAMES = ("baseline_bilstm_cnn", "cross_bilstm_cnn", "att_bilstm_cnn")
 
 
 @pytest.mark.parametrize(("name", "output"), list(zip(NAMES, (14_673, 14_673, 29_273), strict=True)))
-def test_paper_profile_has_the_papers_sizes(name: str, output: int) -> None:
+def test_paper_profile_has_the_sizes_of_the_paper(name: str, output: int) -> None:
     profile = read_train_config(CONF / f"{name}.yaml").profiles["paper"]
     types = [f"TYPE{number}" for number in range(ONTONOTES_TYPES)]
     vocabulary = Vocabulary.from_sentences([Sentence(words=("a",))], entity_types=types)
     tagger = build_tagger(name, profile.model, vocabulary)
+    assert isinstance(tagger, BiLstmCnnTagger)
     assert len(vocabulary.labels) == 73
     assert tagger.representation.output_dimension == 364
     assert tagger.lstm.output_dimension == 200
@@ -41,7 +43,9 @@ def test_loss_is_the_mean_over_words(
     assert together == pytest.approx((7 * long + 3 * short) / 10, rel=1e-5)
 
 
-def test_att_gives_a_map_a_head_and_reads_it(build: Callable[..., Tagger], sentence: Callable[[str], Sentence]) -> None:
+def test_att_returns_one_map_per_head_and_reads_it(
+    build: Callable[..., Tagger], sentence: Callable[[str], Sentence]
+) -> None:
     tagger = build("att_bilstm_cnn")
     (maps,) = tagger.attention_maps([sentence("Ada met Ford .")])
     assert {name: (tuple(found.weights.shape), found.columns) for name, found in maps.items()} == {

@@ -1,4 +1,4 @@
-"""Attention maps of the two-stage taggers and the relative Transformer: what figures draw is what was computed."""
+"""Attention maps of the two-stage taggers and the relative Transformer: figures show what was computed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +39,7 @@ def test_each_attention_has_its_map(
 
 
 @torch.no_grad()
-def test_weights_are_those_that_sum_up_the_values(build: Build, documents: Documents) -> None:
+def test_map_weights_are_those_applied_to_the_values(build: Build, documents: Documents) -> None:
     tagger, sentence = build("uanet"), documents[0][0]
     attention = tagger.refine_network.encoder.label_attention
     seen = []
@@ -74,7 +74,7 @@ def test_memory_map_of_a_document_without_recurring_words_is_empty(build: Build)
     assert maps["memory"].weights.tolist() == [[[0.0, 0.0], [0.0, 0.0]]]
 
 
-def test_watching_leaves_no_hook_and_changes_nothing(build: Build, documents: Documents) -> None:
+def test_attention_maps_leave_no_hook_and_change_nothing(build: Build, documents: Documents) -> None:
     tagger = build("doc_uanet")
     before = tagger.tabulate(documents, threshold=-1.0).probability
     tagger.attention_maps(documents[0])
@@ -82,7 +82,7 @@ def test_watching_leaves_no_hook_and_changes_nothing(build: Build, documents: Do
     assert torch.equal(tagger.tabulate(documents, threshold=-1.0).probability, before)
 
 
-def test_a_watch_ends_when_its_block_fails() -> None:
+def test_capture_ends_when_its_block_fails() -> None:
     layer = nn.Linear(2, 2)
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""An answer depends on its document alone: not on neighbours, on batches, or on which sentences skip stage two."""
+"""A prediction depends on its document alone: not on other documents, batches, or which sentences skip stage two."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ NEAR = 1e-5
 
 @pytest.fixture(params=["uanet", "doc_uanet"])
 def tagger(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Any:
-    """Make a tagger that is sure of some words and unsure of others."""
+    """Return a tagger that is certain of some words and uncertain of others."""
     tagger = build(request.param)
     with torch.no_grad():
         tagger.draft_network.output.weight *= 10
@@ -34,7 +34,7 @@ def words_in(document: list[Sentence]) -> int:
 
 
 def middle_threshold(tagger: Any, documents: Documents) -> float:
-    """Give a threshold above which some sentences have a word and others have none."""
+    """Return a threshold that the words of some sentences exceed and those of others do not."""
     table = tagger.tabulate(documents, threshold=10.0)
     lengths = [len(sentence.words) for document in documents for sentence in document]
     worst = sorted(float(part.max()) for part in table.uncertainty.split(lengths))
@@ -75,7 +75,7 @@ def test_order_of_the_documents_does_not_matter(tagger: Any, random_documents: D
 
 
 def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> None:
-    """With one sentence a batch the forced pass computes the very same sums, so the results are equal bit by bit."""
+    """With one sentence per batch the forced pass computes the same sums, so the results are equal bit by bit."""
     documents = random_documents(4, documents=4)
     threshold = middle_threshold(tagger, documents)
     skipping = tagger.tabulate(documents, threshold=threshold, batch_words=1)
@@ -99,7 +99,7 @@ def test_skipping_stage_two_is_lossless_within_batches(tagger: Any, random_docum
     assert float((skipping.probability - forced.probability)[chosen].abs().max()) <= 2e-6
 
 
-def test_forward_calls_are_m_a_batch_and_stage_two_only_where_uncertain(
+def test_stage_one_runs_once_per_sample_and_stage_two_only_on_uncertain_sentences(
     tagger: Any, random_documents: Draw, record_calls: Callable[..., Any]
 ) -> None:
     drawn = random_documents(5, documents=4, sentences=6)
@@ -136,7 +136,7 @@ def test_stage_two_does_not_run_when_every_word_is_certain(
     assert [module for module, _ in calls] == [tagger.draft_network.representation]
 
 
-def test_batches_of_another_size_change_labels_only_at_near_ties(tagger: Any, random_documents: Draw) -> None:
+def test_batch_size_changes_labels_only_at_near_ties(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(6, documents=6)
     threshold = middle_threshold(tagger, documents)
     wide = tagger.tabulate(documents, threshold=threshold)
@@ -145,7 +145,7 @@ def test_batches_of_another_size_change_labels_only_at_near_ties(tagger: Any, ra
         assert_same_but_for_near_ties(wide, narrow, threshold)
 
 
-def test_tagging_twice_gives_the_same_bits_whatever_the_global_generator(tagger: Any, random_documents: Draw) -> None:
+def test_tagging_is_reproducible_whatever_the_global_random_state(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(7, documents=4)
     torch.manual_seed(1)
     first = tagger.tabulate(documents)

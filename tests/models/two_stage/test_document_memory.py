@@ -1,4 +1,4 @@
-"""The document memory: whose slots a word reads, and what it reads there."""
+"""The document memory: which slots a word reads, and what it reads there."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -21,7 +21,7 @@ WORDS = st.sampled_from(["Ford", "ford", "FORD", "1984", "1985", "the", ".", "\u
 
 
 def naive_index(documents: list[list[str]], key: Key, slots: int) -> list[list[int]]:
-    """List the other occurrences of each word as one would by hand."""
+    """List the other occurrences of each word by comparing all pairs."""
 
     def same(left: str, right: str) -> bool:
         if key == "exact":
@@ -53,7 +53,7 @@ def test_index_lists_the_first_other_occurrences_in_document_order(
 
 @given(documents=st.lists(st.lists(WORDS, max_size=14), max_size=4), slots=st.integers(1, 5))
 @settings(deadline=None)
-def test_index_never_holds_the_own_slot_nor_another_document(documents: list[list[str]], slots: int) -> None:
+def test_index_excludes_the_word_itself_and_other_documents(documents: list[list[str]], slots: int) -> None:
     index = occurrence_index(documents, key="lower", slots=slots)
     owner = [number for number, words in enumerate(documents) for _ in words]
     for word, row in enumerate(index.tolist()):
@@ -63,7 +63,7 @@ def test_index_never_holds_the_own_slot_nor_another_document(documents: list[lis
         assert read == sorted(set(read))
 
 
-def test_key_lower_joins_case_and_digits_where_exact_does_not() -> None:
+def test_key_lower_ignores_case_and_digits_and_exact_does_not() -> None:
     documents = [["Ford", "ford", "1984", "1985", "Ford"]]
     assert occurrence_index(documents, key="lower", slots=2).tolist() == [[1, 4], [0, 4], [3, -1], [2, -1], [0, 1]]
     exact = [[4, -1], [-1, -1], [-1, -1], [-1, -1], [0, -1]]
@@ -77,7 +77,7 @@ def reader() -> MemoryReader:
 
 
 @torch.no_grad()
-def test_reader_weighs_contexts_and_labels_alike_over_the_present_slots(reader: MemoryReader) -> None:
+def test_reader_sums_contexts_and_labels_with_the_same_weights(reader: MemoryReader) -> None:
     states, hidden, labels = (torch.randn(*shape).double() for shape in ((1, 3, 4), (5, 6), (5, 4)))
     slots = torch.tensor([[[0, 3, -1], [2, -1, -1], [-1, -1, -1]]])
     context, label = reader(states, hidden, labels, slots)
@@ -90,7 +90,7 @@ def test_reader_weighs_contexts_and_labels_alike_over_the_present_slots(reader: 
     assert torch.equal(label[0, 2], reader.default_label)
 
 
-def test_reader_of_an_empty_memory_gives_the_learned_defaults(reader: MemoryReader) -> None:
+def test_reader_returns_the_learned_defaults_for_an_empty_memory(reader: MemoryReader) -> None:
     nothing = torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, 4, dtype=torch.float64)
     states = torch.randn(2, 3, 4, dtype=torch.float64)
     context, label = reader(states, *nothing, torch.full((2, 3, 10), -1))
@@ -100,7 +100,7 @@ def test_reader_of_an_empty_memory_gives_the_learned_defaults(reader: MemoryRead
     assert reader.default_label.grad is not None
 
 
-def test_default_vectors_matter_to_words_that_occur_once_and_to_no_others(build: Callable[..., Any]) -> None:
+def test_default_vectors_affect_only_words_that_occur_once(build: Callable[..., Any]) -> None:
     tagger = build("doc_uanet")
     # One word a sentence: words of a sentence meet in the attention that follows the memory.
     document = [Sentence(words=(word,)) for word in ("Ford", "Paris", "ford", "Ada")]
@@ -111,12 +111,12 @@ def test_default_vectors_matter_to_words_that_occur_once_and_to_no_others(build:
     assert changed.tolist() == [False, True, False, True]
 
 
-def test_a_word_reads_what_stage_one_says_of_its_other_occurrence(build: Callable[..., Any]) -> None:
+def test_a_word_reads_the_output_of_stage_one_at_its_other_occurrence(build: Callable[..., Any]) -> None:
     tagger = build("doc_uanet")
 
     def probability(neighbour: str) -> float:
         document = [Sentence(words=("Ford",)), Sentence(words=("Ford", neighbour))]
-        return tagger.tabulate([document], threshold=-1.0).probability[0].item()
+        return float(tagger.tabulate([document], threshold=-1.0).probability[0])
 
     assert probability("Paris") != probability("Ada")
     other = [[Sentence(words=("Ford",))], [Sentence(words=("Ford", "Paris"))]]
@@ -125,7 +125,7 @@ def test_a_word_reads_what_stage_one_says_of_its_other_occurrence(build: Callabl
     assert results[0] == results[1]
 
 
-def test_the_key_of_the_configuration_decides(build: Callable[..., Any]) -> None:
+def test_configured_key_decides_which_words_are_the_same(build: Callable[..., Any]) -> None:
     document = [Sentence(words=("Ford",)), Sentence(words=("ford", "Paris"))]
     changed = [Sentence(words=("Ford",)), Sentence(words=("ford", "Ada"))]
     for key, reads in (("lower", True), ("exact", False)):
@@ -134,7 +134,7 @@ def test_the_key_of_the_configuration_decides(build: Callable[..., Any]) -> None
         assert (results[0] != results[1]) == reads
 
 
-def test_with_no_slots_a_document_is_only_its_sentences(build: Callable[..., Any], documents: list[Document]) -> None:
+def test_sentences_are_independent_without_slots(build: Callable[..., Any], documents: list[Document]) -> None:
     tagger = build("doc_uanet", threshold=REFINE_ALL)
     before = tagger.tabulate(documents)
     tagger.set_memory_slots(0)
@@ -147,7 +147,7 @@ def test_with_no_slots_a_document_is_only_its_sentences(build: Callable[..., Any
     assert torch.equal(tagger.tabulate(documents).probability, before.probability)
 
 
-def test_a_tagger_without_a_memory_has_no_slots(build: Callable[..., Any]) -> None:
+def test_set_memory_slots_rejects_a_tagger_without_memory(build: Callable[..., Any]) -> None:
     tagger = build("uanet")
     assert tagger.memory_slots is None
     with pytest.raises(ValueError, match="expected 0 or more and a tagger with a memory"):

@@ -20,7 +20,7 @@ NONE = {"hidden": 8, "input_dropout": 0.0, "recurrent_dropout": 0.0, "output_dro
 
 @pytest.fixture
 def tagger(build: Build) -> TwoStageTagger:
-    """Make a tagger whose weight samples disagree."""
+    """Return a tagger whose weight samples disagree."""
     tagger = build("uanet", lstm=STRONG)
     with torch.no_grad():
         tagger.draft_network.output.weight *= 8
@@ -37,7 +37,7 @@ def draft(tagger: TwoStageTagger, batch: Batch, samples: int) -> Any:
 
 
 def sampled_logits(tagger: TwoStageTagger, batch: Batch, samples: int) -> Tensor:
-    """Give the logits of each sample, shape ``(M, B, T, L)``, with z_out on the activations."""
+    """Return the logits of each sample, shape ``(M, B, T, L)``, with z_out applied to the activations."""
     network = tagger.draft_network
     words = network.representation(batch, None)
     return torch.stack(
@@ -84,7 +84,7 @@ def test_uncertainty_is_the_entropy_of_the_mean_within_its_bounds(
 
 
 @torch.inference_mode()
-def test_samples_do_not_matter_without_dropout(build: Build, documents: list[list[Sentence]]) -> None:
+def test_number_of_samples_has_no_effect_without_dropout(build: Build, documents: list[list[Sentence]]) -> None:
     tagger = build("uanet", lstm=NONE)
     batch = encode(tagger, documents)
     one, many = draft(tagger, batch, 1), draft(tagger, batch, 7)
@@ -94,7 +94,7 @@ def test_samples_do_not_matter_without_dropout(build: Build, documents: list[lis
     assert torch.allclose(many.uncertainty, entropy(plain), atol=1e-6)
 
 
-def test_samples_matter_with_dropout_and_the_call_may_choose_their_number(
+def test_number_of_samples_has_an_effect_with_dropout_and_can_be_set_per_call(
     tagger: TwoStageTagger, documents: list[list[Sentence]]
 ) -> None:
     one, three = tagger.tabulate(documents, samples=1), tagger.tabulate(documents, samples=3)
@@ -103,7 +103,7 @@ def test_samples_matter_with_dropout_and_the_call_may_choose_their_number(
 
 
 @torch.inference_mode()
-def test_training_draws_fresh_masks_in_every_pass(build: Build, documents: list[list[Sentence]]) -> None:
+def test_training_draws_new_masks_in_every_pass(build: Build, documents: list[list[Sentence]]) -> None:
     tagger = build("uanet", lstm=STRONG)
     twin = tagger.encode([documents[0][0], documents[0][0]])
     first, second = (tagger.draft_network(twin, None)[0] for _ in range(2))

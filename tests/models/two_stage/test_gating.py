@@ -1,4 +1,4 @@
-"""The threshold decides word by word between draft and stage two."""
+"""The threshold chooses between draft and stage two for each word."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_threshold_above_ln_of_the_labels_keeps_every_draft(tagger: Any, random_
     assert torch.equal(table.label, table.draft)
 
 
-def test_a_word_is_refined_when_its_uncertainty_is_strictly_above(tagger: Any, random_documents: Draw) -> None:
+def test_a_word_is_refined_only_when_its_uncertainty_exceeds_the_threshold(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(0, documents=4)
     everything = tagger.tabulate(documents, threshold=-1.0)
     threshold = everything.uncertainty.sort().values[len(everything.uncertainty) // 2].item()
@@ -41,7 +41,7 @@ def test_a_word_is_refined_when_its_uncertainty_is_strictly_above(tagger: Any, r
     assert torch.equal(table.label, torch.where(table.refined, everything.label, everything.draft))
 
 
-def test_the_taggers_own_threshold_holds_unless_the_call_gives_one(tagger: Any, random_documents: Draw) -> None:
+def test_threshold_of_the_tagger_applies_unless_set_per_call(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(0, documents=4)
     middle = tagger.tabulate(documents).uncertainty.median().item()
     tagger.set_threshold(middle)
@@ -51,7 +51,7 @@ def test_the_taggers_own_threshold_holds_unless_the_call_gives_one(tagger: Any, 
     assert 0 < int(own.refined.sum()) < len(own.refined)
 
 
-def test_merging_takes_each_label_from_its_stage() -> None:
+def test_merge_stages_takes_each_label_from_its_stage() -> None:
     draft = torch.tensor([[[0.9, 0.1], [0.6, 0.4], [0.5, 0.5]]])
     logits = torch.tensor([[[0.0, 5.0], [0.0, 5.0], [5.0, 0.0]]])
     decided = SoftmaxDistribution(logits, torch.ones(1, 3, dtype=torch.bool))
@@ -62,7 +62,7 @@ def test_merging_takes_each_label_from_its_stage() -> None:
     assert torch.allclose(merged.probabilities, logits.softmax(-1))
 
 
-def test_predictions_hold_draft_and_final_labels_with_what_decided(tagger: Any, documents: Documents) -> None:
+def test_predictions_have_the_columns_of_the_table(tagger: Any, documents: Documents) -> None:
     table = tagger.tabulate(documents, threshold=1.0)
     predictions = [entry for document in tagger.predict_documents(documents, threshold=1.0) for entry in document]
     assert [flag for entry in predictions for flag in entry.refined] == table.refined.tolist()

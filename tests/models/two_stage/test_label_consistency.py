@@ -1,7 +1,7 @@
-"""The memory's mechanism: a name's type is told in one sentence of a document and needed in others.
+"""The document memory resolves names whose type only one sentence of a document reveals.
 
-Every document draws anew which type each of its names has. Only a cue sentence tells; in the other sentences stage
-one can but guess, and says so by its uncertainty. Stage two can look the answer up, if there is a memory.
+The type of each name is drawn afresh for every document. Only a cue sentence reveals it; in the other sentences stage
+one can only guess, and its uncertainty shows it. Stage two can look the type up if there is a memory.
 """
 
 import math
@@ -26,7 +26,7 @@ DOCUMENTS_A_STEP = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trained tagger says of fresh documents: its table, the gold labels, and which words are what."""
+    """The results of a trained tagger on new documents: its table, the gold labels, and the kinds of words."""
 
     table: TokenTable
     gold: torch.Tensor
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def draw_document(chance: random.Random) -> list[Sentence]:
-    """Make one document: a cue sentence and two ambiguous ones for each of two names, and one without a name."""
+    """Draw a document: a cue sentence and two ambiguous ones for each of two names, and one without a name."""
     sentences = [Sentence(words=("it", "rained", "all", "day"), labels=("O",) * 4)]
     for name in chance.sample(NAMES, 2):
         kind = chance.choice(sorted(CUES))
@@ -91,26 +91,26 @@ def train_and_tag(name: str, seed: int) -> Outcome:
 
 
 def _facts(sentence: Sentence) -> Iterator[tuple[str, bool, bool]]:
-    """Give each word's label, whether it is a name, and whether its sentence tells the type."""
+    """Yield each word's label, whether it is a name, and whether its sentence reveals the type."""
     for word, label in zip(sentence.words, sentence.labels or (), strict=True):
         yield label, word in NAMES, sentence.words[0] == "the"
 
 
 @pytest.fixture(scope="module")
 def outcome() -> Callable[[str], Outcome]:
-    """Train a tagger once for all tests of this file."""
+    """Train each tagger once for all tests of this file."""
     known: dict[str, Outcome] = {}
 
-    def give(name: str) -> Outcome:
+    def trained(name: str) -> Outcome:
         if name not in known:
             known[name] = train_and_tag(name, seed=1)
         return known[name]
 
-    return give
+    return trained
 
 
 @pytest.mark.slow
-def test_memory_resolves_what_drafts_can_only_guess(outcome: Callable[[str], Outcome]) -> None:
+def test_memory_resolves_types_that_drafts_can_only_guess(outcome: Callable[[str], Outcome]) -> None:
     found = outcome("doc_uanet")
     assert 0.42 < found.draft_accuracy() < 0.58
     assert abs(float(found.table.uncertainty[found.ambiguous].mean()) - math.log(2)) < 0.06
@@ -119,7 +119,7 @@ def test_memory_resolves_what_drafts_can_only_guess(outcome: Callable[[str], Out
 
 
 @pytest.mark.slow
-def test_memory_leaves_certain_words_untouched(outcome: Callable[[str], Outcome]) -> None:
+def test_memory_does_not_change_certain_words(outcome: Callable[[str], Outcome]) -> None:
     found = outcome("doc_uanet")
     assert not found.table.refined[found.cue].any()
     assert torch.equal(found.table.label[found.cue], found.gold[found.cue])
@@ -127,7 +127,7 @@ def test_memory_leaves_certain_words_untouched(outcome: Callable[[str], Outcome]
 
 
 @pytest.mark.slow
-def test_without_a_memory_the_guess_stays_a_guess(outcome: Callable[[str], Outcome]) -> None:
+def test_types_remain_a_guess_without_a_memory(outcome: Callable[[str], Outcome]) -> None:
     found = outcome("uanet")
     assert bool(found.table.refined[found.ambiguous].float().mean() > 0.99)
     assert found.accuracy() < 0.65

@@ -1,4 +1,4 @@
-"""What learns from what: stage two never trains stage one, and nothing trains the encoder."""
+"""Gradients: stage two never trains stage one, and nothing trains a frozen encoder."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from concord.models.words.frozen_encoder import load_encoder
 
 Build = Callable[..., TwoStageTagger]
 TAGGERS = pytest.mark.parametrize("name", ["uanet", "doc_uanet"])
-# Without any dropout a loss is a plain function of the weights, so that gradients can be compared.
+# Without dropout the loss is a function of the weights alone, so gradients can be compared.
 STILL: dict[str, Any] = {
     "lstm": {"hidden": 8, "input_dropout": 0.0, "recurrent_dropout": 0.0, "output_dropout": 0.0},
     "draft_representation": {"word_dimension": 12, "dropout": 0.0, "characters": None, "rare_to_unknown": 0.0},
@@ -54,7 +54,7 @@ def test_loss_of_stage_two_does_not_reach_stage_one(name: str, build: Build, doc
 
 
 @TAGGERS
-def test_stage_one_learns_from_its_own_loss_alone(name: str, build: Build, documents: list[list[Sentence]]) -> None:
+def test_stage_one_learns_only_from_its_own_loss(name: str, build: Build, documents: list[list[Sentence]]) -> None:
     tagger = build(name, **STILL)
     batch = encode(tagger, documents)
     weights = list(tagger.draft_network.parameters())
@@ -66,12 +66,14 @@ def test_stage_one_learns_from_its_own_loss_alone(name: str, build: Build, docum
 
 
 @TAGGERS
-def test_loss_is_both_cross_entropies_over_sentences(name: str, build: Build, documents: list[list[Sentence]]) -> None:
+def test_loss_is_the_sum_of_both_cross_entropies_per_sentence(
+    name: str, build: Build, documents: list[list[Sentence]]
+) -> None:
     tagger = build(name, **STILL)
     single = [[document[0]] for document in documents]
     batch = encode(tagger, single)
     logits, hidden = tagger.draft_network(batch, None)
-    # One sentence a document, and no word twice in it: nothing to remember.
+    # One sentence per document without repeated words: nothing to remember.
     empty = torch.full((*batch.mask.shape, 10), -1)
     memory = MemoryContents(hidden=hidden.flatten(0, 1), probabilities=logits.softmax(-1).flatten(0, 1), slots=empty)
     refined = tagger.refine_network(batch, None, logits.softmax(-1), memory if name == "doc_uanet" else None)
@@ -100,7 +102,7 @@ def test_parameter_groups_are_disjoint_and_cover_the_tagger(name: str, build: Bu
 
 @pytest.mark.encoder
 @TAGGERS
-def test_one_encoder_serves_both_stages_and_is_never_tuned(
+def test_both_stages_share_one_frozen_encoder(
     name: str,
     build: Build,
     documents: list[list[Sentence]],
@@ -129,7 +131,7 @@ def test_one_encoder_serves_both_stages_and_is_never_tuned(
 
 
 @pytest.mark.encoder
-def test_each_stage_projects_the_encoder_by_itself(build: Build, encoder_values: Mapping[str, Any]) -> None:
+def test_each_stage_has_its_own_projection_of_the_encoder(build: Build, encoder_values: Mapping[str, Any]) -> None:
     parts = {"word_dimension": 4, "characters": None, "encoder_dimension": 5}
     tagger = build("uanet", encoder=encoder_values, draft_representation=parts, refine_representation=parts)
     first, second = tagger.draft_network.representation, tagger.refine_network.representation
