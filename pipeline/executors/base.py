@@ -1,4 +1,4 @@
-"""What every executor does: it moves shards to workers and reports back, and knows no language."""
+"""The executor interface: it moves shards to workers and returns their reports, and never looks inside."""
 
 import signal
 import threading
@@ -18,21 +18,21 @@ OnReport = Callable[[ShardReport, Timings], None]
 
 
 class Executor(Protocol):
-    """Runs shards."""
+    """Runs shards on workers."""
 
     def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
-        """Have every shard done and committed.
+        """Annotate and commit every shard.
 
         Args:
-            on_report: called here, in the driver, after each shard; shards may come in any order.
+            on_report: called in the driver after each shard; shards may finish in any order.
 
         Returns:
-            how many workers others took the place of, by cause: worker_died, time_limit, memory.
+            how many workers were replaced, by cause: worker_died, time_limit, memory.
 
         Raises:
-            StoppedError: after SIGTERM or SIGINT, when the shards in flight are done.
+            StoppedError: after SIGTERM or SIGINT, once the shards in flight are done.
             ModelError: when parser or tagger cannot be loaded.
-            ShardError: when a shard failed on every try.
+            ShardError: when a shard failed on every attempt.
             ConcordError: what a worker raised.
         """
 
@@ -41,24 +41,24 @@ class StopRequest:
     """Whether a signal has asked the run to stop."""
 
     def __init__(self) -> None:
-        """Begin with no signal."""
+        """Start without a signal."""
         self.received: signal.Signals | None = None
 
     def raise_if_received(self) -> None:
-        """Raise StoppedError once a signal came."""
+        """Raise StoppedError if a signal has arrived."""
         if self.received is not None:
             raise StoppedError(self.received)
 
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Have SIGTERM and SIGINT only noted while the block runs; a second SIGINT interrupts at once.
+    """Only remember SIGTERM and SIGINT while the block runs; a second SIGINT interrupts at once.
 
-    Outside the main thread, where Python takes no signal handlers, nothing is ever noted.
+    Outside the main thread, where Python accepts no signal handlers, no signal is ever remembered.
     """
     request = StopRequest()
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and request.received is not None:
             raise KeyboardInterrupt
         request.received = signal.Signals(number)
@@ -66,10 +66,10 @@ def stop_request() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield request
     finally:
         for number, handler in before.items():
-            # None stands for a handler that was not set from Python.
+            # None is a handler that was not set from Python.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)

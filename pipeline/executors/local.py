@@ -1,4 +1,4 @@
-"""Shards one after the other, in this process."""
+"""Run shards one after the other, in this process."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,23 +10,24 @@ from concord.pipeline.worker.shard_worker import build_worker
 
 
 class LocalExecutor:
-    """An executor without processes of its own.
+    """An executor without worker processes.
 
-    When a shard kills this process, the next run of the same command knows of it and goes on as Ray's driver would.
+    When a shard kills this process, the next run of the same command finds its mark and continues as the Ray driver
+    would.
     """
 
     def __init__(self, *, build: BuildWorker = build_worker) -> None:
-        """Take what builds the worker from a plan; tests give one with a fake parser and tagger."""
+        """Take the function that builds the worker from a plan."""
         self._build = build
 
     def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
-        """Do as Executor says."""
+        """Run shards as ``Executor.run`` describes."""
         crash_log = CrashLog(plan)
         with stop_request() as stop:
             worker = self._build(plan)
             for shard in shards:
                 stop.raise_if_received()
-                _charge_earlier(crash_log, shard)
+                _record_earlier_death(crash_log, shard)
                 try:
                     with crash_log.mark_in_progress(shard, WorkPlace()):
                         report, timings = worker.run(shard)
@@ -38,8 +39,8 @@ class LocalExecutor:
         return {}
 
 
-def _charge_earlier(crash_log: CrashLog, shard: Shard) -> None:
-    """Count the death of an earlier run that was at the shard. One that still is at it is charged once in vain."""
+def _record_earlier_death(crash_log: CrashLog, shard: Shard) -> None:
+    """Count the death of an earlier run that left its mark. A run that is still alive is counted once by mistake."""
     place = crash_log.in_progress(shard)
     if place is not None:
         crash_log.remove_mark(shard)

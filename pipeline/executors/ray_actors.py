@@ -1,4 +1,4 @@
-"""The Ray actors that hold a worker each."""
+"""Ray actors that each hold one worker."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardResult:
-    """What a worker answers when it is done with a shard.
+    """What a worker returns for a shard.
 
     Attributes:
-        report: None where the shard was only parsed.
-        resident: bytes of memory that its process holds; None where the system does not tell.
+        report: None if the shard was only parsed.
+        resident_bytes: memory of its process; None where the system does not tell.
     """
 
     report: ShardReport | None
     timings: Timings
-    resident: int | None
+    resident_bytes: int | None
 
 
 class _Actor:
@@ -40,36 +40,36 @@ class _Actor:
         self._worker = build(Plan.from_json(plan))
 
     def ping(self) -> str:
-        """Answer as soon as parser and tagger are loaded; the answer is another after every restart."""
+        """Return an id of this process, as soon as parser and tagger are loaded; a restart changes it."""
         return self._process
 
 
 class ShardActor(_Actor):
-    """A worker that tags and commits; it parses what nobody has parsed for it."""
+    """A worker that tags and commits; it parses what was not parsed ahead."""
 
-    def run(self, shard: Shard, handed: Sequence[Any]) -> ShardResult:
+    def run(self, shard: Shard, parse_tables: Sequence[Any]) -> ShardResult:
         """Annotate and commit a shard.
 
         Args:
-            handed: a reference to its parses, if another has made them. In a list, since Ray would otherwise fail the
-                call when they are lost.
+            parse_tables: a reference to its parses, if it was parsed ahead. In a list, since Ray would otherwise
+                resolve it, and fail the call when the parses are lost.
         """
-        report, timings = self._worker.run(shard, parses=_fetch(handed))
-        return ShardResult(report=report, timings=timings, resident=resident_bytes())
+        report, timings = self._worker.run(shard, parses=_fetch(parse_tables))
+        return ShardResult(report=report, timings=timings, resident_bytes=resident_bytes())
 
 
 class ParseActor(_Actor):
     """A worker that only parses."""
 
     def run(self, shard: Shard) -> tuple[ShardResult, Mapping[str, Any]]:
-        """Parse a shard; the tables, an object of their own, stay in the store, and the rest goes to the driver."""
+        """Parse a shard; its tables stay in the object store as an object of their own."""
         tables, timings = self._worker.run(shard)
-        return ShardResult(report=None, timings=timings, resident=resident_bytes()), tables
+        return ShardResult(report=None, timings=timings, resident_bytes=resident_bytes()), tables
 
 
-def _fetch(handed: Sequence[Any]) -> Parses | None:
+def _fetch(parse_tables: Sequence[Any]) -> Parses | None:
     try:
-        return Parses(ray.get(handed[0])) if handed else None
+        return Parses(ray.get(parse_tables[0])) if parse_tables else None
     except RayError as error:
-        logger.warning("parses are lost (%s) and made anew", type(error).__name__)
+        logger.warning("parses made ahead are lost (%s); parsing again", type(error).__name__)
         return None

@@ -1,23 +1,23 @@
-"""Ray's mode of authentication, settled before Ray is imported: it reads the mode once, when it is imported."""
+"""Ray's authentication mode, which must be set before Ray is imported: Ray reads it once, on import."""
 
 import os
 from pathlib import Path
 
 
 def resolve_auth_mode(address: str | None) -> None:
-    """Set ``RAY_AUTH_MODE`` where the user has not; to be called before anything imports Ray.
+    """Set ``RAY_AUTH_MODE`` unless the user has; to be called before anything imports Ray.
 
     Args:
-        address: of the cluster to be joined; None where one is started here.
+        address: of the cluster to join; None if one is started here.
     """
     os.environ.setdefault("RAY_AUTH_MODE", auth_mode(address))
 
 
 def auth_mode(address: str | None) -> str:
-    """Give the mode of authentication to use where the user set none.
+    """Return the authentication mode to use unless the user set one.
 
-    Ray's own default differs between starting and joining a cluster. One started here listens on this machine for
-    the run's length only; a cluster gets the token where there is one.
+    Ray's own default differs between starting and joining a cluster. One started here only listens on this machine, and
+    only during the run; a cluster gets the token if there is one.
     """
     token = (
         "RAY_AUTH_TOKEN" in os.environ

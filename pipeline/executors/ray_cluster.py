@@ -1,13 +1,7 @@
-"""Shards on plain Ray actors, one in flight on each; the only place in this package that imports Ray.
+"""The Ray executor: join a cluster or start Ray on this machine, and run shards or hash files there.
 
-Where workers hold GPUs, others parse for them on CPUs. What these have parsed goes from process to process as Arrow
-tables in Ray's object store, a bounded number at a time; the driver does not open them. A parse is only ever help: a
-shard whose parse fails, or is lost with its node, is parsed by the worker that tags it, as it would be without.
-
-Ray restarts an actor whose process dies, but never runs a call again by itself: what is tried again, and how often,
-is decided here. An actor gets work only after it has answered a ping, and a shard is charged with its worker's death
-only when another process has answered in the place of the one that was at it. So a cluster that is down for a while, or
-a connection that breaks, costs no shard any of its tries.
+``ray_scheduler`` decides which actor does which shard, ``ray_actors`` are the processes that do it; Ray is imported in
+these three modules only.
 """
 
 import logging
@@ -35,11 +29,11 @@ from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.shard_worker import build_parse_worker, build_worker
 
-_KNOCK_SECONDS = 20.0
+_CONNECT_SECONDS = 20.0
 
 
 class RayExecutor:
-    """An executor on a local Ray of its own, or on the cluster that ``RAY_ADDRESS`` names."""
+    """An executor on the cluster that ``RAY_ADDRESS`` names, or on a Ray of its own on this machine."""
 
     def __init__(
         self,
@@ -48,13 +42,13 @@ class RayExecutor:
         build: BuildWorker = build_worker,
         build_parse: BuildParseWorker = build_parse_worker,
     ) -> None:
-        """Take the number and size of workers, and what builds one of either kind from a plan in its process."""
+        """Take the number and size of workers, and the functions that build each kind from a plan in its process."""
         self._config = config
         self._build = build
         self._build_parse = build_parse
 
     def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
-        """Do as Executor says.
+        """Run shards as ``Executor.run`` describes.
 
         Raises:
             ConfigError: when the cluster has no room for the workers.
@@ -63,25 +57,25 @@ class RayExecutor:
         with connected(cpus=max(1, sum(role.count * role.cpus for role in roles))):
             for role in roles:
                 _check_room(role)
-            # Ray puts a SIGTERM handler of its own in place when it starts, so ours comes after.
+            # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
             with stop_request() as stop:
-                crew = RayScheduler(plan, self._config, roles)
+                scheduler = RayScheduler(plan, self._config, roles)
                 try:
-                    crew.work(shards, on_report=on_report, stop=stop)
+                    scheduler.run(shards, on_report=on_report, stop=stop)
                 finally:
-                    crew.shutdown()
-        return dict(crew.replaced)
+                    scheduler.shutdown()
+        return dict(scheduler.replaced)
 
-    def _roles(self, plan: Plan, shards: int) -> list["WorkerRole"]:
-        """Give the kinds of workers; no more of each than shards, since each costs a process and a copy of the models.
+    def _roles(self, plan: Plan, shards: int) -> list[WorkerRole]:
+        """Return the kinds of workers; no more of each than shards, since each costs a process and its models.
 
         Raises:
-            ConfigError: when workers without a GPU are to parse on one.
+            ConfigError: when workers without a GPU would have to parse on one.
         """
         config = self._config
         worker = WorkerRole(
             count=min(config.actors, shards),
-            # An actor with a GPU would otherwise hold a CPU that other work may be waiting for.
+            # An actor with a GPU would otherwise hold a CPU that a parsing worker may be waiting for.
             cpus=0 if config.gpus else plan.threads,
             gpus=config.gpus,
             key="actors",
@@ -103,7 +97,7 @@ class RayExecutor:
 
 
 def hash_files(paths: Sequence[str]) -> list[str]:
-    """Give the SHA-256 of each file in hex, computed by Ray tasks; starts or joins Ray like the executor."""
+    """Hash files in Ray tasks: SHA-256 in hex; joins or starts Ray as the executor does."""
     with connected(cpus=os.cpu_count() or 1):
         hash_file = ray.remote(num_cpus=1, runtime_env=runtime_env(threads=1))(_hash_file)
         try:
@@ -114,14 +108,14 @@ def hash_files(paths: Sequence[str]) -> list[str]:
 
 @contextmanager
 def connected(*, cpus: int) -> Iterator[None]:
-    """Join the cluster of ``RAY_ADDRESS``, or start a Ray on this machine; what was started here is shut down.
+    """Join the cluster of ``RAY_ADDRESS``, or start Ray on this machine; what was started is shut down afterwards.
 
     Args:
-        cpus: how many a Ray of our own offers.
+        cpus: how many a Ray that is started here offers.
 
     Raises:
         ConcordError: when the cluster cannot be joined or Ray does not start.
-        StoppedError: after a SIGTERM for which nobody else was listening.
+        StoppedError: after a SIGTERM that no other handler took.
     """
     if ray.is_initialized():
         yield
@@ -140,7 +134,7 @@ def connected(*, cpus: int) -> Iterator[None]:
         _init(options, address)
         yield
     except SystemExit as ended:
-        # What Ray's own handler makes of the signal.
+        # This is what Ray's own handler raises for the signal.
         if ended.code != signal.SIGTERM:
             raise
         raise StoppedError(signal.SIGTERM) from None
@@ -165,26 +159,26 @@ def _init(options: dict[str, Any], address: str | None) -> None:
 
 
 def _check_port(address: str | None) -> None:
-    """Fail at once where nothing listens: Ray itself would go on trying for many minutes.
+    """Fail at once if nothing listens at the address: Ray itself would retry for many minutes.
 
     Raises:
         OSError: when there is no connection.
     """
     host, colon, port = (address or "").rpartition(":")
     if colon and port.isdigit() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
 
 
 def _check_room(role: WorkerRole) -> None:
-    """Refuse what Ray would wait for without end.
+    """Reject more workers than the cluster can hold, for which Ray would wait forever.
 
-    Workers with a GPU need no CPU and those that parse for them no GPU, so each kind can be looked at by itself.
+    Workers with a GPU need no CPU and those that parse for them no GPU, so each kind can be checked by itself.
 
     Raises:
-        ConfigError: when the nodes have no room for so many actors, busy or not.
+        ConfigError: when the nodes, even idle, have no room for so many actors.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = sum(places(node, cpus=role.cpus, gpus=role.gpus) for node in nodes)
+    room = sum(workers_that_fit(node, cpus=role.cpus, gpus=role.gpus) for node in nodes)
     if room < role.count:
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes) or "no node"
         raise ConfigError(
@@ -193,7 +187,8 @@ def _check_room(role: WorkerRole) -> None:
         )
 
 
-def places(node: dict[str, float], *, cpus: int, gpus: float) -> int:
+def workers_that_fit(node: dict[str, float], *, cpus: int, gpus: float) -> int:
+    """Return how many workers a node has room for, given its resources."""
     needs = [(node.get(name, 0.0), need) for name, need in (("CPU", cpus), ("GPU", gpus)) if need]
     return int(min(have // need for have, need in needs))
 

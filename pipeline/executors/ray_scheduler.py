@@ -1,4 +1,15 @@
-"""Schedule shards on Ray actors."""
+"""Schedule shards on Ray actors: start them, hand out shards, collect results, replace workers, shut down.
+
+Each actor has at most one shard in flight. Where workers hold GPUs, others parse ahead for them on CPUs; the parses go
+from process to process as Arrow tables in Ray's object store, a bounded number at a time, and the driver does not open
+them. A parse made ahead is only ever help: a shard whose parse fails, or is lost with its node, is parsed by the worker
+that tags it.
+
+Ray restarts an actor whose process dies but never repeats a call: what is tried again, and how often, is decided here.
+An actor gets work only after it has answered a ping, and a worker's death counts against its shard only when another
+process has answered in its place. So a cluster that is down for a while, or a connection that breaks, costs no shard an
+attempt.
+"""
 
 import logging
 import os
@@ -25,10 +36,12 @@ from concord.pipeline.worker.shard_worker import Timings
 
 logger = logging.getLogger(__name__)
 
+HOLD_SECONDS = 30.0
+"""How long a shard waits for its silent worker before another may do it."""
+PATIENCE_SECONDS = 600.0
+"""How long all workers may be silent before the run fails."""
 
 _POLL_SECONDS = 0.5
-_PATIENCE_SECONDS = 600.0
-_HOLD_SECONDS = 30.0
 _IMPORT_ROOT = Path(__file__).absolute().parents[3]
 """The folder that holds the package; in a checkout the rooms are links below it, which must not be resolved."""
 
@@ -39,8 +52,8 @@ class WorkerRole:
 
     Attributes:
         cpus, gpus: that each holds.
-        key: of ExecutorConfig, which says how many there are.
-        actor: its class, which is given the plan and ``build``.
+        key: the setting of ExecutorConfig that says how many there are.
+        actor: its class, built from the plan and ``build``.
     """
 
     count: int
@@ -52,7 +65,7 @@ class WorkerRole:
 
 
 def runtime_env(*, threads: int) -> dict[str, Any]:
-    """Let workers compute with as many threads as the plan says and import what the driver runs.
+    """Return a Ray environment in which workers use so many threads and import the package that the driver runs.
 
     A job's own working folder, which Ray unpacks on every node, comes before this path.
     """
@@ -62,12 +75,12 @@ def runtime_env(*, threads: int) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Loss:
-    """A call that broke off; nobody knows yet whether the process has died.
+class _LostCall:
+    """A call that broke off before it is known whether its process has died.
 
     Attributes:
-        at: what the worker had marked as being at work.
-        cause: what the shard is charged with if the process has died.
+        at: what the worker had marked as in progress.
+        cause: what counts against the shard if the process has died.
         is_held: whether the shard still waits for that to be known.
     """
 
@@ -78,26 +91,25 @@ class _Loss:
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
-class _Member:
-    """One of the crew.
+class _Worker:
+    """One actor and its state.
 
     Attributes:
-        role: what it does.
-        process: what its process last answered to a ping.
+        process: the process id that its last ping returned.
         is_late: whether it was killed because its shard took too long.
-        silent_since: when it fell silent; seconds of the monotonic clock.
+        silent_since: when it stopped answering; seconds of the monotonic clock.
     """
 
     role: WorkerRole
     actor: Any = None
     process: str | None = None
-    loss: _Loss | None = None
+    lost_call: _LostCall | None = None
     is_late: bool = False
     silent_since: float | None = None
 
     @property
     def only_parses(self) -> bool:
-        """Whether its shards are not done when it is done with them."""
+        """Whether its shards remain to be tagged."""
         return self.role.actor is ParseActor
 
     @property
@@ -117,8 +129,8 @@ class _Member:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Handed:
-    """The parses of a shard: a reference to the tables, and how long they took."""
+class _ParsesAhead:
+    """The parses of a shard: a reference to their tables, and how long they took."""
 
     tables: Any
     timings: Timings
@@ -129,27 +141,28 @@ class _Call:
     """A call in flight; without a shard it is a ping.
 
     Attributes:
-        since: when what it is at was begun, as far as anybody has looked; seconds of the monotonic clock.
-        at: the document that was alone at work then.
-        tables: reference to the parses that will come with the answer of a worker that only parses.
-        parsed: how long another worker has parsed for this one.
+        since: when it started, or was last seen to go on to another document; seconds of the monotonic clock.
+        at: the document that was in progress alone then.
+        tables: reference to the parses that come with the result of a worker that only parses.
+        parse_timings: how long the shard was parsed ahead.
     """
 
-    member: _Member
+    worker: _Worker
     shard: Shard | None = None
-    since: float
+    since: float = field(default_factory=time.monotonic)
     at: WorkPlace | None = None
     tables: Any = None
-    parsed: Timings = field(default_factory=Timings)
+    parse_timings: Timings = field(default_factory=Timings)
 
 
 class RayScheduler:
-    """The actors of one run, what they are at, and the shards that wait."""
+    """The actors of one run, their calls in flight, and the shards that wait."""
 
     def __init__(self, plan: Plan, config: ExecutorConfig, roles: Sequence[WorkerRole]) -> None:
+        """Prepare the actors; none is started yet."""
         self.replaced: Counter[str] = Counter()
         self._shard_seconds = config.shard_seconds
-        self._most_bytes = config.worker_memory_bytes
+        self._max_worker_bytes = config.worker_memory_bytes
         self._plan = plan.to_json()
         environment = runtime_env(threads=plan.threads)
         self._actor_classes = {
@@ -163,226 +176,225 @@ class RayScheduler:
             for role in roles
         }
         self._crash_log = CrashLog(plan)
-        self._meters = RunMetrics(
+        self._metrics = RunMetrics(
             counter=metrics.Counter, gauge=metrics.Gauge, histogram=metrics.Histogram, collection=plan.config.output
         )
-        self._undone = 0
-        self._unparsed: deque[Shard] = deque()
-        self._waiting: deque[Shard] = deque()
-        self._handed: dict[int, _Handed] = {}
-        self._members = [_Member(role=role) for role in roles for _ in range(role.count)]
-        self._idle: list[_Member] = []
+        self._num_left = 0
+        self._to_parse: deque[Shard] = deque()
+        self._to_tag: deque[Shard] = deque()
+        self._parsed_ahead: dict[int, _ParsesAhead] = {}
+        self._workers = [_Worker(role=role) for role in roles for _ in range(role.count)]
+        self._idle: list[_Worker] = []
         self._calls: dict[Any, _Call] = {}
         self._failure: Exception | None = None
 
-    def work(self, shards: Sequence[Shard], *, on_report: OnReport, stop: StopRequest) -> None:
-        """Have the shards done; on a failure or signal those in flight are finished, then it is raised."""
-        somebody_parses = any(member.only_parses for member in self._members)
-        (self._unparsed if somebody_parses else self._waiting).extend(shards)
-        self._undone = len(shards)
-        self._meters.left(self._undone)
-        for member in self._members:
-            self._hire(member)
+    def run(self, shards: Sequence[Shard], *, on_report: OnReport, stop: StopRequest) -> None:
+        """Run all shards; on a failure or signal, finish those in flight and then raise it."""
+        parses_ahead = any(worker.only_parses for worker in self._workers)
+        (self._to_parse if parses_ahead else self._to_tag).extend(shards)
+        self._num_left = len(shards)
+        self._metrics.set_shards_left(self._num_left)
+        for worker in self._workers:
+            self._start(worker)
         while True:
-            halted = self._failure is not None or stop.received is not None
-            if not halted:
-                self._give_out()
-            if not self._in_flight() and (halted or not self._is_left()):
+            stopping = self._failure is not None or stop.received is not None
+            if not stopping:
+                self._hand_out_shards()
+            if not self._is_tagging() and (stopping or not self._has_work_left()):
                 break
             ready, _ = ray.wait(list(self._calls), timeout=_POLL_SECONDS)
             for reference in ready:
-                self._take(reference, on_report)
-            self._end_late_calls()
-            self._release_held()
+                self._collect(reference, on_report)
+            self._kill_late_workers()
+            self._release_held_shards()
         if self._failure is not None:
             raise self._failure
-        if self._is_left():
+        if self._has_work_left():
             stop.raise_if_received()
 
     def shutdown(self) -> None:
-        """End the actors; on a cluster that we joined, others get their room."""
-        for member in self._members:
-            ray.kill(member.actor)
+        """Kill the actors, so that a cluster that was joined has its resources back."""
+        for worker in self._workers:
+            ray.kill(worker.actor)
 
-    def _in_flight(self) -> bool:
-        """Say whether a shard is being done; one that is only being parsed may be left at any time."""
-        return any(call.shard is not None and not call.member.only_parses for call in self._calls.values())
+    def _start(self, worker: _Worker) -> None:
+        worker.actor = self._actor_classes[worker.role].remote(self._plan, worker.role.build)
+        self._ping(worker)
 
-    def _is_left(self) -> bool:
-        return bool(self._waiting or self._unparsed or self._being_parsed() or self._holds())
+    def _ping(self, worker: _Worker) -> None:
+        self._calls[worker.actor.ping.remote()] = _Call(worker=worker)
 
-    def _being_parsed(self) -> int:
-        return sum(call.shard is not None and call.member.only_parses for call in self._calls.values())
+    def _is_tagging(self) -> bool:
+        """Return whether a shard is in flight; one that is only being parsed may be dropped at any time."""
+        return any(call.shard is not None and not call.worker.only_parses for call in self._calls.values())
 
-    def _holds(self) -> bool:
-        return any(member.loss is not None and member.loss.is_held for member in self._members)
+    def _num_parsing(self) -> int:
+        return sum(call.shard is not None and call.worker.only_parses for call in self._calls.values())
 
-    def _hire(self, member: _Member) -> None:
-        member.actor = self._actor_classes[member.role].remote(self._plan, member.role.build)
-        self._ping(member)
+    def _has_work_left(self) -> bool:
+        held = any(worker.lost_call is not None and worker.lost_call.is_held for worker in self._workers)
+        return bool(self._to_tag or self._to_parse or self._num_parsing() or held)
 
-    def _ping(self, member: _Member) -> None:
-        self._calls[member.actor.ping.remote()] = _Call(member=member, since=time.monotonic())
-
-    def _give_out(self) -> None:
-        """Give work to whoever is idle; no more shards are parsed ahead than there are members."""
+    def _hand_out_shards(self) -> None:
+        """Give work to idle workers; no more shards are parsed ahead than there are workers."""
         idle, self._idle = self._idle, []
-        for member in sorted(idle, key=lambda member: member.only_parses):
-            is_room = self._being_parsed() + len(self._handed) < len(self._members)
-            if member.only_parses and self._unparsed and is_room:
-                self._give_to_parse(member, self._unparsed.popleft())
-            elif not member.only_parses and self._waiting:
-                self._give(member, self._waiting.popleft())
+        for worker in sorted(idle, key=lambda worker: worker.only_parses):
+            has_room = self._num_parsing() + len(self._parsed_ahead) < len(self._workers)
+            if worker.only_parses and self._to_parse and has_room:
+                self._parse(worker, self._to_parse.popleft())
+            elif not worker.only_parses and self._to_tag:
+                self._tag(worker, self._to_tag.popleft())
             else:
-                self._idle.append(member)
+                self._idle.append(worker)
 
-    def _give(self, member: _Member, shard: Shard) -> None:
+    def _parse(self, worker: _Worker, shard: Shard) -> None:
+        reference, tables = worker.actor.run.options(num_returns=2).remote(shard)
+        self._calls[reference] = _Call(worker=worker, shard=shard, tables=tables)
+
+    def _tag(self, worker: _Worker, shard: Shard) -> None:
         self._crash_log.remove_mark(shard)
-        handed = self._handed.pop(shard.index, None)
-        reference = member.actor.run.remote(shard, [handed.tables] if handed is not None else [])
-        parsed = handed.timings if handed is not None else Timings()
-        self._calls[reference] = _Call(member=member, shard=shard, since=time.monotonic(), parsed=parsed)
+        parses = self._parsed_ahead.pop(shard.index, None)
+        reference = worker.actor.run.remote(shard, [parses.tables] if parses is not None else [])
+        timings = parses.timings if parses is not None else Timings()
+        self._calls[reference] = _Call(worker=worker, shard=shard, parse_timings=timings)
 
-    def _give_to_parse(self, member: _Member, shard: Shard) -> None:
-        reference, tables = member.actor.run.options(num_returns=2).remote(shard)
-        self._calls[reference] = _Call(member=member, shard=shard, since=time.monotonic(), tables=tables)
-
-    def _take(self, reference: Any, on_report: OnReport) -> None:
-        """Take the answer of a call that has ended, whatever it is."""
+    def _collect(self, reference: Any, on_report: OnReport) -> None:
+        """Handle a call that has ended, with a result or an error."""
         call = self._calls.pop(reference)
-        member = call.member
+        worker = call.worker
         try:
-            answer = ray.get(reference)
+            result = ray.get(reference)
         except (ActorUnavailableError, OutOfMemoryError) as error:
-            self._lose(call, error)
-            self._await_again(member, error)
+            self._on_lost(call, error)
+            self._ping_again(worker, error)
         except ActorDiedError as error:
             if call.shard is None:
                 self._failure = ModelError(f"a worker cannot be built: {_last_line(error)}")
             else:
-                self._lose(call, error)
-                self._hire(member)
+                self._on_lost(call, error)
+                self._start(worker)
         except RayError as error:
-            self._idle.append(member)
-            if member.only_parses and call.shard is not None:
+            self._idle.append(worker)
+            if worker.only_parses and call.shard is not None:
                 self._leave_to_tagger(call.shard, error)
             else:
                 self._failure = cause_of(error, call.shard)
         else:
             if call.shard is None:
-                self._idle.append(member)
-                self._welcome(member, process=answer)
+                self._idle.append(worker)
+                self._on_ready(worker, process=result)
             else:
-                self._take_done(call, call.shard, answer, on_report)
+                self._on_result(call, call.shard, result, on_report)
 
-    def _take_done(self, call: _Call, shard: Shard, done: ShardResult, on_report: OnReport) -> None:
-        timings = call.parsed + done.timings
-        if done.report is None:
-            self._handed[shard.index] = _Handed(tables=call.tables, timings=timings)
-            self._waiting.append(shard)
+    def _on_ready(self, worker: _Worker, *, process: str) -> None:
+        """Handle a worker that answers a ping; if it is a new process, the shard it was doing has killed the old."""
+        lost, died = worker.lost_call, worker.process not in {None, process}
+        if died:
+            self._count_replaced(worker.cause)
+        worker.process, worker.lost_call, worker.is_late, worker.silent_since = process, None, False, None
+        if lost is not None:
+            self._release(lost)
+            if died:
+                try:
+                    self._crash_log.record_death(lost.shard, lost.cause, lost.at)
+                except ConcordError as error:
+                    self._failure = error
+
+    def _on_result(self, call: _Call, shard: Shard, result: ShardResult, on_report: OnReport) -> None:
+        timings = call.parse_timings + result.timings
+        if result.report is None:
+            self._parsed_ahead[shard.index] = _ParsesAhead(tables=call.tables, timings=timings)
+            self._to_tag.append(shard)
         else:
-            on_report(done.report, timings)
-            self._meters.done(done.report, timings)
-            self._undone -= 1
-            self._meters.left(self._undone)
-        self._keep_or_replace(call.member, done.resident)
+            on_report(result.report, timings)
+            self._metrics.count_shard(result.report, timings)
+            self._num_left -= 1
+            self._metrics.set_shards_left(self._num_left)
+        if self._is_too_large(result.resident_bytes) and (self._to_tag or self._to_parse):
+            logger.info("a worker holds %d bytes and is replaced", result.resident_bytes)
+            self._replace(call.worker)
+        else:
+            self._idle.append(call.worker)
 
-    def _keep_or_replace(self, member: _Member, resident: int | None) -> None:
-        """Let a member go on, or another in its place where its memory has grown too large and work is left."""
-        is_large = self._most_bytes is not None and resident is not None and resident > self._most_bytes
-        if not is_large or not (self._waiting or self._unparsed):
-            self._idle.append(member)
-            return
-        logger.info("a worker holds %d bytes and is replaced", resident)
+    def _is_too_large(self, resident_bytes: int | None) -> bool:
+        limit = self._max_worker_bytes
+        return limit is not None and resident_bytes is not None and resident_bytes > limit
+
+    def _replace(self, worker: _Worker) -> None:
         self._count_replaced("memory")
-        ray.kill(member.actor)
-        member.process = None
-        self._hire(member)
+        ray.kill(worker.actor)
+        worker.process = None
+        self._start(worker)
 
     def _count_replaced(self, cause: str) -> None:
         self.replaced[cause] += 1
-        self._meters.replaced(cause)
+        self._metrics.count_replaced(cause)
 
-    def _leave_to_tagger(self, shard: Shard, error: RayError) -> None:
-        """Have a shard done whole by one worker, whose ways with poison and lack of memory then apply."""
-        logger.warning("shard %s: cannot be parsed ahead (%s)", shard.name, _last_line(error))
-        self._waiting.append(shard)
-
-    def _lose(self, call: _Call, error: RayError) -> None:
-        """Note that a call broke off; a ping's costs nobody anything."""
-        member = call.member
-        member.silent_since = member.silent_since or time.monotonic()
-        if call.shard is not None and member.only_parses:
+    def _on_lost(self, call: _Call, error: RayError) -> None:
+        """Remember a call that broke off; a ping counts against nothing."""
+        worker = call.worker
+        worker.silent_since = worker.silent_since or time.monotonic()
+        if call.shard is not None and worker.only_parses:
             self._leave_to_tagger(call.shard, error)
         elif call.shard is not None:
-            member.loss = _Loss(shard=call.shard, at=self._crash_log.in_progress(call.shard), cause=member.cause)
+            at = self._crash_log.in_progress(call.shard)
+            worker.lost_call = _LostCall(shard=call.shard, at=at, cause=worker.cause)
 
-    def _welcome(self, member: _Member, *, process: str) -> None:
-        """Take up a member that answers; where it is another process than before, the shard it was at is charged."""
-        loss, died = member.loss, member.process not in {None, process}
-        if died:
-            self._count_replaced(member.cause)
-        member.process, member.loss, member.is_late, member.silent_since = process, None, False, None
-        if loss is not None:
-            self._release(loss)
-            if died:
-                self._charge(loss)
+    def _leave_to_tagger(self, shard: Shard, error: RayError) -> None:
+        """Have one worker parse and tag the shard, which also handles documents that kill it or need much memory."""
+        logger.warning("shard %s: cannot be parsed ahead (%s)", shard.name, _last_line(error))
+        self._to_tag.append(shard)
 
-    def _charge(self, loss: _Loss) -> None:
-        try:
-            self._crash_log.record_death(loss.shard, loss.cause, loss.at)
-        except ConcordError as error:
-            self._failure = error
+    def _ping_again(self, worker: _Worker, error: RayError) -> None:
+        """Ping an actor whose process is being restarted; fail if no worker that tags has answered for too long."""
+        some_up = any(other.is_up for other in self._workers if not other.only_parses)
+        if not some_up and worker.silence > PATIENCE_SECONDS:
+            self._failure = ShardError(f"a worker did not come up again: {_last_line(error)}")
+        # An actor that is restarting refuses calls at once, so this would spin.
+        time.sleep(_POLL_SECONDS)
+        self._ping(worker)
 
-    def _release(self, loss: _Loss) -> None:
-        if loss.is_held:
-            loss.is_held = False
-            # To the end, so that a shard that kills its workers does not keep the others from being done.
-            self._waiting.append(loss.shard)
+    def _release_held_shards(self) -> None:
+        """Let other workers do the shards of those that stay silent, for example because their node is gone."""
+        for worker in self._workers:
+            if worker.lost_call is not None and worker.silence > HOLD_SECONDS:
+                self._release(worker.lost_call)
+        if all(worker.silence > HOLD_SECONDS for worker in self._workers if worker.only_parses):
+            self._to_tag.extend(self._to_parse)
+            self._to_parse.clear()
 
-    def _release_held(self) -> None:
-        """Let others do the shards of workers that do not come back soon, as where their node is gone."""
-        for member in self._members:
-            if member.loss is not None and member.silence > _HOLD_SECONDS:
-                self._release(member.loss)
-        if all(member.silence > _HOLD_SECONDS for member in self._members if member.only_parses):
-            self._waiting.extend(self._unparsed)
-            self._unparsed.clear()
+    def _release(self, lost: _LostCall) -> None:
+        if lost.is_held:
+            lost.is_held = False
+            # At the end, so that a shard that kills its workers does not delay the others.
+            self._to_tag.append(lost.shard)
 
-    def _end_late_calls(self) -> None:
-        """Kill the workers that are longer at a shard than they may, or at one document where these are done alone."""
+    def _kill_late_workers(self) -> None:
+        """Kill workers that take too long for a shard, or for one document where these are done alone."""
         if self._shard_seconds is None:
             return
         now = time.monotonic()
         for call in self._calls.values():
-            if call.shard is None or call.member.is_late or now - call.since < self._shard_seconds:
+            if call.shard is None or call.worker.is_late or now - call.since < self._shard_seconds:
                 continue
             at = self._crash_log.in_progress(call.shard)
             if at is not None and at != call.at:
                 call.at, call.since = at, now
             else:
-                call.member.is_late = True
-                # Works on a stopped process, too; its call then ends as that of any worker that dies.
-                ray.kill(call.member.actor, no_restart=False)
-
-    def _await_again(self, member: _Member, error: RayError) -> None:
-        """Ping an actor whose process is being restarted, until it answers, or nobody does shards and patience ends."""
-        is_work_done = any(other.is_up for other in self._members if not other.only_parses)
-        if not is_work_done and member.silence > _PATIENCE_SECONDS:
-            self._failure = ShardError(f"a worker did not come up again: {_last_line(error)}")
-        # An actor that is restarting refuses calls at once, so this would spin.
-        time.sleep(_POLL_SECONDS)
-        self._ping(member)
+                call.worker.is_late = True
+                # This also works on a stopped process; the call then ends like that of any worker that dies.
+                ray.kill(call.worker.actor, no_restart=False)
 
 
 def cause_of(error: RayError, shard: Shard | None) -> Exception:
+    """Return the error to raise for a failed call: that of the task if it is ours, else a ShardError."""
     if not isinstance(error, RayTaskError):
         return ShardError(f"Ray: {type(error).__name__}: {error}")
     cause = error.cause
     if isinstance(cause, ConcordError):
         return cause
-    where = f"shard {shard.name}: " if shard is not None else ""
-    return ShardError(f"{where}{type(cause).__name__}: {cause}")
+    prefix = f"shard {shard.name}: " if shard is not None else ""
+    return ShardError(f"{prefix}{type(cause).__name__}: {cause}")
 
 
 def _last_line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildWorker, stop_request
 from concord.pipeline.executors.ray_auth import auth_mode
-from concord.pipeline.executors.ray_cluster import connected, places
+from concord.pipeline.executors.ray_cluster import connected, workers_that_fit
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 
@@ -222,7 +222,7 @@ def test_authentication_goes_by_address_and_token(
     ],
 )
 def test_a_node_has_places_for_so_many_workers(node: dict[str, float], cpus: int, gpus: float, room: int) -> None:
-    assert places(node, cpus=cpus, gpus=gpus) == room
+    assert workers_that_fit(node, cpus=cpus, gpus=gpus) == room
 
 
 def test_a_signal_is_noted_and_the_handlers_come_back() -> None:

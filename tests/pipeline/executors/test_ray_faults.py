@@ -141,8 +141,8 @@ def test_a_run_outlasts_a_node_that_never_comes_back(
     expected: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ray_scheduler, "_HOLD_SECONDS", 1.0)
-    monkeypatch.setattr(ray_scheduler, "_PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(ray_scheduler, "HOLD_SECONDS", 1.0)
+    monkeypatch.setattr(ray_scheduler, "PATIENCE_SECONDS", 2.0)
     runs.configure_fakes(source, seconds=0.3)
     output = tmp_path / "out"
     with cluster_of_two_nodes(lost, left) as pipe:

@@ -182,10 +182,10 @@ def test_prometheus_reads_what_a_run_has_done(source: Path, tmp_path: Path, head
     assert seen["shards_left"] < report["shards"]
 
 
-class Meter:
-    """Keeps what it is told, by its name and tags."""
+class Metric:
+    """Remembers its values, by name and tags."""
 
-    told: dict[tuple[str, tuple[tuple[str, str], ...]], float]
+    values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
     def __init__(self, name: str, *, description: str, tag_keys: tuple[str, ...], boundaries: Any = None) -> None:
         assert description
@@ -199,10 +199,10 @@ class Meter:
     def inc(self, number: float, tags: dict[str, str]) -> None:
         assert number > 0
         key = self._key(tags)
-        Meter.told[key] = Meter.told.get(key, 0.0) + number
+        Metric.values[key] = Metric.values.get(key, 0.0) + number
 
     def set(self, number: float) -> None:
-        Meter.told[self._key({})] = number
+        Metric.values[self._key({})] = number
 
     def observe(self, number: float) -> None:
         self.inc(number, {})
@@ -214,14 +214,14 @@ class Meter:
 
 
 def test_meters_have_names_and_tags() -> None:
-    Meter.told = {}
-    meters = RunMetrics(counter=Meter, gauge=Meter, histogram=Meter, collection="/out")
-    meters.left(2)
+    Metric.values = {}
+    run_metrics = RunMetrics(counter=Metric, gauge=Metric, histogram=Metric, collection="/out")
+    run_metrics.set_shards_left(2)
     report = ShardReport(shard=0, generation=0, read=3, annotated=2, unchanged=0, dead_letters=1)
-    meters.done(report, Timings(read=0.5, parse=2.0, tag=1.0, words=7))
-    meters.replaced("memory")
+    run_metrics.count_shard(report, Timings(read=0.5, parse=2.0, tag=1.0, words=7))
+    run_metrics.count_replaced("memory")
     collection = ("collection", "/out")
-    assert Meter.told == {
+    assert Metric.values == {
         ("concord_shards_left", (collection,)): 2,
         ("concord_shards_total", (collection,)): 1,
         ("concord_documents_total", (collection,)): 2,
