@@ -1,5 +1,8 @@
-"""Bytes to text. A leading byte order mark is a sign of the encoding, not text: it is taken away, and offsets
-count from the code point behind it. Everything else stays as it is."""
+"""Decode bytes to text.
+
+A leading byte order mark belongs to the encoding, not to the text: it is removed, and offsets count from the code point
+after it. Nothing else is changed.
+"""
 
 import codecs
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ import charset_normalizer
 from concord.models.config import ConfigError
 from concord.pipeline.readers.records import RecordError
 
-# The longer marks first: UTF-32's begins like UTF-16's.
+# Longer marks first: that of UTF-32 starts like that of UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -20,14 +23,14 @@ _MARKS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoded:
-    """Text without its byte order mark; ``guessed`` names an encoding that nobody stated."""
+    """Text without its byte order mark; ``guessed`` names the encoding if it was guessed."""
 
     text: str
     guessed: str | None = None
 
 
 def check_encoding(encoding: str, *, line_based: bool) -> None:
-    """Refuse what is no encoding of text, or one whose lines cannot be found in the bytes.
+    """Check that an encoding exists and, for line-based files, that lines can be found in its bytes.
 
     Raises:
         ConfigError: naming the key.
@@ -50,7 +53,7 @@ def decode(content: bytes, *, encoding: str) -> Decoded:
     """Decode a whole text file.
 
     Raises:
-        RecordError: naming the first byte that does not fit.
+        RecordError: naming the first invalid byte.
     """
     marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
     if encoding != "auto":
@@ -67,7 +70,7 @@ def decode_line(line: bytes, *, encoding: str) -> str:
     """Decode one line of a file.
 
     Raises:
-        RecordError: naming the first byte that does not fit.
+        RecordError: naming the first invalid byte.
     """
     stated = "utf-8" if encoding == "auto" else encoding
     return _decode_as(line, stated, hint=_hint(stated, None))
@@ -77,7 +80,7 @@ def _decode_as(content: bytes, encoding: str, *, hint: str) -> str:
     name = codecs.lookup(encoding).name
     try:
         text = content.decode(name)
-        # Some codecs (utf-7) let through lone surrogates, which nothing later can store.
+        # Some codecs (utf-7) accept lone surrogates, which no output can store.
         text.encode("utf-8")
     except UnicodeDecodeError as error:
         code = "invalid_utf8" if name.startswith("utf-8") else "invalid_encoding"
@@ -96,7 +99,7 @@ def _decode_as(content: bytes, encoding: str, *, hint: str) -> str:
 def _hint(encoding: str, marked: str | None) -> str:
     if marked is not None and marked != encoding:
         return f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
-    return "mend the bytes or set reader.encoding"
+    return "fix the bytes or set reader.encoding"
 
 
 def _guess(content: bytes) -> Decoded:

@@ -1,4 +1,4 @@
-"""A record's fields to a document; what jsonl and Parquet share."""
+"""Convert a record's fields to a document; shared by the readers of JSON Lines and Parquet."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -13,15 +13,24 @@ from concord.pipeline.readers.records import RecordError
 
 DUPLICATE_ID = "duplicate_id"
 
+_TYPE_NAMES: dict[type, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    bytes: "bytes",
+    list: "a list",
+    dict: "an object",
+}
 
-def claimed_id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderConfig) -> str:
-    """Give the id that a record takes for itself. A record without a usable id or text takes none.
+
+def document_id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderConfig) -> str:
+    """Return the id of the document that a record becomes.
 
     Args:
         name: the file's name, see Piece.name.
 
     Raises:
-        RecordError: saying what is wrong with id or text.
+        RecordError: when the record has no usable id or text.
     """
     doc_id = _id(fields, name=name, position=position, config=config)
     record_text(fields, doc_id=doc_id, config=config)
@@ -31,10 +40,10 @@ def claimed_id(fields: Mapping[str, Any], *, name: str, position: int, config: R
 def build_document(
     fields: Mapping[str, Any], *, piece: Piece, position: int, is_duplicate: bool, config: ReaderConfig
 ) -> Document:
-    """Make the document; all fields but id and text become its meta.
+    """Build the document; all fields but id and text become its meta.
 
     Raises:
-        RecordError: saying which field is wrong, or that the id is taken.
+        RecordError: naming the field that is wrong, or when the id is a duplicate.
     """
     doc_id = _id(fields, name=piece.name, position=position, config=config)
     text = record_text(fields, doc_id=doc_id, config=config)
@@ -50,33 +59,33 @@ def build_document(
 
 
 def record_text(fields: Mapping[str, Any], *, doc_id: str | None, config: ReaderConfig) -> str:
-    """Give a record's text.
+    """Return a record's text.
 
     Raises:
-        RecordError: when it has none, or one that is no string.
+        RecordError: when it is missing or not a string.
     """
     value = fields.get(config.text_field)
     if isinstance(value, str):
         return value
     if value is None:
-        came = "null" if config.text_field in fields else f"only {_names(fields)}"
+        got = "null" if config.text_field in fields else f"only {_names(fields)}"
         raise RecordError(
             "missing_text",
-            f"expected a field {config.text_field!r}, got {came}; set reader.text_field or mend the record",
+            f"expected a field {config.text_field!r}, got {got}; set reader.text_field or fix the record",
             doc_id=doc_id,
         )
     raise RecordError(
         "text_not_string",
-        f"field {config.text_field!r}: expected a string, got {_kind(value)}; set reader.text_field",
+        f"field {config.text_field!r}: expected a string, got {_type_name(value)}; set reader.text_field",
         doc_id=doc_id,
     )
 
 
 def duplicate_id(doc_id: str) -> RecordError:
-    """Give the fault of a record whose id an earlier record of the collection has."""
+    """Return the error of a record whose id an earlier record of the collection has."""
     return RecordError(
         DUPLICATE_ID,
-        f"expected an id that no earlier record has, got {doc_id!r}; the first record was kept, rename this one",
+        f"expected an id that no earlier record has, got {doc_id!r}; the first record was kept; rename this one",
         doc_id=doc_id,
     )
 
@@ -91,8 +100,8 @@ def _id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderCo
         return str(value)
     raise RecordError(
         "id_not_string",
-        f"field {config.id_field!r}: expected a string or an integer, got {_kind(value)};"
-        " set reader.id_field or mend the record",
+        f"field {config.id_field!r}: expected a string or an integer, got {_type_name(value)};"
+        " set reader.id_field or fix the record",
     )
 
 
@@ -101,7 +110,7 @@ def _meta(fields: Mapping[str, Any], *, doc_id: str, config: ReaderConfig) -> st
     if not others:
         return None
     try:
-        return orjson.dumps(others, default=_plain, option=orjson.OPT_SORT_KEYS).decode()
+        return orjson.dumps(others, default=_json_value, option=orjson.OPT_SORT_KEYS).decode()
     except orjson.JSONEncodeError as error:
         raise RecordError(
             "unstorable_field",
@@ -110,14 +119,12 @@ def _meta(fields: Mapping[str, Any], *, doc_id: str, config: ReaderConfig) -> st
         ) from None
 
 
-def _plain(value: object) -> str:
+def _json_value(value: object) -> str:
     return b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def _kind(value: object) -> str:
-    kinds: dict[type, str] = {bool: "true or false", int: "an integer", float: "a number", bytes: "bytes"}
-    kinds |= {list: "a list", dict: "an object"}
-    return kinds.get(type(value), type(value).__name__)
+def _type_name(value: object) -> str:
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def _names(fields: Mapping[str, Any]) -> str:

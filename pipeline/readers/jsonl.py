@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line; positions are bytes of the decompressed stream."""
+"""JSON Lines: one object per line; positions are bytes of the decompressed stream."""
 
 import codecs
 import json
@@ -12,18 +12,18 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import decode_line
-from concord.pipeline.readers.fields import build_document, claimed_id, record_text
+from concord.pipeline.readers.fields import build_document, document_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import LineStream, cursor_at, with_codecs
 
 
 class JsonLinesReader:
-    """Reads files of one JSON object a line."""
+    """Reads files of one JSON object per line."""
 
     suffixes = (*with_codecs(".jsonl"), *with_codecs(".ndjson"))
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-        """Find the records of a file: each line that is not blank, and the place where a stream breaks off."""
+        """Find the records of a file: each non-blank line, and the position where a truncated stream breaks off."""
         stream = LineStream(path)
         try:
             while True:
@@ -35,7 +35,7 @@ class JsonLinesReader:
                         return
                     if _is_blank(line, start):
                         continue
-                    doc_id = claimed_id(_fields(line, start, config), name=name, position=start, config=config)
+                    doc_id = document_id(_fields(line, start, config), name=name, position=start, config=config)
                 except RecordError:
                     pass
                 size = stream.position - start
@@ -83,15 +83,15 @@ class JsonLinesReader:
 
 
 def _is_blank(line: bytes, start: int) -> bool:
-    return not _without_mark(line, start).strip()
+    return not _without_bom(line, start).strip()
 
 
-def _without_mark(line: bytes, start: int) -> bytes:
+def _without_bom(line: bytes, start: int) -> bytes:
     return line.removeprefix(codecs.BOM_UTF8) if start == 0 else line
 
 
 def _fields(line: bytes, start: int, config: ReaderConfig) -> dict[str, Any]:
-    content: bytes | str = _without_mark(line, start)
+    content: bytes | str = _without_bom(line, start)
     if config.encoding not in ("utf-8", "auto"):
         content = decode_line(line, encoding=config.encoding)
     try:
@@ -100,13 +100,13 @@ def _fields(line: bytes, start: int, config: ReaderConfig) -> dict[str, Any]:
         raise _diagnosis(line, start, error, config) from None
     if not isinstance(fields, dict):
         raise RecordError(
-            "not_an_object", f"expected a JSON object, got a value of type {type(fields).__name__}; mend the line"
+            "not_an_object", f"expected a JSON object, got a value of type {type(fields).__name__}; fix the line"
         )
     return fields
 
 
 def _diagnosis(line: bytes, start: int, error: ValueError, config: ReaderConfig) -> RecordError:
-    """Tell bad bytes and lone surrogates, which JSON allows, from malformed JSON."""
+    """Distinguish invalid bytes and lone surrogates, which JSON allows, from malformed JSON."""
     try:
         text = decode_line(line, encoding=config.encoding)
     except RecordError as undecodable:
@@ -117,9 +117,9 @@ def _diagnosis(line: bytes, start: int, error: ValueError, config: ReaderConfig)
         return RecordError(
             "lone_surrogate",
             f"expected whole characters, got the escape of half a surrogate pair ({error}), which no text can"
-            " hold; mend the line",
+            " hold; fix the line",
         )
     except (ValueError, RecursionError):
         pass
-    hint = "mend the line" if line.endswith(b"\n") else "the line has no line end: the file may be cut"
+    hint = "mend the line" if line.endswith(b"\n") else "the line has no line end: the file may be truncated"
     return RecordError("invalid_json", f"expected one JSON object, got a line that is none ({error}); {hint}")

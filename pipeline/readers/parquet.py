@@ -1,4 +1,4 @@
-"""Parquet files: one record a row; positions are 0-based row numbers."""
+"""Parquet: one record per row; positions are 0-based row numbers."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -12,36 +12,34 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.fields import build_document, claimed_id, record_text
+from concord.pipeline.readers.fields import build_document, document_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import cursor_at
 from concord.pipeline.storage.files import open_for_arrow
-from concord.pipeline.storage.urls import is_url
 
 _BATCH_ROWS = 64
 
 
 class RowStream:
-    """The rows of a Parquet file, decoded a few at a time.
+    """The rows of a Parquet file, decoded in small batches.
 
     Attributes:
         position: number of the next row.
-        rows: how many rows the file says it has.
+        rows: how many rows its footer states.
     """
 
     def __init__(self, path: str, columns: Sequence[str] | None = None) -> None:
         """Open a file.
 
         Args:
-            columns: the ones that are wanted, where the file has them; all if None.
+            columns: those to read, if the file has them; all if None.
 
         Raises:
-            RecordError: when it is no Parquet file, or damaged.
+            RecordError: when it is not a Parquet file, or damaged.
         """
         self.position = 0
         try:
-            source = open_for_arrow(path) if is_url(path) else path
-            self._file = pq.ParquetFile(source, page_checksum_verification=True)
+            self._file = pq.ParquetFile(open_for_arrow(path), page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
             raise _damage(error) from None
         names = self._file.schema_arrow.names
@@ -58,11 +56,11 @@ class RowStream:
         self._damage: RecordError | None = None
 
     def read_row(self) -> dict[str, Any] | None:
-        """Give the next row's fields; None at the end of the file.
+        """Read the next row's fields; None at the end of the file.
 
         Raises:
-            RecordError: when the row, or the part of its row group from it on, cannot be decoded. Position
-                has then moved on by one all the same.
+            RecordError: when the row, or its row group from there on, cannot be decoded. Position is then still
+                advanced by one.
         """
         if self.position >= self.rows:
             return None
@@ -75,16 +73,16 @@ class RowStream:
         try:
             return {name: column[offset].as_py() for name, column in self._batch}
         except UnicodeDecodeError as error:
-            raise RecordError("invalid_utf8", f"expected strings in utf-8, got {error}; mend the row") from None
+            raise RecordError("invalid_utf8", f"expected strings in utf-8, got {error}; fix the row") from None
         except (ValueError, OverflowError) as error:
-            raise RecordError("unstorable_field", f"expected values that can be kept, got {error}") from None
+            raise RecordError("unstorable_field", f"expected values that can be stored, got {error}") from None
 
     def skip_to(self, position: int) -> None:
-        """Move forward to a row."""
+        """Skip forward to a row."""
         self.position = position
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close(force=True)
 
     def _load(self, row: int) -> None:
@@ -114,12 +112,12 @@ class RowStream:
 
 
 class ParquetReader:
-    """Reads files of one record a row."""
+    """Reads files of one record per row."""
 
     suffixes = (".parquet",)
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-        """Find the records of a file: its rows as its footer counts them, or one for a file without a footer."""
+        """Find the records of a file: as many rows as its footer states, or one for a file without a footer."""
         try:
             stream = RowStream(path, columns=(config.id_field, config.text_field))
         except RecordError:
@@ -130,7 +128,7 @@ class ParquetReader:
                 doc_id, size = None, 1
                 try:
                     fields = stream.read_row() or {}
-                    doc_id = claimed_id(fields, name=name, position=row, config=config)
+                    doc_id = document_id(fields, name=name, position=row, config=config)
                     size = len(fields[config.text_field].encode())
                 except RecordError:
                     pass

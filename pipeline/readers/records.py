@@ -1,4 +1,4 @@
-"""Why a record cannot be read, and the dead letter it becomes."""
+"""What readers say of a record: where it is, or why it cannot be read."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from concord.pipeline.plan import Piece
 
 
 class RecordError(Exception):
-    """A record that cannot be read. It never leaves the readers: it becomes a dead letter.
+    """A record that cannot be read. It never leaves the readers but becomes a dead letter.
 
     Attributes:
         code: a short stable reason, for counting.
-        doc_id: the record's id, where it is known.
+        doc_id: the record's id, if known.
     """
 
     def __init__(self, code: str, message: str, *, doc_id: str | None = None) -> None:
@@ -21,10 +21,10 @@ class RecordError(Exception):
 
 
 def dead_letter(error: RecordError, *, piece: Piece, position: int, unit: str) -> DeadLetter:
-    """Give the dead letter of a record.
+    """Build the dead letter of a record that cannot be read.
 
     Args:
-        unit: what positions of the file count: byte or row.
+        unit: unit of positions in the file: byte or row.
     """
     return DeadLetter(
         doc_id=error.doc_id,
@@ -43,7 +43,7 @@ class ScannedRecord:
     Attributes:
         position, end: half-open, in the units of Piece.start and Piece.end.
         size: bytes of input, for cutting shards.
-        doc_id: the id it takes for itself; None where the record cannot be read.
+        doc_id: None if the record cannot be read.
     """
 
     position: int

@@ -1,7 +1,7 @@
 """Files as streams of bytes and lines, decompressed by their suffix (.gz, .zst).
 
-A cut compressed file gives every byte before the cut, the same ones however it is read, and then says that it
-is cut; so the lines before the cut are not lost. Where bytes are damaged, the decoder may give up a little earlier.
+A truncated compressed file yields every byte before the cut, the same ones however it is read, and then reports the
+cut, so that the lines before it are not lost. Where bytes are corrupt, the decoder may give up a little earlier.
 """
 
 import io
@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import pyarrow as pa
 from typing_extensions import override
 
+from concord.pipeline.errors import InputError
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.storage.files import file_state, open_file, open_for_arrow
 from concord.pipeline.storage.urls import is_url
@@ -28,19 +29,19 @@ def with_codecs(suffix: str) -> tuple[str, ...]:
 
 
 class Cursor(Protocol):
-    """A file opened for reading that knows where it stands and moves forward."""
+    """An open file that is read forward from a position."""
 
     position: int
 
     def skip_to(self, position: int) -> None:
-        """Move forward to a position."""
+        """Skip forward to a position."""
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
 
 
 class LineStream:
-    """The lines of a file, cut at the byte 0x0A and at nothing else.
+    """The lines of a file, separated by the byte 0x0A only.
 
     Attributes:
         position: the byte of the decompressed stream at which the next line starts.
@@ -51,24 +52,22 @@ class LineStream:
         self._stream, self._damage = _open(path)
 
     def read_line(self) -> bytes:
-        """Give the next line with its line end; nothing at the end of the file.
+        """Read the next line with its line end; empty at the end of the file.
 
         Raises:
-            RecordError: once, in place of the line in which a compressed stream breaks off. Position then
-                stands behind what was left of that line, and at least one byte further.
+            RecordError: once, in place of the line in which a compressed stream breaks off. Position is then
+                after what was left of that line, and at least one byte further.
         """
         line = self._stream.readline()
         self.position += len(line)
         if self._damage is not None and self._damage.error is not None and not line.endswith(b"\n"):
-            error, broken_at, self._damage = self._damage.error, self.position, None
+            error, self._damage = _broken_off(self._damage.error, self.position), None
             self.position += not line
-            raise RecordError(
-                error.code, f"the stream breaks off at byte {broken_at} of its decompressed content: {error}"
-            )
+            raise error
         return line
 
     def skip_to(self, position: int) -> None:
-        """Move forward to the start of a line; a compressed file is read up to there."""
+        """Skip forward to the start of a line; a compressed file is read up to there."""
         if self._stream.seekable():
             self.position = self._stream.seek(position)
         while self.position < position:
@@ -78,38 +77,50 @@ class LineStream:
             self.position += skipped
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._stream.close()
 
 
-def read_whole(path: str) -> bytes:
-    """Give a file's decompressed content.
+def read_whole(path: str, *, expected_size: int | None = None) -> bytes:
+    """Read a file's decompressed content.
+
+    Args:
+        expected_size: bytes on disk when the plan was made; None accepts any size.
 
     Raises:
-        RecordError: when a compressed file is cut or damaged.
+        RecordError: when a compressed file is truncated or corrupt.
+        InputError: when it has another size.
     """
-    stream, damage = _open(path)
+    stream, decompressed = _open(path)
     with stream:
+        if expected_size is not None:
+            size = stream.seek(0, io.SEEK_END) if decompressed is None else decompressed.size_on_disk
+            if size != expected_size:
+                raise InputError(
+                    f"{path}: expected {expected_size} bytes, got {size}; the file has changed since the plan was"
+                    " made: run again into a new output folder"
+                )
+            if decompressed is None:
+                stream.seek(0)
         content = stream.read()
-    if damage is not None and damage.error is not None:
-        error = damage.error
-        raise RecordError(
-            error.code, f"the stream breaks off at byte {len(content)} of its decompressed content: {error}"
-        )
+    if decompressed is not None and decompressed.error is not None:
+        raise _broken_off(decompressed.error, len(content))
     return content
 
 
 CursorT = TypeVar("CursorT", bound=Cursor)
 
-# The cursor of the last piece that was read to its end. The next piece of a compressed file (or of a large
-# Parquet row group) mostly follows it; opened anew for each piece, such a file would cost time that grows
-# with the square of its size.
 _parked: dict[Any, Any] = {}
+"""The cursor of the last piece that was read to its end, which the next piece usually continues.
+
+If a compressed file (or a large Parquet row group) were opened again for each piece, reading it would take time that
+grows with the square of its size.
+"""
 
 
 @contextmanager
 def cursor_at(path: str, position: int, *, opened_by: Callable[[str], CursorT]) -> Iterator[CursorT]:
-    """Give a cursor on a file that stands at a position, taking up the last piece's where that is possible."""
+    """Open a cursor at a position of a file, reusing the one of the last piece if possible."""
     key = (opened_by, path, *_version(path))
     cursor: CursorT | None = _parked.pop(key, None)
     if cursor is not None and cursor.position > position:
@@ -129,7 +140,7 @@ def cursor_at(path: str, position: int, *, opened_by: Callable[[str], CursorT]) 
 
 
 def _version(path: str) -> tuple[object, ...]:
-    """Give what tells a file from another that bore its name."""
+    """Return what distinguishes a file from an earlier one of the same name."""
     if is_url(path):
         return file_state(path)
     status = Path(path).stat()
@@ -137,7 +148,11 @@ def _version(path: str) -> tuple[object, ...]:
 
 
 class _Decompressed(io.RawIOBase):
-    """A decompressed stream that ends at a damage; ``error`` then says what it is."""
+    """A decompressed stream that ends where the file is truncated or corrupt; ``error`` then says which.
+
+    Attributes:
+        size_on_disk: bytes of the compressed file.
+    """
 
     def __init__(self, path: str, codec: str) -> None:
         super().__init__()
@@ -146,7 +161,7 @@ class _Decompressed(io.RawIOBase):
         self._codec = codec
         self._position = 0
         self._source = self._reopen(0)
-        if file_state(path).size == 0:
+        if self.size_on_disk == 0:
             self.error = RecordError("truncated_stream", _advice("the file is empty"))
 
     @override
@@ -174,7 +189,7 @@ class _Decompressed(io.RawIOBase):
         super().close()
 
     def _salvage(self, wanted: int, reason: str) -> bytes:
-        """Read again byte by byte what a failed read of Arrow has swallowed."""
+        """Read byte by byte what a failed read of Arrow has discarded."""
         self._source.close()
         self._source = self._reopen(self._position)
         salvaged = bytearray()
@@ -190,14 +205,20 @@ class _Decompressed(io.RawIOBase):
         return bytes(salvaged)
 
     def _reopen(self, position: int) -> Any:
-        source = pa.CompressedInputStream(open_for_arrow(self._path), self._codec)
+        file = open_for_arrow(self._path)
+        self.size_on_disk: int = file.size()
+        source = pa.CompressedInputStream(file, self._codec)
         while position and (skipped := source.read(min(position, _CHUNK_BYTES))):
             position -= len(skipped)
         return source
 
 
+def _broken_off(error: RecordError, position: int) -> RecordError:
+    return RecordError(error.code, f"the stream breaks off at byte {position} of its decompressed content: {error}")
+
+
 def _advice(reason: str) -> str:
-    return f"{reason}; what came before it was read; fetch the file again and repeat the run"
+    return f"{reason}; everything before that was read; fetch the file again and repeat the run"
 
 
 def _open(path: str) -> tuple[BinaryIO, _Decompressed | None]:

@@ -105,8 +105,8 @@ def test_odd_text_is_read_untouched_by_every_reader(tmp_path: Path, text: str) -
         (b'{"id": true, "text": "a"}', "id_not_string", "got true or false"),
         (b'{"id": {"a": 1}, "text": "a"}', "id_not_string", "got an object"),
         (b'{"id": "x", "text": "a\\ud83d b"}', "lone_surrogate", "half a surrogate pair"),
-        (b'{"id": "\\udc00", "text": "a"}', "lone_surrogate", "mend the line"),
-        (b'{"id": "x", "text": "a", "m": {"\\ud800": 1}}', "lone_surrogate", "mend the line"),
+        (b'{"id": "\\udc00", "text": "a"}', "lone_surrogate", "fix the line"),
+        (b'{"id": "x", "text": "a", "m": {"\\ud800": 1}}', "lone_surrogate", "fix the line"),
         (b'{"id": "before", "text": "again"}', "duplicate_id", "got 'before'"),
     ],
 )
@@ -140,7 +140,7 @@ def test_last_line_that_was_cut_says_so(tmp_path: Path) -> None:
 
     assert (outcome(good), outcome(bad)) == ("document", "invalid_json")
     assert isinstance(bad, DeadLetter)
-    assert "the file may be cut" in bad.message
+    assert "the file may be truncated" in bad.message
 
 
 def test_whole_last_line_needs_no_line_end(tmp_path: Path) -> None:
