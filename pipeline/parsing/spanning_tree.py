@@ -1,4 +1,4 @@
-"""The best dependency tree of one sentence under arc scores."""
+"""Find the best dependency tree of a sentence from its arc scores."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 def best_tree(scores: NDArray[np.floating]) -> NDArray[np.int64]:
     """Find the tree of highest score that has one root.
 
-    Exact, in three steps of rising cost. If each word's best head already makes a tree, no tree is better. Else
-    the search for the best tree with any number of roots (Chu-Liu-Edmonds) is run, and if it gives one root, no
-    tree of one root is better. Else all arcs from the root are made worse by the same growing amount: that
-    changes no order among trees of one root, so the first such tree that wins is the best of them.
+    Exact, in three steps of increasing cost. If each word's best head already makes a tree, no tree is better.
+    Otherwise the best tree with any number of roots is searched (Chu-Liu-Edmonds); if it has one root, no tree of one
+    root is better. Otherwise all arcs from the root are penalised by the same growing amount: this does not change
+    the order among trees of one root, so the first such tree that wins is the best of them.
 
     Args:
-        scores: of word i (row) having head j (column), place 0 being the root; shape ``(1 + T, 1 + T)``.
+        scores: of word i (row) having head j (column), where 0 is the root; shape ``(1 + T, 1 + T)``.
             The diagonal and row 0 are not read.
 
     Returns:
-        heads, shape ``(1 + T,)``, 0 at place 0.
+        heads, shape ``(1 + T,)``, 0 at index 0.
 
     Raises:
         ValueError: when scores are not finite.
@@ -34,7 +34,7 @@ def best_tree(scores: NDArray[np.floating]) -> NDArray[np.int64]:
     off_diagonal = arcs[1:][~np.eye(size, dtype=np.bool_)[1:]]
     if not np.isfinite(off_diagonal).all():
         raise ValueError(f"expected finite arc scores for a sentence of {size - 1} words")
-    # No gain from a second root can outweigh this penalty, so the loop ends before it is passed.
+    # No gain from a second root can outweigh this penalty, so the loop ends before exceeding it.
     enough = size * (off_diagonal.max() - off_diagonal.min()) + 1 if size > 1 else 0
     penalty = 0.0
     while True:
@@ -49,7 +49,7 @@ def best_tree(scores: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def _is_tree(heads: Sequence[int]) -> bool:
-    """Say whether every place reaches place 0."""
+    """Return whether every word reaches the root."""
     seen_from = [-1] + [0] * (len(heads) - 1)
     for start in range(1, len(heads)):
         place = start

@@ -1,8 +1,8 @@
-"""The networks of Stanza 1.15 fed by ourselves: the words of its own processors at a multiple of their speed.
+"""Run the networks of Stanza 1.15 with our own batches: the output of ``stanza_plain`` at a multiple of its speed.
 
-Sentences of all documents are sorted by length, character features come from a table, tags are put into words for real
-positions only, labels are scored for the chosen arcs only, and the tree search stops at the first proof of the best
-tree. Nothing of Stanza is patched; a package or version that this file was not written for goes the plain way.
+Sentences of all documents are sorted by length, character features come from a table, tag names are looked up for real
+positions only, relations are chosen for the best heads only, and the tree search stops at the first proof of the best
+tree. Nothing of Stanza is patched; for any other package or version ``stanza_plain`` is used.
 """
 
 import re
@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from concord.pipeline.parsing.spanning_tree import best_tree
-from concord.pipeline.parsing.stanza_plain import SHOWN, PlainStanza, WordAnalysis, shown_lemma, stanza_document
+from concord.pipeline.parsing.stanza_plain import (
+    MAX_WORD_LENGTH,
+    PlainStanza,
+    WordAnalysis,
+    restore_lemma,
+    stanza_document,
+)
 from concord.pipeline.parsing.tokens import (
     BOTH_END,
     SENTENCE_END,
@@ -32,40 +38,39 @@ from concord.pipeline.parsing.tokens import (
 )
 
 _FAST_VERSION = "1.15."
-# Characters. A longer paragraph goes through the tokenizer in windows, the last _WINDOW_CONTEXT characters of
-# each being read again by the next; memory grows by about 4 kB a character.
+# Characters. A longer paragraph is tokenized in windows; the last _WINDOW_CONTEXT characters of each are read again
+# by the next. Memory grows by about 4 kB per character.
 _WINDOW = 20_000
 _WINDOW_CONTEXT = 1_000
 # Small batches win on a CPU (caches, padding), large ones on a GPU.
 _BATCH_PARAGRAPHS = {"cpu": 16, "cuda": 128}
 _BATCH_WORDS = {"cpu": 1_000, "cuda": 8_000}
-# Pairs of words, sentence by sentence and with padding, per word of a batch: the parser scores every relation for
-# each pair.
+# Pairs of words, by sentence and with padding, per word of a batch: the parser scores every relation for each pair.
 _PAIRS_PER_WORD = 100
 
-# Whatever Stanza takes for an e-mail or web address has one of these in it.
+# Everything that Stanza takes for an e-mail or web address contains one of these.
 _ADDRESS_MARK = re.compile(r"@|http|www\.|\.(?:gov|org|edu|net|co)")
 
 
 def obstacle_to_shortcuts(nlp: Any) -> str | None:
-    """Say why FastStanza cannot take over a pipeline; None if it can."""
+    """Return why FastStanza cannot run a pipeline; None if it can."""
     if not version("stanza").startswith(_FAST_VERSION):
         return f"Stanza is {version('stanza')}, the shortcuts are for {_FAST_VERSION}x"
     tokenizer = nlp.processors["tokenize"].trainer
     if tokenizer.args["use_dictionary"] or tokenizer.args["skip_newline"] or tokenizer.vocab.lang_replaces_spaces:
-        return "the package's tokenizer goes by a dictionary or takes white space for nothing"
+        return "the package's tokenizer uses a dictionary or ignores white space"
     if tokenizer.args["shorthand"] == "la_ittb":
         return "the package's tokenizer has rules of its own"
     parser = nlp.processors["depparse"].trainer
     if type(parser.model).__name__ != "GraphParser" or parser.args.get("reversed"):
-        return "the package's parser is not graph-based, or reads backwards"
+        return "the package's parser is not graph-based, or reads in reverse"
     if [column.name for column in nlp.processors["pos"].trainer.model.tag_columns[:3]] != ["upos", "xpos", "feats"]:
         return "the package's tagger has other columns than upos, xpos and feats"
     return None
 
 
 class _Window(NamedTuple):
-    """Characters ``start`` to ``end`` of a paragraph, which is given by its number."""
+    """Characters ``start`` to ``end`` of the paragraph with a number."""
 
     paragraph: int
     start: int
@@ -73,7 +78,7 @@ class _Window(NamedTuple):
 
 
 class FastStanza(PlainStanza):
-    """The networks of Stanza 1.15 with our own batches, features and search."""
+    """The networks of Stanza 1.15 with our own batching, features and tree search."""
 
     def __init__(self, nlp: Any) -> None:
         super().__init__(nlp)
@@ -114,7 +119,7 @@ class FastStanza(PlainStanza):
         ]
 
     def _label_characters(self, paragraphs: Sequence[Paragraph]) -> list[NDArray[np.int8]]:
-        """Label every character, one round of windows after the other; see segments.py for the labels."""
+        """Label every character (see ``tokens`` for the labels), in rounds of one window per paragraph."""
         labels = [np.zeros(len(paragraph.characters), dtype=np.int8) for paragraph in paragraphs]
         starts = dict.fromkeys(range(len(paragraphs)), 0)
         while starts:
@@ -133,11 +138,11 @@ class FastStanza(PlainStanza):
                     labels[window.paragraph][window.start : cut] = found[: cut - window.start]
         for paragraph, row in zip(paragraphs, labels, strict=True):
             row[-1] = BOTH_END if row[-1] > SENTENCE_END else SENTENCE_END
-            _keep_addresses_whole(paragraph.characters, row)
+            _merge_addresses(paragraph.characters, row)
         return labels
 
     def _window_batches(self, windows: Sequence[_Window]) -> Iterator[list[_Window]]:
-        """Cut windows into batches, the longest first; a CPU's hold at most _WINDOW characters with padding."""
+        """Split windows into batches, the longest first; on a CPU at most _WINDOW characters with padding."""
         room = _WINDOW * self._batch_paragraphs // _BATCH_PARAGRAPHS["cpu"]
         batch: list[_Window] = []
         for window in sorted(windows, key=lambda window: window.start - window.end):
@@ -152,7 +157,7 @@ class FastStanza(PlainStanza):
     def _label_windows(self, paragraphs: Sequence[Paragraph], windows: Sequence[_Window]) -> list[NDArray[np.int64]]:
         """Run the tokenizer's network over one batch of windows, the longest first."""
         network = self._nlp.processors["tokenize"].trainer.model
-        lengths = [window.end - window.start + 1 for window in windows]  # the network wants one place of padding
+        lengths = [window.end - window.start + 1 for window in windows]  # the network needs one position of padding
         units = np.full((len(windows), lengths[0]), self._characters.padding, dtype=np.int64)
         features = np.zeros((len(windows), lengths[0], self._characters.num_features), dtype=np.float32)
         raw = []
@@ -172,7 +177,7 @@ class FastStanza(PlainStanza):
         return [labels[row, : length - 1] for row, length in enumerate(lengths)]
 
     def _expand(self, spans: Sequence[TokenSpan]) -> dict[str, list[str]]:
-        """Give the words of each text that is marked as a multi-word token."""
+        """Return the words of each text that is marked as a multi-word token."""
         texts = sorted({span.text for span in spans if span.is_multi_word})
         if not texts or "mwt" not in self._nlp.processors:
             return {}
@@ -184,13 +189,20 @@ class FastStanza(PlainStanza):
     def analyse(self, sentences: Sequence[Sequence[str]]) -> list[list[WordAnalysis]]:
         analyses: list[list[WordAnalysis]] = [[] for _ in sentences]
         for batch in _length_sorted(sentences, batch_words=self._batch_words):
-            forms = [[form[:SHOWN] for form in sentences[index]] for index in batch]
+            forms = [[form[:MAX_WORD_LENGTH] for form in sentences[index]] for index in batch]
             tags = self._tag(forms)
             lemmas = self._lemmatize(forms, tags)
             arcs = self._attach(forms, tags, lemmas)
             for row, index in enumerate(batch):
                 analyses[index] = [
-                    WordAnalysis(_known(upos), _known(xpos), _known(feats), shown_lemma(lemma, form), head, deprel)
+                    WordAnalysis(
+                        _name_or_none(upos),
+                        _name_or_none(xpos),
+                        _name_or_none(feats),
+                        restore_lemma(lemma, form),
+                        head,
+                        deprel,
+                    )
                     for form, (upos, xpos, feats), lemma, (head, deprel) in zip(
                         sentences[index], tags[row], lemmas[row], arcs[row], strict=True
                     )
@@ -198,7 +210,7 @@ class FastStanza(PlainStanza):
         return analyses
 
     def _tag(self, sentences: Sequence[Sequence[str]]) -> list[list[tuple[str, str, str]]]:
-        """Give upos, xpos and features of each word, ``_`` where there is none."""
+        """Return upos, xpos and features of each word, ``_`` where there is none."""
         from stanza.models.pos.data import Dataset
 
         processor = self._nlp.processors["pos"]
@@ -228,14 +240,14 @@ class FastStanza(PlainStanza):
     def _lemmatize(
         self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[tuple[str, str, str]]]
     ) -> list[list[str]]:
-        """Give each word's lemma, ``_`` where there is none."""
+        """Return each word's lemma, ``_`` where there is none."""
         processor = self._nlp.processors["lemma"]
         if processor.config.get("dict_only"):
             return [
                 [
                     lemma or "_"
                     for lemma in processor.trainer.predict_dict(
-                        [(form, _known(upos)) for form, (upos, _, _) in zip(sentence, row, strict=True)]
+                        [(form, _name_or_none(upos)) for form, (upos, _, _) in zip(sentence, row, strict=True)]
                     )
                 ]
                 for sentence, row in zip(sentences, tags, strict=True)
@@ -257,7 +269,7 @@ class FastStanza(PlainStanza):
         tags: Sequence[Sequence[tuple[str, str, str]]],
         lemmas: Sequence[Sequence[str]],
     ) -> list[list[tuple[int, str]]]:
-        """Give head and relation of each word."""
+        """Return head and relation of each word."""
         from stanza.models.common.vocab import VOCAB_PREFIX_SIZE
         from stanza.models.depparse.data import DataLoader, Dataset
 
@@ -287,7 +299,7 @@ class FastStanza(PlainStanza):
 
 
 class _CharacterTable:
-    """The tokenizer's unit and features of each code point, entered when it first comes: 0x110000 rows at most."""
+    """The tokenizer's unit and features of each code point, computed when it first occurs; at most 0x110000 rows."""
 
     def __init__(self, trainer: Any) -> None:
         from stanza.models.tokenization.data import PER_CHAR_FEAT_FUNCS, STRUCTURAL_FEATURES
@@ -297,21 +309,21 @@ class _CharacterTable:
         self._functions = [PER_CHAR_FEAT_FUNCS[name] for name in wanted if name in PER_CHAR_FEAT_FUNCS]
         self._positions = [name for name in ("end_of_para", "start_of_para") if name in wanted]
         self._patterns = [pattern for name, pattern in STRUCTURAL_FEATURES.items() if name in wanted]
-        self._entered = np.zeros(0x110000, dtype=np.bool_)
+        self._is_known = np.zeros(0x110000, dtype=np.bool_)
         self._units = np.zeros(0x110000, dtype=np.int32)
         self._features = np.zeros((0x110000, len(self._functions)), dtype=np.uint8)
         self.padding: int = trainer.vocab.unit2id("<PAD>")
         self.num_features = len(self._functions) + len(self._positions) + len(self._patterns)
 
     def look_up(self, characters: str, *, opens: bool, closes: bool) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Give units, shape ``(C,)``, and features, shape ``(C, features)``, of a window's C characters.
+        """Return units, shape ``(C,)``, and features, shape ``(C, features)``, of a window's C characters.
 
         Args:
             opens, closes: whether the window is the first or last of its paragraph.
         """
         codes = np.frombuffer(characters.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
-        for code in np.unique(codes[~self._entered[codes]]).tolist():
-            self._entered[code] = True
+        for code in np.unique(codes[~self._is_known[codes]]).tolist():
+            self._is_known[code] = True
             self._units[code] = self._vocabulary.unit2id(chr(code))
             self._features[code] = [function(chr(code)) for function in self._functions]
         features = np.zeros((len(characters), self.num_features), dtype=np.float32)
@@ -331,20 +343,20 @@ class _CharacterTable:
 
 
 class _Rows:
-    """What Stanza's data sets ask of a document: its words' first fields, the others being empty."""
+    """A document as Stanza's data sets read it: the first fields of each word; all others are None."""
 
     def __init__(self, sentences: Sequence[Sequence[tuple[str, ...]]]) -> None:
         self._sentences = sentences
 
     def get(self, fields: Sequence[str], *, as_sentences: bool) -> list[list[list[str | None]]]:
-        """Give fresh lists of the fields of each word, by sentences."""
+        """Return new lists of the fields of each word, by sentence."""
         if not as_sentences:
             raise ValueError("expected as_sentences=True")
         return [[[*word, *[None] * (len(fields) - len(word))] for word in sentence] for sentence in self._sentences]
 
 
-def _keep_addresses_whole(characters: str, labels: NDArray[np.int8]) -> None:
-    """Make one token of each e-mail and web address, in place, as Stanza does after its network."""
+def _merge_addresses(characters: str, labels: NDArray[np.int8]) -> None:
+    """Make each e-mail and web address one token, in place, as Stanza does after its network."""
     if not _ADDRESS_MARK.search(characters):
         return
     from stanza.models.tokenization.utils import MASK_RE
@@ -355,7 +367,7 @@ def _keep_addresses_whole(characters: str, labels: NDArray[np.int8]) -> None:
 
 
 def _length_sorted(sentences: Sequence[Sequence[str]], *, batch_words: int) -> Iterator[list[int]]:
-    """Cut sentences, the shortest first, into batches of so many words and of so many pairs of words at most."""
+    """Split sentences, the shortest first, into batches limited in words and in pairs of words."""
     batch: list[int] = []
     words = 0
     for index in sorted(range(len(sentences)), key=lambda index: len(sentences[index])):
@@ -370,7 +382,7 @@ def _length_sorted(sentences: Sequence[Sequence[str]], *, batch_words: int) -> I
         yield batch
 
 
-def _known(name: str) -> str | None:
+def _name_or_none(name: str) -> str | None:
     return None if name == "_" else name
 
 

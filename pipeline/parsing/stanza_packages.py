@@ -1,4 +1,4 @@
-"""Stanza packages on disk: which files a configuration means, their identity, and how they are loaded."""
+"""Stanza packages on disk: find the files that a configuration names, identify them and load them."""
 
 import json
 import pickle
@@ -16,19 +16,19 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.storage.files import file_sha256
 
 EMBEDDED_PACKAGE = "parser_en"
-# Raised whenever this folder or segments.py would give other words for the same weights.
 PARSING_VERSION = 1
+"""To be raised whenever the modules of this folder would give other words for the same weights."""
 
 _EMBEDDED_FOLDER = Path(__file__).resolve().parents[2] / "models" / "pretrained" / EMBEDDED_PACKAGE
 _PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
-# Below this, Stanza cuts long paragraphs into windows that depend on what else is in the batch, and replaces
-# long tokens by "<UNK>".
 _STANZA_MAX_SEQLEN = 1_000_000
+"""Longer paragraphs, and tokens, are changed by Stanza: it cuts paragraphs into windows that depend on what else is in
+the batch, and replaces tokens by ``<UNK>``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StanzaPackage:
-    """A Stanza package on disk: the folder of resources.json, the processors it has, and their files."""
+    """A Stanza package on disk: the folder of resources.json, the package's processors, and their files."""
 
     folder: Path
     language: str
@@ -55,7 +55,7 @@ def find_package(config: ParserConfig) -> StanzaPackage:
 
 
 def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdentity:
-    """Give name, version and digest of a package at work under a configuration: equal digests, equal parses."""
+    """Return name, version and digest of a package used with a configuration: equal digests, equal parses."""
     decisive = {
         "stanza": version("stanza"),
         "parsing": PARSING_VERSION,
@@ -69,10 +69,10 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
 
 
 def choose_device(config: ParserConfig) -> Literal["cpu", "cuda"]:
-    """Give the device to parse on.
+    """Return the device to parse on.
 
     Raises:
-        ModelError: when cuda is asked for and there is none.
+        ModelError: when cuda is configured and not available.
     """
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ModelError("parser.device: expected a CUDA device, found none; use parser.device=auto or cpu")
@@ -103,7 +103,7 @@ def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> 
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise ModelError(
             f"parser.package: Stanza cannot load {package.name!r} for {package.language!r} from {package.folder}: "
-            f"{type(error).__name__}: {error}; install the package anew"
+            f"{type(error).__name__}: {error}; install the package again"
         ) from error
 
 
@@ -139,7 +139,7 @@ def _read_package(folder: Path, *, language: str, name: str) -> StanzaPackage:
 
 
 def _model_name(resources: dict[str, Any], processor: str, *, package: str) -> str | None:
-    """Give the model that a package has for a processor: one of its own name goes before one it lists."""
+    """Return the model of a package for a processor: one with the package's name wins over one that it lists."""
     if package in resources.get(processor, {}):
         return package
     listed: str | None = resources.get("packages", {}).get(package, {}).get(processor)
@@ -149,7 +149,7 @@ def _model_name(resources: dict[str, Any], processor: str, *, package: str) -> s
 def _not_installed(folder: Path, *, language: str, name: str, missing: str) -> ModelError:
     return ModelError(
         f"parser.package: Stanza's package {name!r} for {language!r} is not installed: there is no {missing}. "
-        f"Nothing is downloaded unasked. Install it with: "
+        f"Nothing is downloaded automatically. Install it with: "
         f'python -c "import stanza; stanza.download({language!r}, package={name!r}, model_dir={str(folder)!r})" '
         f"- or use the embedded one: parser.package={EMBEDDED_PACKAGE}"
     )

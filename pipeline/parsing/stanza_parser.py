@@ -1,9 +1,14 @@
-"""The dependency parser: Stanza's tokenizer, tagger, lemmatizer and parser behind one call for many documents."""
+"""The dependency parser; start here. ``StanzaParser`` turns documents into sentences with words, tags and trees.
+
+``stanza_packages`` finds and loads a Stanza package. Its networks are run by ``stanza_fast``, which makes its own
+batches, or by ``stanza_plain``, which calls Stanza's processors: slower, and the reference that the fast one must equal
+word by word. ``tokens`` handles text before and after the networks, ``spanning_tree`` finds the best tree.
+"""
 
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -13,25 +18,12 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.stanza_fast import FastStanza, obstacle_to_shortcuts
 from concord.pipeline.parsing.stanza_packages import choose_device, find_package, identity_of, load_pipeline
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis
-from concord.pipeline.parsing.tokens import Token, cut_sentence, make_token, offset_fault, parser_view
+from concord.pipeline.parsing.tokens import Token, cut_sentence, find_token_fault, make_token, parser_view
 
 logger = logging.getLogger(__name__)
 
 
-class DependencyParser(Protocol):
-    """Whatever turns documents into sentences with words, tags and trees."""
-
-    @property
-    def signature(self) -> str:
-        """What decides the output besides the text: equal signatures, equal parses."""
-        ...
-
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
-        """Parse documents, each as if it were alone; one outcome a document, in the same order."""
-        ...
-
-
-def build_parser(config: ParserConfig) -> DependencyParser:
+def build_parser(config: ParserConfig) -> "StanzaParser":
     """Load the parser of a configuration.
 
     Raises:
@@ -41,7 +33,7 @@ def build_parser(config: ParserConfig) -> DependencyParser:
 
 
 def parser_identity(config: ParserConfig) -> ComponentIdentity:
-    """Give name, version and digest of the parser that a configuration names, without loading it.
+    """Return name, version and digest of the parser that a configuration names, without loading it.
 
     Raises:
         ModelError: when the package is not installed.
@@ -50,13 +42,13 @@ def parser_identity(config: ParserConfig) -> ComponentIdentity:
 
 
 class StanzaParser:
-    """A Stanza pipeline at work in one process, with one thread.
+    """A Stanza pipeline that runs in this process, in one thread.
 
     Its matrices are small: a second thread made it 1.2 times as fast on an idle machine, and less than half as fast
-    where other processes wanted the cores.
+    where other processes needed the cores.
 
     Args:
-        shortcuts: ``off`` calls Stanza's own processors, for comparison: the same words, much slower.
+        shortcuts: ``off`` calls Stanza's own processors, for comparison: the same output, much slower.
 
     Raises:
         ModelError: when the package is not installed or does not load, or there is no such device.
@@ -70,30 +62,25 @@ class StanzaParser:
     ) -> None:
         package = find_package(config)
         self.identity = identity_of(config, package)
-        """Name, version and digest, as parser_identity gives them."""
+        """As ``parser_identity`` returns it."""
         self._sentence_cap = config.sentence_cap
         nlp = load_pipeline(package, device=choose_device(config))
         obstacle = obstacle_to_shortcuts(nlp) if shortcuts == "auto" else None
         if obstacle is not None:
             logger.warning("Parsing without shortcuts, at a fraction of the speed: %s", obstacle)
-        fast = shortcuts == "auto" and obstacle is None
-        self._way = FastStanza(nlp) if fast else PlainStanza(nlp)
-
-    @property
-    def signature(self) -> str:
-        """The identity's digest."""
-        return self.identity.digest
+        is_fast = shortcuts == "auto" and obstacle is None
+        self._stanza = FastStanza(nlp) if is_fast else PlainStanza(nlp)
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
-        """Parse documents, each as if it were alone; one outcome a document, in the same order.
+        """Parse documents, each independently of the others; one outcome per document, in the same order.
 
         A document whose tokens do not cover its visible code points in order becomes a dead letter.
         """
         views = [parser_view(document.text) for document in documents]
         with _one_thread(), torch.inference_mode():
-            tokenized = self._way.tokenize(views)
+            tokenized = self._stanza.tokenize(views)
             faults = [
-                offset_fault(view, [token for sentence in sentences for token in sentence])
+                find_token_fault(view, [token for sentence in sentences for token in sentence])
                 for view, sentences in zip(views, tokenized, strict=True)
             ]
             pieces = [
@@ -101,16 +88,16 @@ class StanzaParser:
                 for fault, sentences in zip(faults, tokenized, strict=True)
             ]
             forms = [_forms(piece) for document_pieces in pieces for piece in document_pieces]
-            analyses = iter(self._way.analyse(forms))
+            analyses = iter(self._stanza.analyse(forms))
         return [
             _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
             for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
         ]
 
     def parse_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[WordAnalysis, ...]]:
-        """Tag and parse sentences that are words already, each as if it were alone.
+        """Tag and parse sentences that are split into words already, each independently of the others.
 
-        A sentence above the cap is parsed in the same pieces as one of raw text; each piece has its own root.
+        A sentence above the cap is parsed in the same pieces as one from raw text; each piece has its own root.
         """
         cut = [
             cut_sentence([make_token("", 0, 0, [word]) for word in words], cap=self._sentence_cap)
@@ -118,8 +105,8 @@ class StanzaParser:
         ]
         forms = [[word.form for token in piece for word in token.words] for pieces in cut for piece in pieces]
         with _one_thread(), torch.inference_mode():
-            analyses = iter(self._way.analyse(forms))
-        return [tuple(_joined([next(analyses) for _ in pieces])) for pieces in cut]
+            analyses = iter(self._stanza.analyse(forms))
+        return [tuple(_join_pieces([next(analyses) for _ in pieces])) for pieces in cut]
 
 
 @contextmanager
@@ -147,8 +134,8 @@ def _forms(piece: _Piece) -> list[str]:
     return [word.form for token in piece.tokens for word in token.words]
 
 
-def _joined(pieces: Sequence[Sequence[WordAnalysis]]) -> Iterator[WordAnalysis]:
-    """Put the pieces of a sentence one behind the other."""
+def _join_pieces(pieces: Sequence[Sequence[WordAnalysis]]) -> Iterator[WordAnalysis]:
+    """Chain the pieces of a sentence, with heads that count from its start."""
     before = 0
     for piece in pieces:
         for word in piece:
@@ -157,7 +144,7 @@ def _joined(pieces: Sequence[Sequence[WordAnalysis]]) -> Iterator[WordAnalysis]:
 
 
 def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Sequence[WordAnalysis]]) -> ParsedDocument:
-    """Join a document's pieces with their analyses, which come next out of the iterator."""
+    """Combine a document's pieces with their analyses, which are next in the iterator."""
     sentences = []
     for piece in pieces:
         words = [word for token in piece.tokens for word in token.words]

@@ -1,7 +1,7 @@
-"""From raw text to tokens and back: paragraphs, windows, pieces of long sentences, and the check of offsets.
+"""Text before and after the networks: paragraphs, windows, tokens, pieces of long sentences, and the check of offsets.
 
-Offsets are half-open and count code points of the raw text. Nothing in here knows the parser; everything is a
-pure function of one document, so that an answer never depends on what else is parsed beside it.
+Offsets are half-open and count code points of the raw text. Nothing here depends on Stanza; everything is a pure
+function of one document, so that its parse never depends on the other documents of a batch.
 """
 
 import re
@@ -12,16 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Labels of a character, as Stanza's tokenizer gives them: inside a token, or the end of a token, of a sentence,
-# of a multi-word token, of a multi-word token and sentence.
+# Labels that Stanza's tokenizer gives to characters: 0 inside a token, else the end of a token, of a sentence, of a
+# multi-word token, or of both a multi-word token and a sentence.
 TOKEN_END = 1
 SENTENCE_END = 2
 MULTI_WORD_END = 3
 BOTH_END = 4
 
-# What Windows-1252 has at the code points U+0080..U+009F. Stanza takes them for white space and would lose them;
-# in real text they are almost always punctuation of a file that was decoded as Latin-1. U+0085 is white space to
-# Python too and stays so; the five that Windows-1252 leaves open become U+FFFD.
+# Characters of Windows-1252 for the code points U+0080..U+009F. Stanza treats these as white space and would lose them;
+# in real text they are almost always punctuation of a file that was decoded as Latin-1. U+0085 is white space in
+# Python too and stays so; the five that Windows-1252 leaves undefined become U+FFFD.
 _CONTROLS = re.compile("[\x80-\x84\x86-\x9f]")
 _AS_WINDOWS_1252 = {
     code: bytes([code]).decode("cp1252", errors="replace") for code in range(0x80, 0xA0) if code != 0x85
@@ -33,7 +33,7 @@ _CLOSING = re.compile(r"[^\w\s]+")
 
 
 class TokenSpan(NamedTuple):
-    """A token as the tokenizer marked it: its place in the document, and its text with single spaces."""
+    """A token as labelled by the tokenizer: its offsets in the document, and its text with single spaces."""
 
     start: int
     end: int
@@ -43,7 +43,7 @@ class TokenSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A syntactic word; it has the place of its whole token where it is no slice of it."""
+    """A syntactic word; it has the offsets of its whole token if it is not a slice of it."""
 
     start: int
     end: int
@@ -52,7 +52,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of the raw text and the words it stands for, at least one."""
+    """A token of the raw text and its words, at least one."""
 
     start: int
     end: int
@@ -61,10 +61,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A stretch without a blank line, each run of white space in it one space.
+    """A paragraph, with each run of white space replaced by one space.
 
     Attributes:
-        offsets: where each character stands in the document.
+        offsets: of each character in the document.
     """
 
     characters: str
@@ -72,22 +72,22 @@ class Paragraph:
 
 
 def parser_view(text: str) -> str:
-    """Give the text that the parser reads: of the same length, with no visible code point it would skip."""
+    """Return the text that the parser reads: of the same length, without visible code points that it would skip."""
     return text.translate(_AS_WINDOWS_1252) if _CONTROLS.search(text) else text
 
 
 def split_paragraphs(view: str) -> Iterator[Paragraph]:
-    """Cut at blank lines; paragraphs without a visible character are left out."""
+    """Split text at blank lines; paragraphs without a visible character are left out."""
     start = 0
     for stop, next_start in [*(gap.span() for gap in _BLANK_LINES.finditer(view)), (len(view), len(view))]:
-        stretch = view[start:stop].rstrip()
-        if stretch:
-            yield _squeeze(stretch, start=start)
+        piece = view[start:stop].rstrip()
+        if piece:
+            yield _collapse_spaces(piece, start=start)
         start = next_start
 
 
-def _squeeze(stretch: str, *, start: int) -> Paragraph:
-    spaced = _WHITE_SPACE.sub(" ", stretch)
+def _collapse_spaces(piece: str, *, start: int) -> Paragraph:
+    spaced = _WHITE_SPACE.sub(" ", piece)
     if "  " not in spaced:
         return Paragraph(spaced, range(start, start + len(spaced)))
     kept = [i for i, character in enumerate(spaced) if character != " " or i == 0 or spaced[i - 1] != " "]
@@ -103,7 +103,7 @@ def window_cut(characters: str, labels: NDArray[np.integer], *, start: int, safe
         safe: how many of its characters have enough context to their right.
 
     Returns:
-        a place in the paragraph after ``start``: behind the window's last safe sentence, else at its last safe
+        a position in the paragraph after ``start``: after the window's last safe sentence, else at its last safe
         white space, else where the safe characters end. It only ends a window, never a token or sentence.
     """
     ends = np.flatnonzero((labels[:safe] == SENTENCE_END) | (labels[:safe] == BOTH_END))
@@ -114,7 +114,7 @@ def window_cut(characters: str, labels: NDArray[np.integer], *, start: int, safe
 
 
 def sentences_of(paragraph: Paragraph, labels: NDArray[np.integer]) -> Iterator[list[TokenSpan]]:
-    """Read the labels of a paragraph's characters, of which the last ends a sentence, as sentences of tokens."""
+    """Convert the labels of a paragraph's characters, of which the last ends a sentence, to sentences of tokens."""
     sentence: list[TokenSpan] = []
     first = 0
     lasts = np.flatnonzero(labels)
@@ -135,7 +135,7 @@ def sentences_of(paragraph: Paragraph, labels: NDArray[np.integer]) -> Iterator[
 
 
 def make_token(view: str, start: int, end: int, forms: Sequence[str]) -> Token:
-    """Place the words of a token: each at its own slice if they spell the token, else all at the token's span."""
+    """Build a token: its words have their own slices if they spell the token, else all have the token's offsets."""
     if len(forms) == 1:
         return Token(start, end, (Word(start, end, forms[0]),))
     words = []
@@ -155,7 +155,7 @@ def make_token(view: str, start: int, end: int, forms: Sequence[str]) -> Token:
 def cut_sentence(tokens: Sequence[Token], *, cap: int) -> list[Sequence[Token]]:
     """Cut a sentence into pieces of at most ``cap`` words, never inside a token.
 
-    A piece ends behind the last punctuation of its second half, if there is any, else at the cap.
+    A piece ends after the last punctuation of its second half, if there is any, else at the cap.
     """
     if sum(len(token.words) for token in tokens) <= cap:
         return [tokens]
@@ -175,8 +175,8 @@ def cut_sentence(tokens: Sequence[Token], *, cap: int) -> list[Sequence[Token]]:
     return pieces
 
 
-def offset_fault(view: str, tokens: Sequence[Token]) -> str | None:
-    """Say where tokens are out of order, are not the text, or leave a visible code point out; None if nowhere."""
+def find_token_fault(view: str, tokens: Sequence[Token]) -> str | None:
+    """Describe where tokens are out of order, differ from the text, or miss a visible code point; None if nowhere."""
     position = 0
     for token in tokens:
         if not position <= token.start < token.end <= len(view):

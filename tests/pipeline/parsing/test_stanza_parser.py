@@ -1,4 +1,4 @@
-"""The parser with its embedded package: places, trees, odd text, and the shortcuts against plain Stanza."""
+"""The parser with its embedded package: offsets, trees, odd text, and the shortcuts against plain Stanza."""
 
 import itertools
 import logging
@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
@@ -20,6 +21,7 @@ from concord.pipeline.parsing import stanza_fast, stanza_packages
 from concord.pipeline.parsing import stanza_parser as parsing
 from concord.pipeline.parsing.spanning_tree import best_tree
 from concord.pipeline.parsing.stanza_parser import StanzaParser, build_parser, parser_identity
+from concord.pipeline.parsing.tokens import parser_view
 
 EMBEDDED = Path(parsing.__file__).parents[2] / "models" / "pretrained" / "parser_en"
 
@@ -72,14 +74,14 @@ def parse_text(parser: StanzaParser, text: str) -> ParsedDocument:
 
 
 def check_tokens(document: ParsedDocument) -> None:
-    """Check promise 5: in order, disjoint, covering; each text a slice, each form the slice but for white space."""
+    """Check offsets: ordered, disjoint, covering; each text is a slice, each form that slice but for white space."""
     text = document.document.text
-    covered = set()
+    covered: set[int] = set()
     place = 0
     for word in (word for sentence in document.sentences for word in sentence.words):
         assert place <= word.start_char < word.end_char <= len(text)
         assert word.text == text[word.start_char : word.end_char]
-        assert "".join(word.word.split()) == "".join(parsing.parser_view(word.text).split())
+        assert "".join(word.word.split()) == "".join(parser_view(word.text).split())
         covered.update(range(word.start_char, word.end_char))
         place = word.end_char
     assert [i for i, character in enumerate(text) if not character.isspace() and i not in covered] == []
@@ -107,7 +109,7 @@ def plain() -> StanzaParser:
     return StanzaParser(ParserConfig(), shortcuts="off")
 
 
-def test_parser_gives_words_tags_and_a_tree(parser: StanzaParser):
+def test_parser_returns_words_tags_and_a_tree(parser: StanzaParser) -> None:
     [sentence] = parse_text(parser, "Anna visited the old house.").sentences
     assert [(w.start_char, w.end_char, w.text, w.word) for w in sentence.words] == [
         (0, 4, "Anna", "Anna"),
@@ -127,7 +129,7 @@ def test_parser_gives_words_tags_and_a_tree(parser: StanzaParser):
     assert not sentence.continues
 
 
-def test_parser_splits_multi_word_tokens_at_their_slices(parser: StanzaParser):
+def test_parser_splits_multi_word_tokens_at_their_slices(parser: StanzaParser) -> None:
     document = parse_text(parser, "They don't see John's dog.")
     words = [(w.start_char, w.end_char, w.text) for w in document.sentences[0].words]
     assert words[1:3] == [(5, 7, "do"), (7, 10, "n't")]
@@ -135,7 +137,7 @@ def test_parser_splits_multi_word_tokens_at_their_slices(parser: StanzaParser):
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_tokens_cover_odd_text(parser: StanzaParser, name: str):
+def test_tokens_cover_odd_text(parser: StanzaParser, name: str) -> None:
     document = parse_text(parser, ODD[name])
     check_tokens(document)
     for sentence in document.sentences:
@@ -144,26 +146,26 @@ def test_tokens_cover_odd_text(parser: StanzaParser, name: str):
 
 @settings(max_examples=25, deadline=None)
 @given(st.text(max_size=60))
-def test_tokens_cover_any_text(parser: StanzaParser, text: str):
+def test_tokens_cover_any_text(parser: StanzaParser, text: str) -> None:
     check_tokens(parse_text(parser, text))
 
 
 @pytest.mark.parametrize("name", ["empty", "blank"])
-def test_document_without_visible_text_has_no_sentences(parser: StanzaParser, name: str):
+def test_document_without_visible_text_has_no_sentences(parser: StanzaParser, name: str) -> None:
     assert parse_text(parser, ODD[name]).sentences == ()
 
 
-def test_no_documents_give_no_outcomes(parser: StanzaParser):
+def test_no_documents_have_no_outcomes(parser: StanzaParser) -> None:
     assert parser.parse([]) == []
 
 
-def test_windows_1252_controls_are_read_as_the_punctuation_they_were(parser: StanzaParser):
+def test_windows_1252_controls_are_read_as_punctuation(parser: StanzaParser) -> None:
     words = [w for s in parse_text(parser, "It was late \x97 too late.").sentences for w in s.words]
     [dash] = [word for word in words if word.text == "\x97"]
     assert (dash.start_char, dash.word, dash.upos) == (12, "\u2014", "PUNCT")
 
 
-def test_long_token_keeps_its_whole_form_and_lemma(parser: StanzaParser):
+def test_long_token_keeps_its_whole_form_and_lemma(parser: StanzaParser) -> None:
     blob = "0123456789abcdef" * 190
     words = [w for s in parse_text(parser, ODD["long_token"]).sentences for w in s.words]
     [word] = [word for word in words if len(word.text) > 1000]
@@ -171,7 +173,7 @@ def test_long_token_keeps_its_whole_form_and_lemma(parser: StanzaParser):
 
 
 @pytest.mark.slow
-def test_answer_does_not_depend_on_the_other_documents(parser: StanzaParser):
+def test_parse_does_not_depend_on_the_other_documents(parser: StanzaParser) -> None:
     documents = documents_of([*PROSE, *ODD.values(), *(prose.upper() for prose in PROSE)])
     together = parser.parse(documents)
     assert [outcome.document for outcome in together if isinstance(outcome, ParsedDocument)] == documents
@@ -183,7 +185,7 @@ def test_answer_does_not_depend_on_the_other_documents(parser: StanzaParser):
 
 
 @pytest.mark.slow
-def test_shortcuts_change_nothing(parser: StanzaParser, plain: StanzaParser):
+def test_shortcuts_equal_plain_stanza_word_by_word(parser: StanzaParser, plain: StanzaParser) -> None:
     documents = documents_of([*PROSE, *ODD.values(), "\n\n".join(PROSE) * 3, *(prose.lower() for prose in PROSE)])
     outcomes = parser.parse(documents)
     assert outcomes == plain.parse(documents)
@@ -193,9 +195,9 @@ def test_shortcuts_change_nothing(parser: StanzaParser, plain: StanzaParser):
             check_tree(sentence)
 
 
-def test_another_stanza_is_used_without_shortcuts(
+def test_another_stanza_version_is_used_without_shortcuts(
     parser: StanzaParser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     for module in (stanza_fast, stanza_packages):
         monkeypatch.setattr(module, "version", lambda name: "1.99.0")
     with caplog.at_level(logging.WARNING, logger="concord.pipeline.parsing.stanza_parser"):
@@ -205,17 +207,17 @@ def test_another_stanza_is_used_without_shortcuts(
     documents = documents_of(PROSE[:2])
     assert other.parse(documents) == parser.parse(documents)
     assert other.identity.version == "1.99.0"
-    assert other.signature != parser.signature
+    assert other.identity.digest != parser.identity.digest
 
 
-def test_long_sentence_is_parsed_in_pieces(parser: StanzaParser):
+def test_long_sentence_is_parsed_in_pieces(parser: StanzaParser) -> None:
     text = "They saw " + ", ".join(f"harbour {number} of Geneva" for number in range(300)) + "."
     document = parse_text(parser, text)
     check_tokens(document)
     sizes = [len(sentence.words) for sentence in document.sentences]
     assert max(sizes) <= 200
     assert sum(sizes) > 1200
-    # Wherever the tokenizer saw an end of a sentence: what it left longer than the cap goes on.
+    # Whatever sentences the tokenizer found, those above the cap are continued.
     assert any(sentence.continues for sentence in document.sentences)
     assert not document.sentences[0].continues
     for before, sentence in itertools.pairwise(document.sentences):
@@ -225,7 +227,7 @@ def test_long_sentence_is_parsed_in_pieces(parser: StanzaParser):
 
 
 @pytest.mark.slow
-def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser):
+def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser) -> None:
     document = parse_text(parser, " ".join(["river", "walks", "over", "Paris", "and"] * 1000))
     check_tokens(document)
     assert sum(len(sentence.words) for sentence in document.sentences) == 5000
@@ -233,7 +235,7 @@ def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser):
     assert any(sentence.continues for sentence in document.sentences)
 
 
-def test_sentence_cap_is_the_configuration_s(plain: StanzaParser):
+def test_sentence_cap_comes_from_the_configuration(plain: StanzaParser) -> None:
     small = StanzaParser(ParserConfig(sentence_cap=10))
     document = parse_text(small, PROSE[3])
     check_tokens(document)
@@ -243,7 +245,7 @@ def test_sentence_cap_is_the_configuration_s(plain: StanzaParser):
     assert joined == [word.word for word in whole.words]
 
 
-def test_words_get_the_trees_that_they_get_in_raw_text(parser: StanzaParser):
+def test_parse_words_returns_the_trees_of_raw_text(parser: StanzaParser) -> None:
     sentences = [sentence for text in PROSE for sentence in parse_text(parser, text).sentences]
     found = parser.parse_words([[word.word for word in sentence.words] for sentence in sentences])
     for sentence, words in zip(sentences, found, strict=True):
@@ -253,7 +255,7 @@ def test_words_get_the_trees_that_they_get_in_raw_text(parser: StanzaParser):
     assert parser.parse_words([]) == []
 
 
-def test_a_long_sentence_of_words_is_parsed_in_the_pieces_of_raw_text():
+def test_parse_words_cuts_long_sentences_like_raw_text() -> None:
     small = StanzaParser(ParserConfig(sentence_cap=10))
     pieces = parse_text(small, PROSE[3]).sentences
     assert len(pieces) > 4
@@ -267,7 +269,7 @@ def test_a_long_sentence_of_words_is_parsed_in_the_pieces_of_raw_text():
 
 
 @pytest.mark.slow
-def test_long_paragraph_is_tokenized_in_windows_without_a_seam(parser: StanzaParser):
+def test_long_paragraph_is_tokenized_in_windows_without_visible_cuts(parser: StanzaParser) -> None:
     sentence = "Anna Smith lives in Paris with two cats, and she couldn't be happier. "
     document = parse_text(parser, sentence * 400)
     check_tokens(document)
@@ -276,12 +278,14 @@ def test_long_paragraph_is_tokenized_in_windows_without_a_seam(parser: StanzaPar
     assert len(words) == 1
 
 
-def test_long_stretch_without_white_space_is_one_token(parser: StanzaParser):
+def test_long_text_without_white_space_is_one_token(parser: StanzaParser) -> None:
     [sentence] = parse_text(parser, "x" * 25_000).sentences
     assert [(word.start_char, word.end_char) for word in sentence.words] == [(0, 25_000)]
 
 
-def test_uncovered_text_is_a_dead_letter_that_names_the_place(plain: StanzaParser, monkeypatch: pytest.MonkeyPatch):
+def test_uncovered_text_becomes_a_dead_letter_with_its_position(
+    plain: StanzaParser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Without our view of the text, Stanza takes U+0097 for white space and loses it.
     monkeypatch.setattr(parsing, "parser_view", lambda text: text)
     good, bad = plain.parse(documents_of(["All is well.", "It was\x97he said\x97fine."]))
@@ -292,9 +296,11 @@ def test_uncovered_text_is_a_dead_letter_that_names_the_place(plain: StanzaParse
     assert "U+0097 at 6" in bad.message
 
 
-def test_one_thread_computes_and_the_tagger_keeps_its_own(parser: StanzaParser, monkeypatch: pytest.MonkeyPatch):
+def test_parser_uses_one_thread_and_restores_the_number_of_threads(
+    parser: StanzaParser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, seen = torch.get_num_threads(), []
-    monkeypatch.setattr(parsing, "offset_fault", lambda *_: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(parsing, "find_token_fault", lambda *_: seen.append(torch.get_num_threads()))
     torch.set_num_threads(2)
     try:
         parser.parse(documents_of(["All is well."]))
@@ -303,21 +309,21 @@ def test_one_thread_computes_and_the_tagger_keeps_its_own(parser: StanzaParser, 
         torch.set_num_threads(before)
 
 
-def test_identity_is_the_same_without_loading(parser: StanzaParser):
+def test_parser_identity_equals_that_of_the_loaded_parser(parser: StanzaParser) -> None:
     identity = parser_identity(ParserConfig())
     assert identity == parser.identity
     assert identity.name == "stanza/parser_en"
-    assert identity.digest == parser.signature
+    assert identity.digest == parser.identity.digest
     assert len(identity.digest) == 64
 
 
-def test_identity_covers_what_decides_the_words():
+def test_identity_depends_on_settings_that_change_the_parse() -> None:
     digest = parser_identity(ParserConfig()).digest
     assert parser_identity(ParserConfig(sentence_cap=100)).digest != digest
     assert parser_identity(ParserConfig(batch_documents=7)).digest == digest
 
 
-def test_identity_covers_the_bytes_of_the_weights(tmp_path: Path):
+def test_identity_depends_on_the_weights(tmp_path: Path) -> None:
     folder = tmp_path / "packages"
     shutil.copytree(EMBEDDED, folder)
     config = ParserConfig(package="compact", directory=str(folder))
@@ -327,17 +333,19 @@ def test_identity_covers_the_bytes_of_the_weights(tmp_path: Path):
     assert parser_identity(config).digest != digest
 
 
-def test_installed_package_is_used(parser: StanzaParser, tmp_path: Path):
+def test_installed_package_is_used(parser: StanzaParser, tmp_path: Path) -> None:
     folder = tmp_path / "packages"
     shutil.copytree(EMBEDDED, folder)
     installed = StanzaParser(ParserConfig(package="compact", language="english", directory=str(folder)))
     documents = documents_of(PROSE[:2])
     assert installed.parse(documents) == parser.parse(documents)
-    assert installed.signature != parser.signature
+    assert installed.identity.digest != parser.identity.digest
 
 
 @pytest.mark.parametrize(("package", "language"), [("default", "en"), ("compact", "en"), ("default", "fi")])
-def test_package_that_is_not_installed_is_explained(tmp_path: Path, package: str, language: str):
+def test_package_that_is_not_installed_is_reported_with_how_to_install_it(
+    tmp_path: Path, package: str, language: str
+) -> None:
     config = ParserConfig(package=package, language=language, directory=str(tmp_path))
     with pytest.raises(ModelError) as caught:
         parser_identity(config)
@@ -349,12 +357,12 @@ def test_package_that_is_not_installed_is_explained(tmp_path: Path, package: str
     ("package", "language", "missing"),
     [("gum", "en", "package 'gum' with a tokenize model"), ("default", "fi", "'fi' in ")],
 )
-def test_package_that_is_not_listed_is_explained(package: str, language: str, missing: str):
+def test_package_that_is_not_listed_is_reported(package: str, language: str, missing: str) -> None:
     with pytest.raises(ModelError, match=missing):
         parser_identity(ParserConfig(package=package, language=language, directory=str(EMBEDDED)))
 
 
-def test_missing_weights_are_named(tmp_path: Path):
+def test_missing_weights_are_reported_by_path(tmp_path: Path) -> None:
     folder = tmp_path / "packages"
     shutil.copytree(EMBEDDED, folder)
     (folder / "en/pos/compact.pt").unlink()
@@ -363,7 +371,7 @@ def test_missing_weights_are_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["tokenize", "mwt", "pos", "lemma", "depparse"])
-def test_broken_weights_are_a_model_error(tmp_path: Path, name: str):
+def test_damaged_weights_raise_a_model_error(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "packages"
     shutil.copytree(EMBEDDED, folder)
     path = folder / "en" / name / "compact.pt"
@@ -372,27 +380,27 @@ def test_broken_weights_are_a_model_error(tmp_path: Path, name: str):
         build_parser(ParserConfig(package="compact", directory=str(folder)))
 
 
-def test_embedded_package_is_refused_for_another_language():
+def test_embedded_package_is_rejected_for_another_language() -> None:
     with pytest.raises(ModelError, match="is for language 'en', not 'de'"):
         parser_identity(ParserConfig(language="de"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_missing_device_is_a_model_error():
+def test_missing_device_raises_a_model_error() -> None:
     with pytest.raises(ModelError, match="expected a CUDA device, found none"):
         build_parser(ParserConfig(device="cuda"))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_cuda_gives_the_words_of_the_cpu(parser: StanzaParser):
+def test_cuda_output_equals_cpu_output(parser: StanzaParser) -> None:
     documents = documents_of([*PROSE, *ODD.values()])
     on_gpu = StanzaParser(ParserConfig(device="cuda")).parse(documents)
     assert on_gpu == parser.parse(documents)
 
 
-def enumerated_best(scores: np.ndarray) -> float:
-    """Give the highest score of a tree with one root by trying all heads."""
+def enumerated_best(scores: NDArray[np.floating]) -> float:
+    """Return the highest score of a tree with one root, by trying all heads."""
     size = len(scores)
     best = -np.inf
     for heads in itertools.product(range(size), repeat=size - 1):
@@ -408,7 +416,7 @@ def enumerated_best(scores: np.ndarray) -> float:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(2, 5), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 3.0, 30.0]))
-def test_best_tree_is_the_best_of_all(size: int, seed: int, root_bonus: float):
+def test_best_tree_equals_exhaustive_search(size: int, seed: int, root_bonus: float) -> None:
     scores = np.random.default_rng(seed).normal(size=(size, size)).astype(np.float32) * 3
     scores[:, 0] += root_bonus
     heads = best_tree(scores)
@@ -419,7 +427,7 @@ def test_best_tree_is_the_best_of_all(size: int, seed: int, root_bonus: float):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_best_tree_is_stanza_s(seed: int):
+def test_best_tree_equals_that_of_stanza(seed: int) -> None:
     from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
 
     raw = torch.tensor(np.random.default_rng(seed).normal(size=(30, 30)), dtype=torch.float32) * 4
@@ -428,7 +436,7 @@ def test_best_tree_is_stanza_s(seed: int):
     assert best_tree(raw.numpy()).tolist() == chuliu_edmonds_one_root(raw.log_softmax(1).numpy()).tolist()
 
 
-def test_best_tree_refuses_scores_that_are_not_finite():
+def test_best_tree_rejects_scores_that_are_not_finite() -> None:
     scores = np.zeros((4, 4), dtype=np.float32)
     scores[2, 1] = np.nan
     with pytest.raises(ValueError, match="finite arc scores for a sentence of 3 words"):

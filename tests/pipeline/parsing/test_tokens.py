@@ -1,5 +1,7 @@
 """Paragraphs, windows, tokens, pieces of long sentences and the check of offsets."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,8 +15,8 @@ from concord.pipeline.parsing.tokens import (
     Token,
     Word,
     cut_sentence,
+    find_token_fault,
     make_token,
-    offset_fault,
     parser_view,
     sentences_of,
     split_paragraphs,
@@ -29,33 +31,34 @@ def plain_token(start: int, form: str) -> Token:
 
 
 def spaced_tokens(forms: list[str]) -> list[Token]:
-    tokens, place = [], 0
+    tokens: list[Token] = []
+    place = 0
     for form in forms:
         tokens.append(plain_token(place, form))
         place += len(form) + 1
     return tokens
 
 
-def test_parser_view_reads_c1_controls_as_windows_1252():
+def test_parser_view_reads_c1_controls_as_windows_1252() -> None:
     assert parser_view("a\x97b \x93c\x94 it\x92s") == "a\u2014b \u201cc\u201d it\u2019s"
 
 
-def test_parser_view_replaces_controls_that_windows_1252_leaves_open():
+def test_parser_view_replaces_controls_undefined_in_windows_1252() -> None:
     assert parser_view("\x81\x8d\x8f\x90\x9d") == "\ufffd" * 5
 
 
-def test_parser_view_leaves_white_space_alone():
+def test_parser_view_leaves_white_space_alone() -> None:
     assert parser_view("a\x85b\u00a0c") == "a\x85b\u00a0c"
 
 
 @given(texts)
-def test_parser_view_keeps_places(text: str):
+def test_parser_view_keeps_offsets(text: str) -> None:
     view = parser_view(text)
     assert len(view) == len(text)
     assert [character.isspace() for character in view] == [character.isspace() for character in text]
 
 
-def test_split_paragraphs_cuts_at_blank_lines_and_squeezes_white_space():
+def test_split_paragraphs_cuts_at_blank_lines_and_collapses_white_space() -> None:
     found = list(split_paragraphs("One  two\r\nthree.\n \t\nFour.\n\n\n"))
     assert [paragraph.characters for paragraph in found] == ["One two three.", "Four."]
     assert list(found[0].offsets) == [0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15]
@@ -63,8 +66,8 @@ def test_split_paragraphs_cuts_at_blank_lines_and_squeezes_white_space():
 
 
 @given(texts)
-def test_paragraphs_hold_every_visible_code_point_at_its_place(text: str):
-    held = {}
+def test_paragraphs_hold_every_visible_code_point_at_its_offset(text: str) -> None:
+    held: dict[int, str] = {}
     for paragraph in split_paragraphs(text):
         assert len(paragraph.characters) == len(paragraph.offsets)
         held.update(zip(paragraph.offsets, paragraph.characters, strict=True))
@@ -73,20 +76,20 @@ def test_paragraphs_hold_every_visible_code_point_at_its_place(text: str):
     }
 
 
-def test_window_cut_goes_behind_the_last_safe_sentence():
+def test_window_cut_is_after_the_last_safe_sentence() -> None:
     labels = np.array([0, SENTENCE_END, 0, BOTH_END, 0, SENTENCE_END, 0])
     assert window_cut("x" * 30, labels, start=10, safe=5) == 14
 
 
-def test_window_cut_goes_to_the_last_white_space_when_there_is_no_sentence():
+def test_window_cut_is_at_the_last_white_space_when_no_sentence_ends() -> None:
     assert window_cut("abc def ghi jkl", np.array([0] * 15), start=0, safe=10) == 7
 
 
-def test_window_cut_moves_on_when_there_is_no_white_space_either():
+def test_window_cut_advances_when_there_is_no_white_space() -> None:
     assert window_cut(" " + "x" * 40, np.array([0] * 20), start=0, safe=10) == 10
 
 
-def test_sentences_of_reads_labels():
+def test_sentences_of_reads_labels() -> None:
     [paragraph] = split_paragraphs("I don't. Go on")
     labels = np.zeros(len(paragraph.characters), dtype=np.int8)
     labels[[0, 6, 7, 10]] = TOKEN_END, MULTI_WORD_END, SENTENCE_END, TOKEN_END
@@ -97,7 +100,7 @@ def test_sentences_of_reads_labels():
     ]
 
 
-def test_sentences_of_gives_the_place_of_a_token_with_white_space_in_it():
+def test_sentences_of_returns_the_offsets_of_a_token_that_contains_white_space() -> None:
     [paragraph] = split_paragraphs("a 10 \n 000 b")
     labels = np.zeros(len(paragraph.characters), dtype=np.int8)
     labels[[0, 7, 8, 9]] = TOKEN_END, TOKEN_END, TOKEN_END, SENTENCE_END
@@ -107,53 +110,53 @@ def test_sentences_of_gives_the_place_of_a_token_with_white_space_in_it():
 
 
 @given(texts, st.randoms(use_true_random=False))
-def test_tokens_cover_every_visible_code_point_whatever_the_labels(text: str, random):
-    tokens = []
+def test_tokens_cover_every_visible_code_point_whatever_the_labels(text: str, random: Random) -> None:
+    tokens: list[Token] = []
     for paragraph in split_paragraphs(text):
         labels = np.array([random.choice((0, 0, 1, 2, 3, 4)) for _ in paragraph.characters])
         labels[-1] = SENTENCE_END
         for sentence in sentences_of(paragraph, labels):
             assert sentence
             tokens.extend(make_token(text, span.start, span.end, [span.text]) for span in sentence)
-    assert offset_fault(text, tokens) is None
+    assert find_token_fault(text, tokens) is None
 
 
-def test_make_token_places_words_that_spell_the_token():
+def test_make_token_places_words_that_spell_the_token() -> None:
     token = make_token("we can 't", 3, 9, ["ca", "n", "'t"])
     assert token.words == (Word(3, 5, "ca"), Word(5, 6, "n"), Word(7, 9, "'t"))
 
 
 @pytest.mark.parametrize("forms", [["de", "el"], ["d", "e"], ["del", "l"]])
-def test_make_token_gives_words_the_token_s_place_when_they_do_not_spell_it(forms: list[str]):
+def test_make_token_uses_the_offsets_of_the_token_when_words_do_not_spell_it(forms: list[str]) -> None:
     token = make_token("ver del mar", 4, 7, forms)
     assert token == Token(4, 7, tuple(Word(4, 7, form) for form in forms))
 
 
-def test_cut_sentence_keeps_a_sentence_up_to_the_cap():
+def test_cut_sentence_keeps_a_sentence_up_to_the_cap() -> None:
     tokens = spaced_tokens(["a"] * 10)
     assert cut_sentence(tokens, cap=10) == [tokens]
 
 
-def test_cut_sentence_prefers_punctuation_in_the_second_half():
+def test_cut_sentence_prefers_punctuation_in_the_second_half() -> None:
     tokens = spaced_tokens(list("a,aaaa,aaaaaaaaaaa"))
     assert [len(piece) for piece in cut_sentence(tokens, cap=10)] == [7, 10, 1]
 
 
-def test_cut_sentence_never_parts_the_words_of_a_token():
+def test_cut_sentence_never_splits_a_token() -> None:
     tokens = [make_token("do" * 40, 2 * i, 2 * i + 2, ["d", "o"]) for i in range(40)]
     assert [len(piece) for piece in cut_sentence(tokens, cap=11)] == [5] * 8
 
 
 @given(st.lists(st.sampled_from(["a", ",", "b.", "??"]), min_size=1, max_size=60), st.integers(1, 12))
-def test_pieces_are_short_enough_and_leave_nothing_out(forms: list[str], cap: int):
+def test_pieces_respect_the_cap_and_cover_the_sentence(forms: list[str], cap: int) -> None:
     tokens = spaced_tokens(forms)
     pieces = cut_sentence(tokens, cap=cap)
     assert [token for piece in pieces for token in piece] == tokens
     assert all(1 <= len(piece) <= cap for piece in pieces)
 
 
-def test_offset_fault_is_none_for_tokens_that_cover_the_text():
-    assert offset_fault(" a\n b ", [plain_token(1, "a"), plain_token(4, "b")]) is None
+def test_find_token_fault_is_none_for_tokens_that_cover_the_text() -> None:
+    assert find_token_fault(" a\n b ", [plain_token(1, "a"), plain_token(4, "b")]) is None
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_offset_fault_is_none_for_tokens_that_cover_the_text():
         ([plain_token(0, "ab"), plain_token(3, "xy")], "expected 'xy' at 3..5, got 'cd'"),
     ],
 )
-def test_offset_fault_names_the_place(tokens: list[Token], message: str):
-    fault = offset_fault("ab cd", tokens)
+def test_find_token_fault_reports_the_position(tokens: list[Token], message: str) -> None:
+    fault = find_token_fault("ab cd", tokens)
     assert fault is not None
     assert message in fault
