@@ -51,7 +51,7 @@ class MemoryWatch:
             self._record("driver", "self")
             for process in Path("/proc").glob("[0-9]*") if self._with_workers else ():
                 try:
-                    if process.joinpath("cmdline").read_bytes().startswith(b"ray::_ShardActor"):
+                    if process.joinpath("cmdline").read_bytes().startswith(b"ray::ShardActor"):
                         self._record("worker", process.name)
                 except OSError:
                     # It has ended in between.

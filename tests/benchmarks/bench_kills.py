@@ -32,7 +32,7 @@ from concord.pipeline.output.verify import verify
 
 POLL_SECONDS = 0.005
 PATIENCE_SECONDS = 600.0
-ACTOR = b"ray::_ShardActor"
+ACTOR = b"ray::ShardActor"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

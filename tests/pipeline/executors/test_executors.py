@@ -1,4 +1,4 @@
-"""Every executor: same shards, same bytes. Ray's ways of failing."""
+"""Every executor writes the same bytes for the same shards; failures of Ray."""
 
 import os
 import signal
@@ -25,12 +25,12 @@ SUPPORT = Path(fakes.__file__).parents[1]
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Give a file of twelve documents."""
+    """A file of twelve documents."""
     return runs.write_collection(tmp_path / "in.jsonl")
 
 
 def ray_job(source: Path, output: Path, **changes: Any) -> AnnotateConfig:
-    """Give a job for Ray with one thread a worker, as runs.job has it."""
+    """Return a job for Ray with one thread per worker, as in ``runs.job``."""
     return runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2} | changes)
 
 
@@ -54,14 +54,14 @@ def wait_for_commits(output: Path, commits: int) -> None:
 
 
 @pytest.mark.ray
-def test_ray_gives_the_bytes_of_the_local_executor(source: Path, tmp_path: Path, ray_address: str) -> None:
+def test_ray_executor_writes_the_same_bytes_as_the_local_one(source: Path, tmp_path: Path, ray_address: str) -> None:
     runs.run_job(runs.job(source, tmp_path / "local"))
     assert finish(start(ray_job(source, tmp_path / "ray"), ray_address)) == 0
     assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")
 
 
 @pytest.mark.ray
-def test_a_run_begun_here_is_finished_by_ray(source: Path, tmp_path: Path, ray_address: str) -> None:
+def test_local_run_is_finished_by_ray(source: Path, tmp_path: Path, ray_address: str) -> None:
     runs.run_job(runs.job(source, tmp_path / "local"))
     process = runs.in_child(lambda: runs.run_job(runs.job(source, tmp_path / "out")), crash_at="commit:2")
     assert finish(process) == -signal.SIGKILL
@@ -71,7 +71,7 @@ def test_a_run_begun_here_is_finished_by_ray(source: Path, tmp_path: Path, ray_a
 
 @pytest.mark.ray
 @pytest.mark.parametrize("word", ["KILLER", "STOPPER"])
-def test_a_shard_whose_worker_is_killed_or_hangs_once_is_done_again(
+def test_shard_whose_worker_is_killed_or_hangs_once_is_done_again(
     source: Path, tmp_path: Path, ray_address: str, word: str
 ) -> None:
     runs.write_collection(source, extra=(f"a {word}",))
@@ -85,7 +85,7 @@ def test_a_shard_whose_worker_is_killed_or_hangs_once_is_done_again(
 
 
 @pytest.mark.ray
-def test_a_shard_that_kills_its_workers_at_no_document_fails_when_the_others_are_done(
+def test_shard_whose_workers_die_reading_fails_after_the_others_are_done(
     source: Path, tmp_path: Path, ray_address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = ray_job(source, tmp_path / "out", attempts=1)
@@ -97,7 +97,7 @@ def test_a_shard_that_kills_its_workers_at_no_document_fails_when_the_others_are
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_documents_that_kill_or_hold_up_their_workers_are_left_out_and_the_rest_is_done(
+def test_documents_that_kill_or_stall_their_workers_become_dead_letters(
     source: Path, tmp_path: Path, ray_address: str
 ) -> None:
     runs.write_collection(source, extra=("a KILLER", "Anna saw it.", "a SLOWPOKE", "a TAGKILLER", "Bob saw it."))
@@ -114,29 +114,29 @@ def test_documents_that_kill_or_hold_up_their_workers_are_left_out_and_the_rest_
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("build", "exit_code", "told"),
+    ("build", "exit_code", "message"),
     [
         (fakes.build_no_worker, 2, "ModelError: a worker cannot be built: OSError: no weights for fake_tagger"),
         (fakes.build_worker_that_loses, 1, "ReconciliationError: shard 0000"),
         (fakes.build_worker_without_room, 75, "StoreError: shard 0000"),
     ],
 )
-def test_what_a_worker_raises_ends_the_run(
+def test_error_of_a_worker_ends_the_run(
     source: Path,
     tmp_path: Path,
     ray_address: str,
     capfd: pytest.CaptureFixture[str],
     build: BuildWorker,
     exit_code: int,
-    told: str,
+    message: str,
 ) -> None:
     assert finish(start(ray_job(source, tmp_path / "out"), ray_address, build)) == exit_code
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert not list((tmp_path / "out").glob("*/*.parquet"))
 
 
 @pytest.mark.ray
-def test_more_workers_than_the_cluster_has_room_for_are_refused(
+def test_more_workers_than_fit_the_cluster_are_rejected(
     source: Path, tmp_path: Path, ray_address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert finish(start(ray_job(source, tmp_path / "a", actors=3), ray_address)) == 2
@@ -146,7 +146,7 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused(
 
 
 @pytest.mark.ray
-def test_a_driver_killed_or_stopped_goes_on_where_it_was(source: Path, tmp_path: Path, ray_address: str) -> None:
+def test_killed_or_stopped_run_resumes_where_it_was(source: Path, tmp_path: Path, ray_address: str) -> None:
     runs.write_collection(source, documents=40)
     runs.run_job(runs.job(source, tmp_path / "local"))
     config = ray_job(source, tmp_path / "out", actors=1)
@@ -166,7 +166,7 @@ def test_a_driver_killed_or_stopped_goes_on_where_it_was(source: Path, tmp_path:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_ray_is_started_and_ended_where_no_cluster_is_named(
+def test_ray_is_started_and_shut_down_when_no_cluster_is_named(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -185,7 +185,7 @@ def test_ray_is_started_and_ended_where_no_cluster_is_named(
     folder.rmdir()
 
 
-def test_a_cluster_that_is_not_there_is_named_at_once(
+def test_unreachable_cluster_is_reported_at_once(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert finish(start(ray_job(source, tmp_path / "out"), "127.0.0.1:1")) == 1
@@ -198,7 +198,7 @@ def test_a_cluster_that_is_not_there_is_named_at_once(
     ("address", "token", "mode"),
     [(None, False, "disabled"), (None, True, "disabled"), ("h:1", False, "disabled"), ("h:1", True, "token")],
 )
-def test_authentication_goes_by_address_and_token(
+def test_authentication_mode_depends_on_address_and_token(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None, token: bool, mode: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -221,11 +221,11 @@ def test_authentication_goes_by_address_and_token(
         ({}, 1, 0, 0),
     ],
 )
-def test_a_node_has_places_for_so_many_workers(node: dict[str, float], cpus: int, gpus: float, room: int) -> None:
+def test_workers_that_fit_counts_whole_workers(node: dict[str, float], cpus: int, gpus: float, room: int) -> None:
     assert workers_that_fit(node, cpus=cpus, gpus=gpus) == room
 
 
-def test_a_signal_is_noted_and_the_handlers_come_back() -> None:
+def test_stop_request_remembers_a_signal_and_restores_the_handlers() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with stop_request() as stop:
         stop.raise_if_received()
@@ -236,7 +236,7 @@ def test_a_signal_is_noted_and_the_handlers_come_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_signal_that_meets_the_handler_of_ray_ends_as_one_that_meets_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_taken_by_the_handler_of_ray_raises_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(**_options: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
         os.kill(os.getpid(), signal.SIGTERM)
@@ -251,7 +251,7 @@ def test_a_signal_that_meets_the_handler_of_ray_ends_as_one_that_meets_ours(monk
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_second_interrupt_does_not_wait() -> None:
+def test_second_interrupt_interrupts_at_once() -> None:
     with stop_request():
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):

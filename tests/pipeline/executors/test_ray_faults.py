@@ -1,4 +1,4 @@
-"""Faults of a Ray cluster that come from outside: of workers, nodes and the head, and two drivers at once."""
+"""Failures of a Ray cluster: of workers, nodes and the head; and two drivers at once."""
 
 import os
 import shutil
@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from concord_testing import fakes, runs
@@ -24,7 +25,7 @@ from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport
 
 SUPPORT = Path(fakes.__file__).parents[1]
-# Ray ends a driver whose cluster is gone after a minute; a test need not wait so long.
+# Ray ends a driver a minute after its cluster is gone, which is too long for a test.
 GONE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -32,20 +33,20 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Give a file of forty documents."""
+    """A file of forty documents."""
     return runs.write_collection(tmp_path / "in.jsonl", documents=40)
 
 
 @pytest.fixture
 def expected(source: Path, tmp_path: Path) -> dict[str, bytes]:
-    """Give the bytes of an undisturbed run; from then on documents take their time."""
+    """The bytes of an undisturbed run; in later runs documents are slow to parse."""
     runs.run_job(runs.job(source, tmp_path / "local"))
     runs.configure_fakes(source, seconds=0.1)
     return runs.committed_bytes(tmp_path / "local")
 
 
 def start(
-    source: Path, output: Path, address: str, *, environment: Mapping[str, str] = MappingProxyType({}), **executor: int
+    source: Path, output: Path, address: str, *, environment: Mapping[str, str] = MappingProxyType({}), **executor: Any
 ) -> BaseProcess:
     """Start a driver that joins a cluster."""
     config = runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2, **executor})
@@ -74,7 +75,7 @@ def check_whole(output: Path, expected: dict[str, bytes]) -> None:
     assert verify(output) == []
 
 
-def test_a_worker_that_is_ended_from_outside_is_replaced(
+def test_worker_terminated_from_outside_is_replaced(
     source: Path, tmp_path: Path, expected: dict[str, bytes], ray_cluster: Head
 ) -> None:
     output = tmp_path / "out"
@@ -87,7 +88,7 @@ def test_a_worker_that_is_ended_from_outside_is_replaced(
     check_whole(output, expected)
 
 
-def test_two_drivers_at_once_share_a_cluster(
+def test_two_drivers_share_a_cluster(
     source: Path, tmp_path: Path, expected: dict[str, bytes], ray_address: str
 ) -> None:
     output = tmp_path / "out"
@@ -96,7 +97,7 @@ def test_two_drivers_at_once_share_a_cluster(
     check_whole(output, expected)
 
 
-def test_a_run_whose_head_is_gone_ends_and_goes_on_later(
+def test_run_ends_when_its_head_is_gone_and_resumes_later(
     source: Path, tmp_path: Path, expected: dict[str, bytes]
 ) -> None:
     output = tmp_path / "out"
@@ -106,14 +107,14 @@ def test_a_run_whose_head_is_gone_ends_and_goes_on_later(
         store = next(pid for pid in descendants(lost.pid) if b"gcs_server" in command_of(pid))
         os.kill(store, signal.SIGKILL)
         assert end_of(process) not in (0, None)
-    assert not list(output.glob("_run/trials/*/*")), "no shard is charged with the end of its cluster"
+    assert not list(output.glob("_run/trials/*/*")), "the end of the cluster must not count against a shard"
     folder = OutputFolder(output)
     assert 0 < len(folder.committed_shards(folder.plan())) < len(folder.plan().shards)
     assert run_here(source, output).done_before > 0
     check_whole(output, expected)
 
 
-def test_the_work_of_a_lost_node_moves_to_another(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+def test_shards_of_a_lost_node_move_to_another(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     output = tmp_path / "out"
     with cluster_of_two_nodes() as pipe:
         process = start(source, output, pipe.recv())
@@ -132,10 +133,10 @@ def test_the_work_of_a_lost_node_moves_to_another(source: Path, tmp_path: Path, 
     ],
     ids=["one of two workers", "the only one that parses"],
 )
-def test_a_run_outlasts_a_node_that_never_comes_back(
+def test_run_survives_a_node_that_never_comes_back(
     lost: dict[str, int],
     left: dict[str, int],
-    executor: dict[str, int],
+    executor: dict[str, Any],
     source: Path,
     tmp_path: Path,
     expected: dict[str, bytes],
@@ -156,9 +157,9 @@ def test_a_run_outlasts_a_node_that_never_comes_back(
 
 @contextmanager
 def cluster_of_two_nodes(*nodes: dict[str, int]) -> Iterator[Connection]:
-    """Run a head and two nodes, of a CPU each unless told, in a process of their own; give the line to it.
+    """Run a head and two nodes, by default of one CPU each, in a child process; yield the connection to it.
 
-    It says the address; told to, it kills the first node and says how many are left.
+    It sends the address; on any message it kills the first node and sends the number of nodes left.
     """
     folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
     here, there = Pipe()

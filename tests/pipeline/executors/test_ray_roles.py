@@ -1,6 +1,6 @@
-"""Workers that parse for others that hold a GPU, workers that are replaced, and what Prometheus is told of them.
+"""Workers that parse for workers with a GPU, workers that are replaced, and the metrics of both.
 
-The GPU is declared to Ray and not there: this tests who does what, with how much of it in flight, on the CPU.
+The GPU is declared to Ray but does not exist: this tests the division of work, on the CPU.
 """
 
 import json
@@ -28,21 +28,21 @@ from concord.pipeline.planning.build_plan import make_plan
 from concord.pipeline.worker.shard_worker import Timings
 
 SUPPORT = Path(fakes.__file__).parents[1]
-# Ray tells its exporter every ten seconds if nobody asks for more.
+# By default Ray reports to its exporter every ten seconds.
 OFTEN = {"RAY_metrics_report_interval_ms": "500"}
 ROLES = {"actors": 2, "gpus": 0.5, "parse_actors": 2}
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    """Start a cluster that has, as it thinks, a GPU."""
+    """Start a cluster that declares a GPU."""
     with ray_head(options=("--num-cpus=2", "--num-gpus=1"), environment=OFTEN) as started:
         yield started
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Give a file of twelve documents."""
+    """A file of twelve documents."""
     return runs.write_collection(tmp_path / "in.jsonl")
 
 
@@ -51,7 +51,7 @@ def ray_job(source: Path, output: Path, **executor: Any) -> AnnotateConfig:
 
 
 def start(config: AnnotateConfig, head: Head, **builders: Any) -> BaseProcess:
-    """Start a driver that joins the cluster and leaves its report beside the output."""
+    """Start a driver that joins the cluster and writes its report beside the output."""
 
     def work() -> None:
         report = runs.run_job(config, **builders)
@@ -73,7 +73,7 @@ def report_of(output: Path) -> dict[str, Any]:
 
 
 def counters(head: Head, collection: Path) -> dict[str, float]:
-    """Read what Prometheus would read of a collection: name -> number, summed over all other tags."""
+    """Read the metrics of a collection as Prometheus does: name -> number, summed over all other tags."""
     with urlopen(head.metrics, timeout=10) as answer:
         text = answer.read().decode()
     found: dict[str, float] = {}
@@ -84,7 +84,7 @@ def counters(head: Head, collection: Path) -> dict[str, float]:
 
 
 @pytest.mark.ray
-def test_two_roles_give_the_bytes_of_one(source: Path, tmp_path: Path, head: Head) -> None:
+def test_two_roles_write_the_same_bytes_as_one(source: Path, tmp_path: Path, head: Head) -> None:
     runs.write_collection(source, extra=("a PARSERFAULT", "", "Ann \t met Bob"))
     runs.run_job(runs.job(source, tmp_path / "local"))
     assert finish(start(ray_job(source, tmp_path / "roles", **ROLES), head)) == 0
@@ -95,7 +95,7 @@ def test_two_roles_give_the_bytes_of_one(source: Path, tmp_path: Path, head: Hea
 
 
 @pytest.mark.ray
-def test_workers_with_a_gpu_get_their_documents_parsed(source: Path, tmp_path: Path, head: Head) -> None:
+def test_workers_with_a_gpu_receive_parsed_documents(source: Path, tmp_path: Path, head: Head) -> None:
     runs.run_job(runs.job(source, tmp_path / "local"))
     config = ray_job(source, tmp_path / "roles", **ROLES)
     assert finish(start(config, head, build=fakes.build_worker_that_only_tags)) == 0
@@ -103,7 +103,7 @@ def test_workers_with_a_gpu_get_their_documents_parsed(source: Path, tmp_path: P
 
 
 @pytest.mark.ray
-def test_a_shard_whose_parse_dies_is_done_by_who_tags(source: Path, tmp_path: Path, head: Head) -> None:
+def test_shard_is_left_to_the_tagging_worker_when_its_parser_dies(source: Path, tmp_path: Path, head: Head) -> None:
     runs.write_collection(source, extra=("a KILLER",))
     runs.configure_fakes(source, once=str(tmp_path / "killed"))
     assert finish(start(ray_job(source, tmp_path / "roles", **ROLES), head)) == 0
@@ -113,7 +113,9 @@ def test_a_shard_whose_parse_dies_is_done_by_who_tags(source: Path, tmp_path: Pa
 
 
 @pytest.mark.ray
-def test_what_the_parse_has_no_memory_for_is_done_by_who_tags(source: Path, tmp_path: Path, head: Head) -> None:
+def test_shard_is_left_to_the_tagging_worker_when_its_parser_finds_no_memory(
+    source: Path, tmp_path: Path, head: Head
+) -> None:
     runs.write_collection(source, extra=("a GREEDY",))
     assert finish(start(ray_job(source, tmp_path / "roles", **ROLES), head)) == 0
     report = report_of(tmp_path / "roles")
@@ -123,7 +125,7 @@ def test_what_the_parse_has_no_memory_for_is_done_by_who_tags(source: Path, tmp_
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("executor", "told"),
+    ("executor", "message"),
     [
         ({"gpus": 1, "actors": 2}, "2 workers of 0 CPUs and 1 GPUs do not fit the Ray cluster (2 CPUs and 1 GPUs)"),
         (
@@ -133,30 +135,30 @@ def test_what_the_parse_has_no_memory_for_is_done_by_who_tags(source: Path, tmp_
         ),
     ],
 )
-def test_workers_of_either_kind_that_find_no_room_are_refused(
+def test_workers_of_either_kind_that_do_not_fit_are_rejected(
     source: Path,
     tmp_path: Path,
     head: Head,
     capfd: pytest.CaptureFixture[str],
     executor: dict[str, Any],
-    told: str,
+    message: str,
 ) -> None:
     assert finish(start(ray_job(source, tmp_path / "out", **executor), head)) == 2
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 @pytest.mark.ray
-def test_a_worker_that_holds_too_much_memory_is_replaced(source: Path, tmp_path: Path, head: Head) -> None:
+def test_worker_that_uses_too_much_memory_is_replaced(source: Path, tmp_path: Path, head: Head) -> None:
     runs.run_job(runs.job(source, tmp_path / "local"))
     assert finish(start(ray_job(source, tmp_path / "out", worker_memory_bytes=1), head)) == 0
     report = report_of(tmp_path / "out")
-    # After the last shard nobody needs a new one.
+    # After the last shard no new worker is needed.
     assert report["replaced"] == {"memory": report["shards"] - 1}
     assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "local")
 
 
 @pytest.mark.ray
-def test_a_worker_that_dies_counts_and_one_within_its_bound_stays(source: Path, tmp_path: Path, head: Head) -> None:
+def test_dead_worker_is_counted_and_one_below_its_memory_limit_stays(source: Path, tmp_path: Path, head: Head) -> None:
     runs.write_collection(source, extra=("a KILLER",))
     runs.configure_fakes(source, once=str(tmp_path / "killed"))
     assert finish(start(ray_job(source, tmp_path / "out", worker_memory_bytes=1 << 40), head)) == 0
@@ -164,7 +166,7 @@ def test_a_worker_that_dies_counts_and_one_within_its_bound_stays(source: Path, 
 
 
 @pytest.mark.ray
-def test_prometheus_reads_what_a_run_has_done(source: Path, tmp_path: Path, head: Head) -> None:
+def test_prometheus_can_read_the_metrics_of_a_run(source: Path, tmp_path: Path, head: Head) -> None:
     runs.configure_fakes(source, seconds=0.5)
     output = tmp_path / "out"
     process = start(ray_job(source, output), head)
@@ -213,7 +215,7 @@ class Metric:
         return self._name, tuple(sorted(tags.items()))
 
 
-def test_meters_have_names_and_tags() -> None:
+def test_metrics_have_names_and_tags() -> None:
     Metric.values = {}
     run_metrics = RunMetrics(counter=Metric, gauge=Metric, histogram=Metric, collection="/out")
     run_metrics.set_shards_left(2)
@@ -235,7 +237,7 @@ def test_meters_have_names_and_tags() -> None:
     }
 
 
-def test_two_parse_for_each_that_tags_unless_told() -> None:
+def test_two_workers_parse_for_each_that_tags_by_default() -> None:
     assert ExecutorConfig(kind="ray", actors=3).parsers == 0
     assert ExecutorConfig(kind="ray", actors=3, gpus=0.5).parsers == 6
     assert ExecutorConfig(kind="ray", actors=3, gpus=0.5, parse_actors=0).parsers == 0
@@ -243,7 +245,7 @@ def test_two_parse_for_each_that_tags_unless_told() -> None:
         ExecutorConfig.from_mapping({"kind": "ray", "parse_actors": 2})
 
 
-def test_a_parser_on_a_gpu_is_refused_where_others_parse(source: Path, tmp_path: Path) -> None:
+def test_parser_on_a_gpu_is_rejected_when_separate_workers_parse(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out", parser={"device": "cuda"}, executor={"kind": "ray", "gpus": 1})
     identity = ComponentIdentity(name="any", version=None, digest="0" * 64)
     plan = make_plan(config, parser=identity, tagger=identity, tagger_folder="/bundle", threads=1)

@@ -1,8 +1,10 @@
-"""Records that are wrong become dead letters that name place and reason; odd ones are read unharmed."""
+"""Invalid records become dead letters with position and reason; odd ones are read unchanged."""
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +31,8 @@ ODD_TEXTS = {
 }
 
 
-def read(where: Path, *, shard_bytes: int = 500_000, **reader: object) -> list[Document | DeadLetter]:
-    """Plan and read an input; the planner's count must be met by every piece."""
+def read(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> list[Document | DeadLetter]:
+    """Plan and read an input; every piece must have as many records as the planner counted."""
     config = AnnotateConfig(
         input=str(where),
         output="/nowhere/out",
@@ -52,7 +54,7 @@ def outcome(record: Document | DeadLetter) -> str:
     return record.error if isinstance(record, DeadLetter) else "document"
 
 
-def letter(where: Path, **reader: object) -> DeadLetter:
+def dead_letter(where: Path, **reader: Any) -> DeadLetter:
     (record,) = read(where, **reader)
     assert isinstance(record, DeadLetter)
     return record
@@ -65,8 +67,11 @@ def zstd(content: bytes) -> bytes:
     return bytes(sink.getvalue())
 
 
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
+
+
 @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS.keys())
-def test_odd_text_is_read_untouched_by_every_reader(tmp_path: Path, text: str) -> None:
+def test_odd_text_is_read_unchanged_by_every_reader(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.txt").write_bytes(text.encode())
     (tmp_path / "b.jsonl").write_bytes(json.dumps({"id": "b", "text": text}, ensure_ascii=False).encode())
     (tmp_path / "c.jsonl").write_bytes(json.dumps({"id": "c", "text": text}).encode())
@@ -110,7 +115,7 @@ def test_odd_text_is_read_untouched_by_every_reader(tmp_path: Path, text: str) -
         (b'{"id": "before", "text": "again"}', "duplicate_id", "got 'before'"),
     ],
 )
-def test_bad_line_is_a_dead_letter_and_its_neighbours_are_read(
+def test_bad_line_becomes_a_dead_letter_and_its_neighbours_are_read(
     tmp_path: Path, line: bytes, error: str, says: str
 ) -> None:
     before = b'{"id": "before", "text": "good"}\n'
@@ -127,13 +132,13 @@ def test_bad_line_is_a_dead_letter_and_its_neighbours_are_read(
     assert says in bad.message
 
 
-def test_dead_letter_keeps_the_id_where_it_is_known(tmp_path: Path) -> None:
+def test_dead_letter_has_the_id_if_known(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"id": 7, "text": 5}\n{"id": [], "text": "a"}\n')
 
     assert [record.doc_id for record in read(tmp_path)] == ["7", None]
 
 
-def test_last_line_that_was_cut_says_so(tmp_path: Path) -> None:
+def test_truncated_last_line_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"id": "a", "text": "good"}\n{"id": "b", "te')
 
     good, bad = read(tmp_path)
@@ -149,7 +154,7 @@ def test_whole_last_line_needs_no_line_end(tmp_path: Path) -> None:
     assert [outcome(record) for record in read(tmp_path)] == ["document"]
 
 
-def test_byte_order_mark_is_a_sign_of_the_encoding_and_not_text(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfText\xef\xbb\xbf")
     (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "Text\\ufeff"}\n')
     (tmp_path / "c.jsonl").write_bytes(b"\xef\xbb\xbf\n")
@@ -184,28 +189,30 @@ def test_duplicate_ids_across_files_and_formats_keep_the_first(tmp_path: Path) -
     ]
 
 
-def test_text_of_bad_bytes_is_a_dead_letter_that_names_the_byte(tmp_path: Path) -> None:
+def test_text_with_invalid_bytes_becomes_a_dead_letter_that_names_the_byte(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9 noir")
 
-    found = letter(tmp_path)
+    found = dead_letter(tmp_path)
 
     assert (found.doc_id, found.error, found.position) == ("a.txt", "invalid_utf8", 0)
     assert "byte 0xe9 at offset 3 of the record" in found.message
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
-def test_marked_text_is_a_dead_letter_unless_its_encoding_is_named_or_guessed(tmp_path: Path, encoding: str) -> None:
+def test_text_with_a_byte_order_mark_is_a_dead_letter_unless_its_encoding_is_set_or_guessed(
+    tmp_path: Path, encoding: str
+) -> None:
     (tmp_path / "a.txt").write_bytes("Caf\u00e9 \U0001f600".encode(encoding))
 
-    assert letter(tmp_path).error == "invalid_utf8"
-    assert f"set reader.encoding to {encoding} or auto" in letter(tmp_path).message
+    assert dead_letter(tmp_path).error == "invalid_utf8"
+    assert f"set reader.encoding to {encoding} or auto" in dead_letter(tmp_path).message
     for setting in (encoding, "auto"):
         (found,) = read(tmp_path, encoding=setting)
         assert isinstance(found, Document)
         assert found.text == "Caf\u00e9 \U0001f600"
 
 
-def test_named_byte_order_still_takes_the_mark_away(tmp_path: Path) -> None:
+def test_byte_order_mark_is_removed_when_the_byte_order_is_set(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("\ufeffText".encode("utf-16-le"))
 
     (found,) = read(tmp_path, encoding="utf-16-le")
@@ -229,18 +236,18 @@ def test_guessed_encoding_is_kept_in_the_meta(tmp_path: Path) -> None:
     assert (plain.text, plain.meta) == ("plain \u00e9", None)
 
 
-def test_auto_refuses_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_auto_rejects_bytes_that_are_not_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "b.txt").write_bytes(bytes(range(256)) * 8)
 
-    assert letter(tmp_path / "a.txt", encoding="auto").error == "invalid_encoding"
-    assert letter(tmp_path / "b.txt", encoding="auto").error == "invalid_encoding"
+    assert dead_letter(tmp_path / "a.txt", encoding="auto").error == "invalid_encoding"
+    assert dead_letter(tmp_path / "b.txt", encoding="auto").error == "invalid_encoding"
 
 
-def test_codec_that_lets_lone_surrogates_through_is_caught(tmp_path: Path) -> None:
+def test_lone_surrogates_are_rejected_when_the_codec_accepts_them(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"+2AA-")
 
-    assert letter(tmp_path, encoding="utf-7").error == "lone_surrogate"
+    assert dead_letter(tmp_path, encoding="utf-7").error == "lone_surrogate"
 
 
 LINES = [b'{"id": %d, "text": "%s"}\n' % (number, str(number * 7919).encode() * 9) for number in range(4000)]
@@ -249,10 +256,10 @@ LINES = [b'{"id": %d, "text": "%s"}\n' % (number, str(number * 7919).encode() * 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("kept", [0.05, 0.5, 0.999])
-def test_truncated_stream_gives_the_lines_before_the_cut_and_one_dead_letter(
+def test_truncated_stream_yields_the_lines_before_the_cut_and_one_dead_letter(
     tmp_path: Path, suffix: str, kept: float
 ) -> None:
-    stored = {".gz": gzip.compress, ".zst": zstd}[suffix](b"".join(LINES))
+    stored = COMPRESSORS[suffix](b"".join(LINES))
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(stored[: int(len(stored) * kept)])
 
@@ -270,8 +277,8 @@ def test_truncated_stream_gives_the_lines_before_the_cut_and_one_dead_letter(
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
-def test_damaged_stream_gives_the_same_records_in_any_pieces(tmp_path: Path, suffix: str, place: float) -> None:
-    stored = bytearray({".gz": gzip.compress, ".zst": zstd}[suffix](b"".join(LINES)))
+def test_corrupt_stream_yields_the_same_records_in_any_pieces(tmp_path: Path, suffix: str, place: float) -> None:
+    stored = bytearray(COMPRESSORS[suffix](b"".join(LINES)))
     stored[int(len(stored) * place)] ^= 0x55
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(stored)
@@ -306,9 +313,7 @@ def test_stream_cut_at_a_line_end_is_still_a_dead_letter(tmp_path: Path) -> None
     ],
     ids=["junk behind", "checksum", "not gzip", "empty file", "empty stream", "two members", "cut member"],
 )
-def test_gzip_in_odd_states_loses_nothing_in_silence(
-    tmp_path: Path, stored: bytes, lines: int, error: str | None
-) -> None:
+def test_odd_gzip_files_lose_no_data_silently(tmp_path: Path, stored: bytes, lines: int, error: str | None) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(stored)
 
     outcomes = [outcome(record) for record in read(tmp_path)]
@@ -318,10 +323,10 @@ def test_gzip_in_odd_states_loses_nothing_in_silence(
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_truncated_text_file_is_a_dead_letter(tmp_path: Path, suffix: str) -> None:
-    stored = {".gz": gzip.compress, ".zst": zstd}[suffix](b"".join(LINES))
+    stored = COMPRESSORS[suffix](b"".join(LINES))
     (tmp_path / f"a.txt{suffix}").write_bytes(stored[:-20])
 
-    found = letter(tmp_path)
+    found = dead_letter(tmp_path)
 
     assert (found.doc_id, found.error, found.position) == (f"a.txt{suffix}", "truncated_stream", 0)
 
@@ -368,7 +373,7 @@ def test_parquet_faults_of_rows_are_dead_letters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "error"), [({"body": ["a", "b"]}, "missing_text"), ({"text": [1, 2]}, "text_not_string")]
 )
-def test_parquet_without_texts_gives_a_dead_letter_for_each_row(
+def test_parquet_without_texts_yields_a_dead_letter_for_each_row(
     tmp_path: Path, column: dict[str, list[object]], error: str
 ) -> None:
     pq.write_table(pa.table(column), tmp_path / "a.parquet")

@@ -2,6 +2,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ from concord.pipeline.readers.read_file import format_of, read_piece
 IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
 
 
-def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: object) -> Plan:
+def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> Plan:
     config = AnnotateConfig(
         input=str(where),
         output="/nowhere/out",
@@ -40,7 +41,7 @@ def read(plan: Plan) -> list[Document | DeadLetter]:
     return records
 
 
-def documents(where: Path, *, shard_bytes: int = 500_000, **reader: object) -> list[Document]:
+def documents(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> list[Document]:
     found = read(plan_for(where, shard_bytes=shard_bytes, **reader))
     assert all(isinstance(record, Document) for record in found), found
     return [record for record in found if isinstance(record, Document)]
@@ -80,12 +81,12 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
         ("txt", None),
     ],
 )
-def test_format_goes_by_the_name(name: str, expected: str | None) -> None:
+def test_format_of_depends_on_the_suffixes(name: str, expected: str | None) -> None:
     assert format_of(name) == expected
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
-def test_text_file_is_one_document_named_by_its_path(tmp_path: Path, suffix: str) -> None:
+def test_text_file_is_one_document_with_its_path_as_id(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "deep").mkdir()
     path = tmp_path / "deep" / f"a.txt{suffix}"
     path.write_bytes(COMPRESSIONS[suffix](b"One.\nTwo."))
@@ -96,7 +97,7 @@ def test_text_file_is_one_document_named_by_its_path(tmp_path: Path, suffix: str
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
-def test_jsonl_record_keeps_its_place_and_its_other_fields(tmp_path: Path, suffix: str) -> None:
+def test_jsonl_record_keeps_its_position_and_other_fields(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.jsonl{suffix}"
     first = b'{"z": [1, null], "id": "a", "text": "One.", "b": "\xc3\xa9"}\n'
     path.write_bytes(COMPRESSIONS[suffix](first + b'{"id": 7, "text": "Two."}\r\n\n{"id": null, "text": ""}'))
@@ -119,7 +120,7 @@ def test_jsonl_record_keeps_its_place_and_its_other_fields(tmp_path: Path, suffi
     ]
 
 
-def test_fields_are_taken_from_where_the_configuration_says(tmp_path: Path) -> None:
+def test_id_and_text_fields_come_from_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"key": "a", "body": "One.", "text": "other"}\n')
 
@@ -138,7 +139,7 @@ def test_jsonl_in_another_encoding_is_decoded(tmp_path: Path) -> None:
     assert [(document.doc_id, document.text) for document in found] == [("\u00e9", "caf\u00e9 \u20ac")]
 
 
-def test_parquet_row_keeps_its_number_and_its_other_columns(tmp_path: Path) -> None:
+def test_parquet_row_keeps_its_number_and_other_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table(
         {
@@ -203,7 +204,7 @@ LINE = st.one_of(
     flipped=st.none() | st.integers(0, 60),
     shard_bytes=st.integers(1, 120),
 )
-def test_jsonl_pieces_of_any_size_give_the_records_of_the_whole_file(
+def test_jsonl_pieces_of_any_size_have_the_records_of_the_whole_file(
     tmp_path: Path,
     content: list[bytes],
     end: bytes,
@@ -236,7 +237,7 @@ def test_jsonl_pieces_of_any_size_give_the_records_of_the_whole_file(
     group=st.integers(1, 150),
     shard_bytes=st.integers(1, 400),
 )
-def test_parquet_pieces_of_any_size_give_the_records_of_the_whole_file(
+def test_parquet_pieces_of_any_size_have_the_records_of_the_whole_file(
     tmp_path: Path, texts: list[str | None], group: int, shard_bytes: int
 ) -> None:
     path = tmp_path / "a.parquet"
@@ -248,7 +249,7 @@ def test_parquet_pieces_of_any_size_give_the_records_of_the_whole_file(
     assert [getattr(record, "text", None) for record in whole] == texts
 
 
-def test_pieces_can_be_read_in_any_order_and_again(tmp_path: Path) -> None:
+def test_pieces_can_be_read_repeatedly_in_any_order(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(b'{"id": %d, "text": "x"}\n' % number for number in range(50))))
     plan = plan_for(path, shard_bytes=40)
@@ -259,7 +260,7 @@ def test_pieces_can_be_read_in_any_order_and_again(tmp_path: Path) -> None:
         assert list(read_piece(piece, plan.config.reader)) == expected[piece]
 
 
-def test_piece_left_half_read_does_not_disturb_the_next(tmp_path: Path) -> None:
+def test_piece_read_halfway_does_not_affect_the_next(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd(b"".join(b'{"id": %d, "text": "x"}\n' % number for number in range(9))))
     plan = plan_for(path, shard_bytes=60)
@@ -270,7 +271,7 @@ def test_piece_left_half_read_does_not_disturb_the_next(tmp_path: Path) -> None:
     assert [record.doc_id for record in read_piece(second, plan.config.reader)] == ["3", "4", "5"]
 
 
-def test_file_written_anew_is_not_read_through_the_open_old_one(tmp_path: Path) -> None:
+def test_replaced_file_is_not_read_through_the_old_open_one(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"id": 1, "text": "old"}\n{"id": 2, "text": "old"}\n'))
     first, second = (shard.pieces[0] for shard in plan_for(path, shard_bytes=1).shards)
@@ -285,7 +286,7 @@ def test_file_written_anew_is_not_read_through_the_open_old_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("change", ["longer last line", "shorter", "gone"])
-def test_jsonl_that_changed_since_the_plan_is_refused(tmp_path: Path, change: str) -> None:
+def test_jsonl_that_changed_since_the_plan_is_rejected(tmp_path: Path, change: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "one"}\n{"text": "two"}')
     (shard,) = plan_for(path).shards
@@ -298,7 +299,7 @@ def test_jsonl_that_changed_since_the_plan_is_refused(tmp_path: Path, change: st
         list(read_piece(shard.pieces[0], ReaderConfig()))
 
 
-def test_text_and_parquet_that_changed_since_the_plan_are_refused(tmp_path: Path) -> None:
+def test_text_and_parquet_that_changed_since_the_plan_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
     pq.write_table(pa.table({"text": ["one", "two"]}), tmp_path / "b.parquet")
     (shard,) = plan_for(tmp_path).shards
@@ -310,7 +311,7 @@ def test_text_and_parquet_that_changed_since_the_plan_are_refused(tmp_path: Path
             list(read_piece(piece, ReaderConfig()))
 
 
-def test_piece_of_unknown_format_is_refused() -> None:
+def test_piece_of_unknown_format_is_rejected() -> None:
     piece = Piece(uri="/x", format="pdf", start=0, end=1, records=1)
 
     with pytest.raises(InputError, match="got 'pdf'"):

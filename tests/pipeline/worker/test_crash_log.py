@@ -1,4 +1,4 @@
-"""Documents that kill their worker, hang or find no memory: they are left out, and the rest is done."""
+"""Documents that kill their worker, hang or find no memory become dead letters, and the rest is annotated."""
 
 import os
 import signal
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Give a file of twelve documents."""
+    """A file of twelve documents."""
     return runs.write_collection(tmp_path / "in.jsonl")
 
 
 def letters(output: Path) -> list[tuple[str, str, str]]:
-    """Give id, stage and error of every dead letter."""
+    """Return id, stage and error of every dead letter."""
     manifest = OutputFolder(output).manifest()
     assert manifest is not None
     rows = [row for part in manifest.files("errors") for row in pq.read_table(output / part.path).to_pylist()]
@@ -48,7 +48,7 @@ def reports(output: Path) -> dict[int, ShardReport]:
 
 
 def run_until_done(config: AnnotateConfig) -> int:
-    """Run a job in processes of their own until one survives it; give how many were killed."""
+    """Run a job in child processes until one survives; return how many were killed."""
     for deaths in range(10):
         process = runs.in_child(lambda: runs.run_job(config))
         process.join()
@@ -59,7 +59,7 @@ def run_until_done(config: AnnotateConfig) -> int:
 
 
 @pytest.mark.parametrize(("word", "stage"), [("KILLER", "parse"), ("TAGKILLER", "tag")])
-def test_a_document_that_kills_its_process_is_left_out_of_the_shard(
+def test_document_that_kills_its_process_is_left_out_of_the_shard(
     source: Path, tmp_path: Path, word: str, stage: str
 ) -> None:
     runs.write_collection(source, extra=(f"a {word}", "Anna ends it."))
@@ -83,7 +83,7 @@ def test_a_document_that_kills_its_process_is_left_out_of_the_shard(
     }
 
 
-def test_the_outcome_does_not_depend_on_how_often_the_run_was_killed(source: Path, tmp_path: Path) -> None:
+def test_output_does_not_depend_on_how_often_the_run_was_killed(source: Path, tmp_path: Path) -> None:
     runs.write_collection(source, extra=("a KILLER", "a TAGKILLER", "Anna ends it."))
     assert run_until_done(runs.job(source, tmp_path / "few", executor={"threads": 1, "attempts": 1})) == 1 + 2 * 2
     config = runs.job(source, tmp_path / "many")
@@ -94,7 +94,7 @@ def test_the_outcome_does_not_depend_on_how_often_the_run_was_killed(source: Pat
     assert runs.committed_bytes(tmp_path / "many") == runs.committed_bytes(tmp_path / "few")
 
 
-def test_a_process_killed_from_outside_is_redone_as_planned(source: Path, tmp_path: Path) -> None:
+def test_shard_whose_process_was_killed_once_is_done_again_as_planned(source: Path, tmp_path: Path) -> None:
     runs.write_collection(source, extra=("a KILLER",))
     runs.configure_fakes(source, once=str(tmp_path / "killed"))
     assert run_until_done(runs.job(source, tmp_path / "out")) == 1
@@ -104,14 +104,14 @@ def test_a_process_killed_from_outside_is_redone_as_planned(source: Path, tmp_pa
 
 
 def planned(source: Path, tmp_path: Path, **changes: Any) -> Plan:
-    """Give the plan of a finished run of one shard."""
+    """Return the plan of a finished run of one shard."""
     config = runs.job(source, tmp_path / "planned", planning={"shard_bytes": 10**6}, **changes)
     runs.run_job(config)
     return OutputFolder(Path(config.output)).plan()
 
 
-def charge_alone(crash_log: CrashLog, plan: Plan, number: int, cause: Cause = "worker_died") -> ShardAttempts:
-    """Have a worker die while a record of the only shard was alone at work."""
+def die_alone(crash_log: CrashLog, plan: Plan, number: int, cause: Cause = "worker_died") -> ShardAttempts:
+    """Let a worker die while it does a record of the only shard alone."""
     (shard,) = plan.shards
 
     def die() -> None:
@@ -122,12 +122,12 @@ def charge_alone(crash_log: CrashLog, plan: Plan, number: int, cause: Cause = "w
     return crash_log.record_death(shard, cause, crash_log.in_progress(shard))
 
 
-def test_a_document_is_left_out_after_its_second_death_alone(source: Path, tmp_path: Path) -> None:
+def test_document_is_left_out_after_its_second_death_alone(source: Path, tmp_path: Path) -> None:
     plan = planned(source, tmp_path)
     crash_log = CrashLog(plan)
-    assert charge_alone(crash_log, plan, 3).quarantined == {}
-    assert charge_alone(crash_log, plan, 4).quarantined == {}
-    trial = charge_alone(crash_log, plan, 3, "time_limit")
+    assert die_alone(crash_log, plan, 3).quarantined == {}
+    assert die_alone(crash_log, plan, 4).quarantined == {}
+    trial = die_alone(crash_log, plan, 3, "time_limit")
     assert [(suspect.number, suspect.stage, suspect.cause) for suspect in trial.quarantined.values()] == [
         (3, "tag", "time_limit")
     ]
@@ -135,7 +135,7 @@ def test_a_document_is_left_out_after_its_second_death_alone(source: Path, tmp_p
     assert CrashLog(plan).read_all() == {"00000": trial}
 
 
-def test_deaths_that_are_no_documents_fault_fail_the_shard(source: Path, tmp_path: Path) -> None:
+def test_deaths_outside_of_single_documents_fail_the_shard(source: Path, tmp_path: Path) -> None:
     plan = planned(source, tmp_path)
     (shard,) = plan.shards
     crash_log = CrashLog(plan)
@@ -146,17 +146,17 @@ def test_deaths_that_are_no_documents_fault_fail_the_shard(source: Path, tmp_pat
     assert crash_log.read(shard) == ShardAttempts()
 
 
-def test_a_machine_that_kills_at_every_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
+def test_shard_fails_when_workers_die_on_too_many_documents(source: Path, tmp_path: Path) -> None:
     plan = planned(source, tmp_path)
     crash_log = CrashLog(plan)
     for number in (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5):
-        charge_alone(crash_log, plan, number)
+        die_alone(crash_log, plan, number)
     with pytest.raises(ShardError, match="died on 6 documents"):
-        charge_alone(crash_log, plan, 5)
+        die_alone(crash_log, plan, 5)
     assert crash_log.read_all() == {}
 
 
-def test_a_machine_without_memory_for_any_document_fails_the_shard(source: Path, tmp_path: Path) -> None:
+def test_shard_fails_when_too_many_documents_find_no_memory(source: Path, tmp_path: Path) -> None:
     runs.configure_fakes(source, documents=0)
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
     with pytest.raises(ShortageError, match="no memory for 6 documents, each alone"):
@@ -165,7 +165,7 @@ def test_a_machine_without_memory_for_any_document_fails_the_shard(source: Path,
     assert runs.run_job(config).dead_letters == 0
 
 
-def test_a_lack_of_memory_while_rows_are_made_is_no_documents_fault(
+def test_lack_of_memory_while_writing_makes_no_dead_letters(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_memory(documents: list[Any], **signed: str) -> Any:
@@ -181,7 +181,7 @@ def test_a_lack_of_memory_while_rows_are_made_is_no_documents_fault(
     assert runs.run_job(config).dead_letters == 0
 
 
-def test_a_trial_that_was_cut_is_none(source: Path, tmp_path: Path) -> None:
+def test_truncated_crash_record_is_ignored(source: Path, tmp_path: Path) -> None:
     plan = planned(source, tmp_path)
     crash_log = CrashLog(plan)
     crash_log.record_death(plan.shards[0], "worker_died", None)
@@ -199,7 +199,7 @@ def test_a_trial_that_was_cut_is_none(source: Path, tmp_path: Path) -> None:
         ({"documents": 1}, "eighth"),
     ],
 )
-def test_a_shard_without_memory_is_done_in_smaller_batches(
+def test_shard_without_memory_is_done_in_smaller_batches(
     source: Path, tmp_path: Path, steering: dict[str, int], step: str
 ) -> None:
     changes: dict[str, Any] = {"planning": {"shard_bytes": 10**6}, "parser": {"batch_documents": 8}}
@@ -214,7 +214,7 @@ def test_a_shard_without_memory_is_done_in_smaller_batches(
     assert verify(tmp_path / "out") == []
 
 
-def test_a_document_too_large_for_memory_is_left_out_at_last(source: Path, tmp_path: Path) -> None:
+def test_document_too_large_for_memory_becomes_a_dead_letter(source: Path, tmp_path: Path) -> None:
     runs.write_collection(source, extra=("a GREEDY", "Anna ends it."))
     report = runs.run_job(runs.job(source, tmp_path / "out"))
     assert (report.annotated, report.dead_letters) == (13, 1)
@@ -223,7 +223,7 @@ def test_a_document_too_large_for_memory_is_left_out_at_last(source: Path, tmp_p
     assert step is BackOffStep.ALONE
 
 
-def test_the_last_step_is_done_on_the_cpu(source: Path, tmp_path: Path) -> None:
+def test_last_step_runs_on_the_cpu(source: Path, tmp_path: Path) -> None:
     lent = []
 
     def build(plan: Plan) -> ShardWorker:
@@ -235,7 +235,7 @@ def test_the_last_step_is_done_on_the_cpu(source: Path, tmp_path: Path) -> None:
             yield parser, tagger
             lent.append("back")
 
-        # What stands for the GPU has no memory for any batch.
+        # The GPU of this test has no memory for any batch.
         full = fakes.FakeParser(fakes.FakeSettings(documents=0))
         return ShardWorker(plan, parser=full, tagger=tagger, on_cpu=on_cpu)
 
@@ -261,16 +261,16 @@ def raise_plain() -> None:
 
 
 @pytest.mark.parametrize("fault", [allocate_too_much, raise_cuda, raise_as_stanza_does, raise_plain])
-def test_every_lack_of_memory_is_known(fault: Any) -> None:
+def test_every_lack_of_memory_is_recognised(fault: Any) -> None:
     with pytest.raises(ShortageError), shortage_errors():
         fault()
 
 
-def test_other_faults_are_no_lack_of_memory() -> None:
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     with pytest.raises(RuntimeError, match="shapes"), shortage_errors():
         raise RuntimeError("shapes do not fit")
 
 
-def test_a_time_limit_needs_somebody_who_keeps_it(source: Path, tmp_path: Path) -> None:
+def test_time_limit_is_rejected_for_the_local_executor(source: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"executor\.shard_seconds.*which cannot kill a process that is stuck"):
         runs.job(source, tmp_path / "out", executor={"kind": "local", "shard_seconds": 5})

@@ -1,4 +1,4 @@
-"""A worker's memory: caches are bounded, and what was freed goes back to the system."""
+"""A worker's memory: caches are bounded, and freed memory is returned to the system."""
 
 import platform
 import subprocess
@@ -12,9 +12,9 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-# Prints by how many MB the resident set grows over 400 shapes of a convolution that come once; then how many MB it
-# shrinks when every other block of 120 MB is freed, before and after they are given back: each hole lies below a block
-# as large as itself, which no older hole could have taken in, so that the heap's top stays where it is.
+# Prints by how many MB the resident set grows over 400 different shapes of a convolution; then by how many MB it
+# shrinks when every other one of 2,000 blocks is freed, before and after the heap is trimmed: each hole lies below a
+# block as large as itself, so that the top of the heap stays where it is.
 SCRIPT = """
 import os, sys
 import torch
@@ -46,18 +46,18 @@ print(before - resident())
 
 @cache
 def measured(caches: str) -> tuple[float, float, float]:
-    """Run the script in a process of its own: torch reads the bounds of its caches once in a process."""
+    """Run the script in a new process, since torch reads the bounds of its caches once per process."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, caches], capture_output=True, text=True, check=True)
     growth, before_return, after_return = map(float, done.stdout.split())
     return growth, before_return, after_return
 
 
-def test_new_shapes_of_batches_cost_no_memory_once_caches_are_bounded() -> None:
+def test_new_batch_shapes_cost_no_memory_when_caches_are_bounded() -> None:
     assert measured("bounded")[0] < 3
-    assert measured("as torch has them")[0] > 10, "torch bounds its caches by itself now: bound_caches is needless"
+    assert measured("unbounded")[0] > 10, "torch bounds its caches by itself: bound_caches is not needed"
 
 
-def test_freed_memory_goes_back_to_the_system() -> None:
+def test_trim_heap_returns_freed_memory_to_the_system() -> None:
     _, before_return, after_return = measured("bounded")
     assert after_return > 50
-    assert before_return < 30, "glibc gives holes back by itself now: trim_heap is needless"
+    assert before_return < 30, "glibc returns holes by itself: trim_heap is not needed"

@@ -1,4 +1,4 @@
-"""The worker with the real parser and a real, if tiny and random, tagger of two stages."""
+"""The worker with the real parser and a tiny random tagger of two stages."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ SENTENCE = Sentence(
 
 
 def save_tiny(folder: Path, **changes: Any) -> ResolvedTagger:
-    """Save a Doc-UANet of random weights, unsure of most words, with windows shorter than the longest sentence."""
+    """Save a random Doc-UANet, uncertain about most words, with windows shorter than the longest sentence."""
     config = {
         "draft_representation": REPRESENTATION,
         "refine_representation": REPRESENTATION,
@@ -71,13 +71,13 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> ResolvedTagger:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Give a file of documents that are hard to cut into words."""
+    """A file of documents that are hard to tokenize."""
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps({"id": f"d{number}", "text": text}) + "\n" for number, text in enumerate(TEXTS)))
     return path
 
 
-def test_every_document_is_annotated_with_true_offsets(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
+def test_every_document_is_annotated_with_correct_offsets(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
     output = tmp_path / "out"
     report = annotate(job(source, output), tagger=tagger)
     assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
@@ -94,7 +94,7 @@ def test_every_document_is_annotated_with_true_offsets(source: Path, tmp_path: P
         assert all(character.isspace() for place, character in enumerate(text) if place not in covered)
 
 
-def test_a_second_run_and_a_moved_tagger_give_the_same_bytes(
+def test_output_is_the_same_on_a_second_run_with_a_moved_tagger(
     source: Path, tmp_path: Path, tagger: ResolvedTagger
 ) -> None:
     annotate(job(source, tmp_path / "a"), tagger=tagger)
@@ -107,7 +107,9 @@ def test_a_second_run_and_a_moved_tagger_give_the_same_bytes(
     assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
 
 
-def test_parses_that_are_handed_over_give_the_same_bytes(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
+def test_output_is_the_same_when_another_worker_has_parsed(
+    source: Path, tmp_path: Path, tagger: ResolvedTagger
+) -> None:
     def build(plan: Plan) -> ShardWorker:
         worker, parser = build_worker(plan), build_parse_worker(plan)
 
@@ -129,7 +131,7 @@ def test_parses_that_are_handed_over_give_the_same_bytes(source: Path, tmp_path:
 
 
 @pytest.mark.encoder
-def test_a_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, tmp_path: Path) -> None:
+def test_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, tmp_path: Path) -> None:
     pretrained = tmp_path / "pretrained"
     pretrained.mkdir()
     write_encoder(pretrained, ["maria", "met", "bob", "in", "geneva", "was", "cold", "item", "##s", "."])
@@ -146,7 +148,7 @@ def test_a_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, 
 
 
 @pytest.mark.parametrize("harm", ["weights.safetensors", "tagger.json"])
-def test_a_tagger_that_is_not_the_plans_is_refused(
+def test_tagger_other_than_the_planned_one_is_rejected(
     source: Path, tmp_path: Path, tagger: ResolvedTagger, harm: str
 ) -> None:
     folder = tmp_path / "tagger"

@@ -42,7 +42,7 @@ def parsed(*texts: str) -> list[ParsedDocument]:
 
 
 class CountingParser(fakes.FakeParser):
-    """Notes what each call gets."""
+    """Records the documents of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,14 +53,14 @@ class CountingParser(fakes.FakeParser):
         return super().parse(documents)
 
 
-def test_parsing_goes_in_groups() -> None:
+def test_parse_stage_parses_in_batches() -> None:
     parser = CountingParser()
     results = ParseStage(parser, batch_documents=2).run(documents("a", "b", "c"))
     assert parser.calls == [["d0", "d1"], ["d2"]]
     assert [result.document.doc_id for result in results if isinstance(result, ParsedDocument)] == ["d0", "d1", "d2"]
 
 
-def test_only_the_document_that_raises_becomes_a_dead_letter() -> None:
+def test_parse_stage_makes_a_dead_letter_of_only_the_document_that_fails() -> None:
     texts = ["a"] * 9
     texts[5] = "b PARSERFAULT"
     results = ParseStage(fakes.FakeParser(), batch_documents=100).run(documents(*texts))
@@ -72,14 +72,14 @@ def test_only_the_document_that_raises_becomes_a_dead_letter() -> None:
     assert letter.message == "document 'd5': RuntimeError: the parser cannot do this"
 
 
-def test_wrong_offsets_make_a_dead_letter() -> None:
+def test_parse_stage_makes_a_dead_letter_of_wrong_offsets() -> None:
     good, bad = ParseStage(fakes.FakeParser(), batch_documents=9).run(documents("a b", "a LOSTTEXT"))
     assert isinstance(good, ParsedDocument)
     assert isinstance(bad, DeadLetter)
     assert (bad.stage, bad.error) == ("parse", "offsets")
 
 
-def test_dead_letters_pass_through() -> None:
+def test_stages_pass_dead_letters_through() -> None:
     assert DEAD_LETTER in ParseStage(fakes.FakeParser(), batch_documents=9).run([*documents("a"), DEAD_LETTER])
     assert DEAD_LETTER in TagStage(fakes.FakeTagger(), TaggerRunConfig()).run([*parsed("a"), DEAD_LETTER])
     assert ParseStage(fakes.FakeParser(), batch_documents=9).run([DEAD_LETTER]) == [DEAD_LETTER]
@@ -87,25 +87,25 @@ def test_dead_letters_pass_through() -> None:
 
 
 class BrokenStore(fakes.FakeParser):
-    """Raises what is no document's fault."""
+    """Raises an error that no document causes."""
 
     def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
         raise StoreError("no space")
 
 
-def test_a_fault_of_the_store_ends_the_shard() -> None:
+def test_store_error_ends_the_shard() -> None:
     with pytest.raises(StoreError):
         ParseStage(BrokenStore(), batch_documents=9).run(documents("a", "b"))
 
 
-def test_the_tagger_is_called_once_a_shard() -> None:
+def test_tag_stage_calls_the_tagger_once_per_shard() -> None:
     tagger = fakes.FakeTagger()
     TagStage(tagger, TaggerRunConfig()).run(parsed("a b. c", "", "d"))
     (call,) = tagger.calls
     assert [[sentence.words for sentence in document] for document in call] == [[("a", "b."), ("c",)], [], [("d",)]]
 
 
-def test_pieces_are_put_together_for_the_tagger_and_cut_again() -> None:
+def test_tag_stage_joins_pieces_of_a_sentence_and_cuts_the_predictions() -> None:
     text = "a b c d e f g New York City now ends."
     (document,) = parsed(text)
     assert [(len(sentence.words), sentence.continues) for sentence in document.sentences] == [(8, False), (4, True)]
@@ -123,7 +123,7 @@ def test_pieces_are_put_together_for_the_tagger_and_cut_again() -> None:
         assert [len(getattr(first, field)), len(getattr(second, field))] == [8, 4]
 
 
-def test_only_the_document_that_the_tagger_refuses_becomes_a_dead_letter() -> None:
+def test_tag_stage_makes_a_dead_letter_of_only_the_document_that_fails() -> None:
     results = TagStage(fakes.FakeTagger(), TaggerRunConfig()).run(parsed("a", "b TAGGERFAULT", "c", "d", "e"))
     assert [type(result).__name__ for result in results].count("AnnotatedDocument") == 4
     (letter,) = [result for result in results if isinstance(result, DeadLetter)]
@@ -131,7 +131,7 @@ def test_only_the_document_that_the_tagger_refuses_becomes_a_dead_letter() -> No
 
 
 class ChangedTagger(fakes.FakeTagger):
-    """Changes predictions of sentences that begin with ``bad``."""
+    """Changes predictions of sentences that start with ``bad``."""
 
     def __init__(self, change: Callable[[Prediction], Prediction]) -> None:
         super().__init__()
@@ -156,13 +156,13 @@ class ChangedTagger(fakes.FakeTagger):
         lambda answer: replace(answer, probabilities=(float("inf"),) * 2),
     ],
 )
-def test_a_prediction_that_does_not_fit_is_no_annotation(change: Callable[[Prediction], Prediction]) -> None:
+def test_invalid_prediction_becomes_a_dead_letter(change: Callable[[Prediction], Prediction]) -> None:
     results = TagStage(ChangedTagger(change), TaggerRunConfig()).run(parsed("a b", "bad b"))
     assert [type(result).__name__ for result in results] == ["AnnotatedDocument", "DeadLetter"]
 
 
 @pytest.mark.parametrize(("configured", "own", "used"), [(None, 0.35, 0.35), (0.1, 0.35, 0.1), (0.1, None, None)])
-def test_the_threshold_is_the_runs_own_unless_the_tagger_has_one_stage(
+def test_threshold_of_the_run_applies_unless_the_tagger_has_one_stage(
     configured: float | None, own: float | None, used: float | None
 ) -> None:
     tagger = fakes.FakeTagger()
@@ -170,7 +170,7 @@ def test_the_threshold_is_the_runs_own_unless_the_tagger_has_one_stage(
     assert TagStage(tagger, TaggerRunConfig(threshold=configured)).threshold == used
 
 
-def test_outcomes_are_counted() -> None:
+def test_count_rows_counts_outcomes() -> None:
     (annotated,) = TagStage(fakes.FakeTagger(), TaggerRunConfig()).run(parsed("Anna saw it. quickly"))
     assert isinstance(annotated, AnnotatedDocument)
     tables = annotated_tables([annotated], parser="p", tagger="t")
@@ -216,14 +216,14 @@ class ShakyTagger(fakes.FakeTagger):
         ]
 
 
-def test_a_bf16_run_counts_the_labels_that_differ_from_fp32s() -> None:
+def test_bf16_run_counts_labels_that_differ_from_fp32() -> None:
     results = TagStage(ShakyTagger(), TaggerRunConfig(precision="bf16")).run(parsed("Anna saw it.", "no name"))
     documents = [result for result in results if isinstance(result, AnnotatedDocument)]
     counts = count_margins(documents, threshold=0.35)
     assert (counts["bf16.compared_tokens"], counts["bf16.changed_tokens"]) == (5, 1)
 
 
-def test_a_bf16_run_compares_only_the_first_words_of_a_shard() -> None:
+def test_bf16_run_compares_only_the_first_words_of_a_shard() -> None:
     tagger = ShakyTagger()
     TagStage(tagger, TaggerRunConfig(precision="bf16")).run(parsed("word " * 2500, "more words", "and more"))
     assert [len(call) for call in tagger.calls] == [3, 1]
@@ -236,7 +236,7 @@ def plan_for(tmp_path: Path, *extra: str) -> Plan:
     return make_plan(config, parser=fakes.PARSER, tagger=tagger, tagger_folder="/nowhere", threads=1)
 
 
-def test_a_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Path) -> None:
+def test_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Path) -> None:
     plan = plan_for(tmp_path, "SURROGATE", "x TAGGERFAULT", "", "PARSERFAULT", "LOSTTEXT")
     report, timings = fakes.build_fake_worker(plan).run(plan.shards[0])
     assert (report.read, report.annotated, report.unchanged, report.dead_letters) == (8, 4, 0, 4)
@@ -255,7 +255,7 @@ def test_a_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Pat
     assert documents["n_tokens"].to_pylist()[-1] == 0
 
 
-def test_a_shard_of_dead_letters_only_is_committed(tmp_path: Path) -> None:
+def test_shard_with_only_dead_letters_is_committed(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     worker = fakes.build_fake_worker(plan)
     fakes.wrap_stage(
@@ -267,14 +267,14 @@ def test_a_shard_of_dead_letters_only_is_committed(tmp_path: Path) -> None:
     assert [report.files[name].rows for name in ("documents", "sentences", "tokens", "entities")] == [0, 0, 0, 0]
 
 
-def test_a_stage_that_drops_a_document_stops_the_shard_before_anything_is_written(tmp_path: Path) -> None:
+def test_nothing_is_written_when_a_stage_drops_a_document(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     with pytest.raises(ReconciliationError, match="3 records were planned, but 2 annotated"):
         fakes.build_worker_that_loses(plan).run(plan.shards[0])
     assert not (tmp_path / "out").exists()
 
 
-def test_a_shard_that_is_committed_is_not_done_again(tmp_path: Path) -> None:
+def test_committed_shard_is_not_done_again(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     worker = fakes.build_fake_worker(plan)
     first, _ = worker.run(plan.shards[0])
@@ -284,7 +284,7 @@ def test_a_shard_that_is_committed_is_not_done_again(tmp_path: Path) -> None:
     assert timings.words == 0
 
 
-def test_a_driver_whose_staged_file_was_swept_takes_the_winners_record(
+def test_driver_that_was_overtaken_uses_the_commit_record_of_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_for(tmp_path)
@@ -294,7 +294,7 @@ def test_a_driver_whose_staged_file_was_swept_takes_the_winners_record(
     sync = os.fsync
 
     def overtaken(descriptor: int) -> None:
-        # While our first part is being flushed, another driver does the shard and finishes the run.
+        # While the first part is being flushed, another driver does the shard and finishes the run.
         monkeypatch.setattr(os, "fsync", sync)
         other.run(plan.shards[0])
         folder.finish(plan)
@@ -306,6 +306,6 @@ def test_a_driver_whose_staged_file_was_swept_takes_the_winners_record(
     assert verify(folder.output) == []
 
 
-def test_a_worker_needs_the_tagger_of_the_plan(tmp_path: Path) -> None:
+def test_build_worker_rejects_a_missing_tagger(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         build_worker(plan_for(tmp_path))

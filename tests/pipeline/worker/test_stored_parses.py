@@ -1,4 +1,4 @@
-"""Parses as tables: what is handed over arrives as it was."""
+"""Parses as tables: what one worker passes to another is unchanged."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def document(doc_id: str, text: str) -> Document:
     return Document(doc_id=doc_id, text=text, source_uri="/in.jsonl", source_position=7, meta='{"lang": "en"}')
 
 
-def test_parses_arrive_as_they_were() -> None:
+def test_parses_are_unchanged_by_the_tables() -> None:
     parsed = [
         fakes.parsed_document(document("a", "Ada met Bob. Bob left.")),
         ParsedDocument(document=document("empty", ""), sentences=()),
@@ -37,6 +37,6 @@ def test_no_parse_is_found_for_another_document_or_text() -> None:
     assert Parses(parse_tables([])).find(parsed.document) is None
 
 
-def test_text_that_cannot_be_written_is_refused() -> None:
+def test_parse_that_cannot_be_written_is_rejected() -> None:
     with pytest.raises(UnicodeEncodeError):
         parse_tables([fakes.parsed_document(document("a", "\ud800 went."))])

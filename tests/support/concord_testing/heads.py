@@ -1,4 +1,4 @@
-"""Ray clusters of a single node, each stopped by its own process: ``ray stop`` would end every Ray on the machine."""
+"""Ray clusters of a single node, each stopped through its own process: ``ray stop`` would end all on the machine."""
 
 import os
 import shutil
@@ -17,12 +17,12 @@ START_SECONDS = 120.0
 
 
 class NotStartedError(RuntimeError):
-    """Ray does not start."""
+    """Ray did not start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """Where a cluster is found: by drivers, by its job server, by who reads its metrics; ``pid`` is of its process."""
+    """Addresses of a cluster for drivers, jobs and metrics, and the id of its process."""
 
     address: str
     job_server: str
@@ -37,7 +37,7 @@ def ray_head(
     options: tuple[str, ...] = ("--num-cpus=2",),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Head]:
-    """Start a cluster on loopback for as long as the block runs; authentication is off unless the environment says so.
+    """Run a cluster on loopback while the block runs; authentication is off unless ``environment`` sets it.
 
     Raises:
         NotStartedError: when it does not start.
@@ -54,7 +54,7 @@ def ray_head(
     variables.pop("RAY_ADDRESS", None)
     process = None
     try:
-        # On a busy machine Ray gives up on its helpers after 15 seconds, so it gets a second try.
+        # On a busy machine Ray gives up on its helpers after 15 seconds, so it is started up to twice.
         for _ in range(2):
             process, head = _start(folder, dashboard=dashboard, options=options, environment=variables)
             if head is not None:
@@ -70,7 +70,7 @@ def ray_head(
 def _start(
     folder: Path, *, dashboard: bool, options: tuple[str, ...], environment: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], Head | None]:
-    # Another cluster on this machine may have taken the usual ports.
+    # Another cluster on this machine may use the default ports.
     port, dashboard_port, agent_port, client_port, metrics_port = _free_ports(5)
     command = [
         str(Path(sys.executable).with_name("ray")),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-ACTOR = b"ray::_ShardActor"
+ACTOR = b"ray::ShardActor"
 
 
 def ray_workers(head: int) -> list[int]:
