@@ -9,7 +9,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.fields import build_document, claimed_id, record_text
+from concord.pipeline.readers.fields import build_document, document_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 
 Record = Mapping[str, Any] | RecordError
@@ -40,7 +40,7 @@ class RecordReader(ABC):
             try:
                 fields = _fields(record)
                 size = sum(len(value) for value in fields.values() if isinstance(value, str))
-                doc_id = claimed_id(fields, name=name, position=number, config=config)
+                doc_id = document_id(fields, name=name, position=number, config=config)
             except RecordError:
                 pass  # it becomes a dead letter when it is read
             yield ScannedRecord(position=number, end=number + 1, size=size, doc_id=doc_id)
