@@ -216,7 +216,7 @@ def _report(submission_id: str, earlier: JobStatus | None, address: str) -> None
     elif earlier.is_terminal():
         info(f"{submission_id}: an earlier submission has succeeded; nothing to do. To send it again, use --id NAME")
     else:
-        info(f"{submission_id}: an earlier submission is {earlier.lower()}; following it")
+        info(f"{submission_id}: an earlier submission is {earlier.lower()}; nothing to send")
 
 
 def _environment(config: AnnotateConfig) -> dict[str, str]:

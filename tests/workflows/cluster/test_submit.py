@@ -174,7 +174,7 @@ def test_a_running_job_is_sent_once_stopped_after_its_shards_and_resumed(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     twice = concord(*arguments, "--no-wait")
-    assert f"{submission_id}: an earlier submission is running; following it" in twice.stderr
+    assert f"{submission_id}: an earlier submission is running; nothing to send" in twice.stderr
     assert json.loads(twice.stdout)["submission_id"] == submission_id
 
     stopped = concord("submit", "--stop", submission_id, "--address", job_server, "--json")
