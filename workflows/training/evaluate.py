@@ -24,7 +24,6 @@ from concord.models.evaluation.breakdown import (
 from concord.models.evaluation.consistency import collection_consistency
 from concord.models.evaluation.metrics import (
     Scores,
-    SpanScores,
     gold_sequences,
     seqeval_f1,
     span_scores,
@@ -154,8 +153,10 @@ def _score_entities(
 ) -> dict[str, Any]:
     gold, final, draft = gold_sequences(documents), *_label_sequences(predicted)
     return {
-        "scores": _span_values(span_scores(gold, final)),
-        "draft_scores": _span_values(span_scores(gold, draft)),
+        **{
+            name: _score_values({"all": scores.overall, **scores.by_type})
+            for name, scores in (("scores", span_scores(gold, final)), ("draft_scores", span_scores(gold, draft)))
+        },
         "seqeval_f1": seqeval_f1(gold, final),
         "by_mention_length": _score_values(scores_by_mention_length(gold, final)),
         "by_sentence_length": _score_values(scores_by_sentence_length(gold, final)),
@@ -174,12 +175,11 @@ def _score_token_labels(
 ) -> dict[str, Any]:
     gold, final, draft = gold_sequences(documents), *_label_sequences(predicted)
     found = token_scores(gold, final)
-    lengths = scores_by_sentence_length(gold, final, scheme=TOKENS)
     return {
         "accuracy": found.accuracy,
         "draft_accuracy": token_scores(gold, draft).accuracy,
         "label_scores": _score_values(found.by_label),
-        "by_sentence_length": _score_values(lengths),
+        "by_sentence_length": _score_values(scores_by_sentence_length(gold, final, scheme=TOKENS)),
         "by_novelty": _novelty(documents, final, job, scheme=TOKENS) if job.train else None,
         "uncertainty": _uncertainty(gold, draft, predicted),
     }
@@ -191,10 +191,6 @@ def _label_sequences(
     """Return the final and the draft labels of every sentence."""
     sentences = [prediction for document in predicted for prediction in document]
     return [sentence.labels for sentence in sentences], [sentence.draft_labels for sentence in sentences]
-
-
-def _span_values(scores: SpanScores) -> dict[str, Any]:
-    return _score_values({"all": scores.overall, **scores.by_type})
 
 
 def _score_values(scores: Mapping[str, Scores]) -> dict[str, Any]:

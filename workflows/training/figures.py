@@ -103,10 +103,6 @@ def run(job: FiguresJob) -> Answer:
     return Answer(values=values, text=_describe(values))
 
 
-def _always(_: Tagger) -> str | None:
-    return None
-
-
 def _without_stages(tagger: Tagger) -> str | None:
     return None if isinstance(tagger, TwoStageTagger) else f"{tagger.name} has one stage and no threshold"
 
@@ -123,18 +119,18 @@ def _without_memory(tagger: Tagger) -> str | None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Figure:
     name: str
-    reason_against: Callable[[Tagger], str | None]
     measure: Callable[[FigureData], Values]
     draw: Callable[..., None]
+    reason_against: Callable[[Tagger], str | None] = lambda _: None
 
 
 # In the order that FigureData asks for.
 FIGURES = (
     _Figure(name="samples", reason_against=_without_samples, measure=FigureData.samples, draw=plots.draw_samples),
-    _Figure(name="length", reason_against=_always, measure=FigureData.length, draw=plots.draw_length),
+    _Figure(name="length", measure=FigureData.length, draw=plots.draw_length),
     _Figure(name="threshold", reason_against=_without_stages, measure=FigureData.threshold, draw=plots.draw_threshold),
     _Figure(name="memory", reason_against=_without_memory, measure=FigureData.memory, draw=plots.draw_memory),
-    _Figure(name="uncertainty", reason_against=_always, measure=FigureData.uncertainty, draw=plots.draw_uncertainty),
+    _Figure(name="uncertainty", measure=FigureData.uncertainty, draw=plots.draw_uncertainty),
 )
 
 
@@ -150,7 +146,7 @@ def _draw_attention(job: FiguresJob, data: FigureData, *, title: str) -> tuple[l
             document, own = [sentence], 0
         if len(sentence.words) > LONGEST_DRAWN:
             left_out[place] = f"it has {len(sentence.words):,} words, at most {LONGEST_DRAWN} can be drawn"
-        elif _cells(document) > MOST_CELLS:
+        elif len(document) * max(len(sentence.words) for sentence in document) ** 2 > MOST_CELLS:
             left_out[place] = "its document is too large for the memory that its attention needs"
         else:
             maps = data.tagger.attention_maps(document)[own]
@@ -231,11 +227,6 @@ def _find(documents: Documents, number: int) -> tuple[Sequence[Sentence], int]:
             return document, rest
         rest -= len(document)
     raise IndexError(f"sentence {number}: the corpus has no such sentence")
-
-
-def _cells(document: Sequence[Sentence]) -> int:
-    longest: int = max(len(sentence.words) for sentence in document)
-    return len(document) * longest**2
 
 
 def _describe(values: Mapping[str, Any]) -> str:

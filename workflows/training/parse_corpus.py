@@ -11,13 +11,13 @@ from concord.models.config import ConfigError
 from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, write_parsed_corpus
-from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, short_path
 from concord.workflows.jobs import ParseConfig
+from concord.workflows.training.corpora import require_sentences
 
 _SENTENCES_A_CALL = 1_000
 
@@ -39,9 +39,8 @@ def run(config: ParseConfig) -> Answer:
     if output.resolve() == source.resolve():
         raise ConfigError("output: expected another file than the input, got the same")
     documents = read_gold(source)
+    require_sentences(documents, [str(source)])
     sentences = [sentence.words for document in documents for sentence in document]
-    if not sentences:
-        raise InputError(f"{source}: expected a gold corpus with one sentence or more, got none")
     parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
     values: dict[str, Any] = {
         "output": str(output),

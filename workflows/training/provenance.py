@@ -78,19 +78,16 @@ class Overlap:
 
 def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> Part:
     """Return the part for corpora whose documents have been read."""
-    hashes = {document_hash(document) for document in documents if count_words(document) >= LEAST_WORDS}
-    return Part(role=role, files=[describe_file(path) for path in dict.fromkeys(paths)], documents=sorted(hashes))
-
-
-def describe_file(path: str) -> CorpusFile:
-    """Return a file's name and digest."""
-    place = Path(path)
-    return CorpusFile(name=f"{place.parent.name}/{place.name}", sha256=file_sha256(place))
+    files = [
+        CorpusFile(name=f"{path.parent.name}/{path.name}", sha256=file_sha256(path))
+        for path in map(Path, dict.fromkeys(paths))
+    ]
+    return Part(role=role, files=files, documents=sorted(set(_hashes(documents))))
 
 
 def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]) -> Overlap:
     """Count the documents that a bundle has seen; a repeated document counts each time."""
-    hashes = [document_hash(document) for document in documents if count_words(document) >= LEAST_WORDS]
+    hashes = _hashes(documents)
     known = {part.role: set(part.documents) for part in provenance.parts}
     seen = {role: sum(found in hashed for found in hashes) for role, hashed in known.items()}
     return Overlap(
@@ -104,11 +101,6 @@ def document_hash(document: Sequence[Sentence]) -> str:
     """Hash a document's words, ignoring how they are split into sentences."""
     words = "\n".join(word for sentence in document for word in sentence.words)
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
-
-
-def count_words(document: Sequence[Sentence]) -> int:
-    """Return the number of words of a document."""
-    return sum(len(sentence.words) for sentence in document)
 
 
 def write_provenance(folder: Path, provenance: Provenance) -> None:
@@ -133,3 +125,12 @@ def read_provenance(folder: Path) -> Provenance | None:
         raise ModelError(str(error)) from error
     except ValueError as error:
         raise ModelError(f"{path}: expected JSON, got {error}") from error
+
+
+def _hashes(documents: Iterable[Sequence[Sentence]]) -> list[str]:
+    """Hash the documents that are long enough to compare."""
+    return [
+        document_hash(document)
+        for document in documents
+        if sum(len(sentence.words) for sentence in document) >= LEAST_WORDS
+    ]

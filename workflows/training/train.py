@@ -114,7 +114,11 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             resume=options.resume,
             progress=sys.stderr.isatty(),
         )
-        write_provenance(result.bundle, _provenance(job, corpora))
+        parts = [
+            describe_part("train", job.data.train, corpora.train),
+            describe_part("dev", [job.data.dev], corpora.dev),
+        ]
+        write_provenance(result.bundle, Provenance(parts=parts))
         values = _write_result(job, corpora, result, folder)
         _log_scores(values, tracked_run)
         registration = Registration(bundle=result.bundle.name, name=job.register_as, alias=options.alias)
@@ -184,7 +188,7 @@ def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config:
 
 def _tree_source(job: TrainJob) -> str:
     """Return the source of the trees, which must be the same for all corpora."""
-    sources = {path: tree_source(path) for path in _paths(job)}
+    sources = {path: tree_source(path) for path, _ in _datasets(job)}
     if len(set(sources.values())) > 1:
         listed = "; ".join(f"{path}: {source}" for path, source in sources.items())
         raise ConfigError(f"data: expected trees of one parser in all corpora (concord parse), got {listed}")
@@ -231,30 +235,20 @@ def _start_tracking(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
     environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
     (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
     sizes = {"parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad)}
-    roles = [*((path, "training") for path in job.data.train), (job.data.dev, "validation")]
-    if job.data.test is not None:
-        roles.append((job.data.test, "testing"))
     return start_run(
         folder,
         experiment=job.experiment,
         name=folder.name,
         parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
         tags={"concord.kind": "training", "concord.job": job.digest, **code_tags()},
-        datasets=[describe_dataset(path, role) for path, role in roles],
+        datasets=[describe_dataset(path, role) for path, role in _datasets(job)],
     )
 
 
-def _paths(job: TrainJob) -> list[str]:
-    return [*job.data.train, job.data.dev, *([job.data.test] if job.data.test is not None else [])]
-
-
-def _provenance(job: TrainJob, corpora: _Corpora) -> Provenance:
-    return Provenance(
-        parts=[
-            describe_part("train", job.data.train, corpora.train),
-            describe_part("dev", [job.data.dev], corpora.dev),
-        ]
-    )
+def _datasets(job: TrainJob) -> list[tuple[str, str]]:
+    """Return the corpora of a training with their role in the tracking store."""
+    test = [(job.data.test, "testing")] if job.data.test is not None else []
+    return [*((path, "training") for path in job.data.train), (job.data.dev, "validation"), *test]
 
 
 def _report_epoch(epoch: EpochResult, config: FitConfig, tracked_run: TrackedRun | None) -> None:
