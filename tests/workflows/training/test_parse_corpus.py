@@ -166,7 +166,7 @@ def test_annotate_refuses_another_parser_unless_accepted(bundle: Path, tmp_path:
     other = ("--set", "parser.sentence_cap=50")
     refused = concord(*command, *other)
     assert refused.exit_code == 2
-    assert f"learned from trees of '{SIGNATURE}', this run's are of 'stanza/parser_en@" in refused.output
+    assert f"learned from the trees of '{SIGNATURE}', this run parses with 'stanza/parser_en@" in refused.output
     assert "--set tagger.accept_parser=true" in refused.output
     assert concord(*command, *other, "--set", "tagger.accept_parser=true").exit_code == 0
     assert concord(*command).exit_code == 0
@@ -178,7 +178,7 @@ def test_annotate_refuses_a_tagger_of_gold_trees(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("It rained.")
     refused = concord("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, "--dry-run")
     assert refused.exit_code == 2
-    assert "learned from trees of 'gold'" in refused.output
+    assert "learned from the trees of 'gold'" in refused.output
 
 
 def test_train_refuses_corpora_with_trees_of_two_sources(parsed: Path, tmp_path: Path) -> None:
