@@ -209,16 +209,6 @@ def fetch(version: ModelVersion) -> Path:
     return target
 
 
-def _is_intact(copy: Path, version: ModelVersion) -> bool:
-    """Return whether a cached copy is what was registered; a damaged one is downloaded again."""
-    try:
-        _check(copy, version)
-    except ModelError as error:
-        info(f"{copy} is damaged and downloaded again: {error}")
-        return False
-    return True
-
-
 def cache_folder() -> Path:
     """Return the folder of downloaded bundles."""
     chosen = environ.get("CONCORD_CACHE")
@@ -272,6 +262,16 @@ def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVers
         tags=dict(found.tags),
         aliases=tuple(sorted(found.aliases if aliases is None else aliases)),
     )
+
+
+def _is_intact(copy: Path, version: ModelVersion) -> bool:
+    """Return whether a cached copy is what was registered; a damaged one is downloaded again."""
+    try:
+        _check(copy, version)
+    except ModelError as error:
+        info(f"{copy} is damaged and downloaded again: {error}")
+        return False
+    return True
 
 
 def _check(bundle: Path, version: ModelVersion) -> None:
