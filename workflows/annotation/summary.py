@@ -77,6 +77,12 @@ def describe_changes(report: RunReport) -> list[str]:
     return [*lines, *(f"because {reason}" for reason in report.reasons)]
 
 
+def describe_component(identity: ComponentIdentity) -> str:
+    """Format name, version and the beginning of the digest of a parser or tagger."""
+    version = f" version {identity.version}" if identity.version else ""
+    return f"{identity.name}{version}, {identity.digest[:12]}"
+
+
 def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest) -> str:
     if not report.dead_letters:
         return ""
@@ -182,9 +188,3 @@ def _places(report: RunReport, plan: Plan) -> str:
         ("check", f"concord verify {output}"),
     ]
     return table(rows)
-
-
-def describe_component(identity: ComponentIdentity) -> str:
-    """Format name, version and the beginning of the digest of a parser or tagger."""
-    version = f" version {identity.version}" if identity.version else ""
-    return f"{identity.name}{version}, {identity.digest[:12]}"

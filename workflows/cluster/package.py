@@ -48,16 +48,6 @@ def pack(config: AnnotateConfig) -> tuple[bytes, str]:
     return package, hashlib.sha256(job).hexdigest()
 
 
-def _package_files() -> list[Path]:
-    """Return every file of the import package in a fixed order, following the links of a checkout."""
-    return sorted(
-        Path(folder, name)
-        for folder, _, names in os.walk(PACKAGE, followlinks=True)
-        for name in names
-        if not name.endswith(".pyc")
-    )
-
-
 def job_yaml(config: AnnotateConfig) -> str:
     """Return a job as YAML."""
     # Only what was set: an explicit default would count as the user's choice.
@@ -80,6 +70,16 @@ def tracking_environment(config: AnnotateConfig) -> dict[str, str]:
             "the cluster would display; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD where the job runs"
         )
     return {"MLFLOW_TRACKING_URI": uri}
+
+
+def _package_files() -> list[Path]:
+    """Return every file of the import package in a fixed order, following the links of a checkout."""
+    return sorted(
+        Path(folder, name)
+        for folder, _, names in os.walk(PACKAGE, followlinks=True)
+        for name in names
+        if not name.endswith(".pyc")
+    )
 
 
 def _too_large(size: int, packed: dict[str, int]) -> str:
