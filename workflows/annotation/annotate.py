@@ -34,7 +34,7 @@ def run(config: AnnotateConfig) -> Answer:
     return _run(config, tagger)
 
 
-def retry_dead_letters(output: OutputPath, letters: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
+def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
     """Process dead letters again with the run's own configuration, and change nothing else.
 
     Args:
@@ -51,7 +51,7 @@ def retry_dead_letters(output: OutputPath, letters: DeadLetterFilter, *, overrid
     tagger = ResolvedTagger(
         name=plan.tagger.name, version=plan.tagger.version, digest=plan.tagger.digest, folder=Path(plan.tagger_folder)
     )
-    return _run(config, tagger, retry=letters)
+    return _run(config, tagger, retry=selection)
 
 
 def preview(config: AnnotateConfig) -> Answer:

@@ -15,7 +15,7 @@ SHOWN_DEAD_LETTERS = 50
 MESSAGE_WIDTH = 100
 
 
-def list_dead_letters(output: OutputPath, letters: DeadLetterFilter) -> Answer:
+def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer:
     """List the dead letters that match a filter; works while a run is in progress.
 
     Raises:
@@ -26,15 +26,15 @@ def list_dead_letters(output: OutputPath, letters: DeadLetterFilter) -> Answer:
     plan = folder.plan()
     reports = folder.reused_shards(plan) | folder.committed_shards(plan)
     existing = read_dead_letters(folder.output, (reports[shard] for shard in sorted(reports)))
-    found = [letter for letter in existing if letters.matches(letter)]
-    counts = Counter((letter.stage, letter.error) for letter in found)
+    found = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
+    counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in found)
     return Answer(
         values={
             "output": str(folder.output),
             "counts": [
                 {"stage": stage, "error": error, "letters": count} for (stage, error), count in counts.most_common()
             ],
-            "letters": [asdict(letter) for letter in found],
+            "letters": [asdict(dead_letter) for dead_letter in found],
         },
         text=_describe(found, counts, output=output) if found else f"{output}: no dead letters",
     )
@@ -43,14 +43,14 @@ def list_dead_letters(output: OutputPath, letters: DeadLetterFilter) -> Answer:
 def _describe(found: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: OutputPath) -> str:
     rows = [
         (
-            f"{short_source(letter.source_uri)}:{letter.position}",
-            letter.doc_id,
-            letter.stage,
-            letter.error,
-            letter.attempts,
-            shorten(letter.message, MESSAGE_WIDTH, placeholder=" ..."),
+            f"{short_source(dead_letter.source_uri)}:{dead_letter.position}",
+            dead_letter.doc_id,
+            dead_letter.stage,
+            dead_letter.error,
+            dead_letter.attempts,
+            shorten(dead_letter.message, MESSAGE_WIDTH, placeholder=" ..."),
         )
-        for letter in found[:SHOWN_DEAD_LETTERS]
+        for dead_letter in found[:SHOWN_DEAD_LETTERS]
     ]
     parts = [table(rows, header=("place", "document", "stage", "error", "attempts", "message"))]
     if len(found) > len(rows):

@@ -64,22 +64,22 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object]
 def test_the_equation_holds_over_poison(outcome: tuple[dict[str, object], Path]) -> None:
     values, output = outcome
     documents = pq.read_table(output / "documents", columns=["doc_id"]).num_rows
-    letters = pq.read_table(output / "errors").num_rows
+    dead_letters = pq.read_table(output / "errors").num_rows
     assert values["annotated"] == documents
-    assert values["dead_letters"] == letters
-    assert values["read"] == documents + letters
+    assert values["dead_letters"] == dead_letters
+    assert values["read"] == documents + dead_letters
     assert CliRunner().invoke(main, ["verify", str(output)]).exit_code == 0
 
 
 @pytest.mark.slow
 def test_every_dead_letter_names_place_and_reason(outcome: tuple[dict[str, object], Path]) -> None:
-    letters = pq.read_table(outcome[1] / "errors").to_pylist()
+    dead_letters = pq.read_table(outcome[1] / "errors").to_pylist()
     lines = poison_lines()
     starts = {sum(len(line) + 1 for line in lines[:number]): number for number in range(len(lines))}
     reasons = {
-        starts[letter["position"]]: letter["error"]
-        for letter in letters
-        if letter["source_uri"].endswith("poison.jsonl")
+        starts[dead_letter["position"]]: dead_letter["error"]
+        for dead_letter in dead_letters
+        if dead_letter["source_uri"].endswith("poison.jsonl")
     }
     assert [reasons[number] for number in range(len(GOOD), len(lines))] == [
         "invalid_utf8",
@@ -91,10 +91,10 @@ def test_every_dead_letter_names_place_and_reason(outcome: tuple[dict[str, objec
         "text_not_string",
         "invalid_json",
     ]
-    others = {Path(letter["source_uri"]).name: letter["error"] for letter in letters}
+    others = {Path(dead_letter["source_uri"]).name: dead_letter["error"] for dead_letter in dead_letters}
     assert others["latin.txt"] == "invalid_utf8"
     assert others["cut.jsonl.gz"] == "truncated_stream"
-    assert all(letter["message"] and letter["stage"] == "read" for letter in letters)
+    assert all(dead_letter["message"] and dead_letter["stage"] == "read" for dead_letter in dead_letters)
 
 
 @pytest.mark.slow
