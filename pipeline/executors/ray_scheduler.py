@@ -236,7 +236,7 @@ class RayScheduler:
         return bool(self._to_tag or self._to_parse or self._num_parsing() or held)
 
     def _hand_out_shards(self) -> None:
-        """Give work to idle workers; no more shards are parsed ahead than there are workers."""
+        """Hand shards to idle workers; no more shards are parsed ahead than there are workers."""
         idle, self._idle = self._idle, []
         for worker in sorted(idle, key=lambda worker: worker.only_parses):
             has_room = self._num_parsing() + len(self._parsed_ahead) < len(self._workers)

@@ -1,10 +1,10 @@
-"""How threads of a process wait; to be set before torch loads its OpenMP runtime, which reads it once."""
+"""How idle threads of a process wait; to be set before torch loads its OpenMP runtime, which reads it once."""
 
 import os
 
 WAIT_POLICY = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Spinning threads take the cores from whoever else needs them: on a busy machine a tagger of two threads lost up to
-nine tenths of its speed to them."""
+"""Threads that spin while they wait take the cores from other processes: on a busy machine a tagger of two threads lost
+up to nine tenths of its speed to them."""
 
 
 def wait_passively() -> None:

@@ -84,7 +84,7 @@ def reader_for(format: str, *, where: str = "reader.format") -> Reader:
 
 
 def format_of(name: str) -> str | None:
-    """Return the format that a file's name stands for, None if no reader knows its suffix."""
+    """Return the format that a file's suffixes name, None if no reader knows them."""
     suffix = "".join(PurePath(name).suffixes[-2:]).lower()
     return next((format for format, reader in readers().items() if suffix.endswith(tuple(reader.suffixes))), None)
 

@@ -1,6 +1,6 @@
 """What is known of attempts at a shard that did not end: which record was being done, and which workers died.
 
-A worker that dies takes its memory with it, so what the next one needs to know is kept in a small file for each shard
+A worker that dies takes its memory with it, so what the next one needs to know is in a small file for each shard
 below ``_run/trials``. A shard is tried as a whole ``executor.attempts`` times; then its documents are done one by one,
 and a mark beside that file names the one in progress. A document whose worker has died twice while it was alone is
 left out.
