@@ -45,9 +45,9 @@ class DataConfig(GoldFormat):
 class ProfileConfig(Config):
     """One size of a tagger with its training.
 
-    In the file a profile may say ``extends: NAME`` and then lists only what differs from that profile of the same file:
-    mappings are merged key by key at every depth, any other value, a list too, replaces the one it extends. A key
-    cannot be removed, so a profile without some key of another does not extend it.
+    With ``extends: NAME`` a profile lists only its differences from another profile of the same file. Mappings are
+    merged key by key at every depth; any other value, including a list, replaces that of the other profile. A key
+    cannot be removed, so a profile that lacks a key of another cannot extend it.
     """
 
     model: dict[str, Any]
@@ -305,13 +305,13 @@ def absolute_model(name: str) -> str:
 
 
 def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: tuple[str, ...] = ()) -> Any:
-    """Return a profile merged into the one it extends; ``extending`` are those that led to it, the first one first."""
+    """Return a profile merged into the one it extends; ``extending`` are the profiles that led to it, in order."""
     profile = profiles[name]
     if not isinstance(profile, dict) or "extends" not in profile:
         return profile
     base, chain = profile["extends"], (*extending, name)
     if base in chain:
-        raise ConfigError(f"{where}: profiles.{name}.extends: expected no circle, got {' -> '.join((*chain, base))}")
+        raise ConfigError(f"{where}: profiles.{name}.extends: expected no cycle, got {' -> '.join((*chain, base))}")
     if not isinstance(base, str) or base not in profiles:
         known = ", ".join(sorted(profiles.keys() - {name}))
         raise ConfigError(

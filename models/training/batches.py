@@ -1,4 +1,4 @@
-"""The training batches of an epoch: which sentences are read together, and in which order."""
+"""The training batches of an epoch."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _Item = TypeVar("_Item")
 
 
 def sentence_batches(documents: Sequence[Unit], shuffler: random.Random, *, batch_sentences: int) -> list[list[Unit]]:
-    """Put single sentences of similar length together, in random order."""
+    """Return batches of single sentences of similar length, in random order."""
     units = [[sentence] for document in documents for sentence in document]
     shuffler.shuffle(units)
     pool = batch_sentences * _POOL_BATCHES
@@ -33,7 +33,7 @@ def sentence_batches(documents: Sequence[Unit], shuffler: random.Random, *, batc
 def document_batches(
     documents: Sequence[Unit], shuffler: random.Random, *, batch_sentences: int, document_sentences: int
 ) -> list[list[Unit]]:
-    """Put whole documents together, in random order, until a batch has as many sentences.
+    """Return batches of whole documents in random order, with at least ``batch_sentences`` sentences each but the last.
 
     Documents of more than ``document_sentences`` sentences are split.
     """

@@ -176,21 +176,12 @@ def _score(tagger: Tagger, dev: Documents) -> tuple[dict[str, float], float | No
         threshold = best_threshold(sweep_threshold(table, dev, tagger.vocabulary)).threshold
         tagger.set_threshold(threshold)
         labels = labels_at(table, threshold)
-    predicted = label_sequences(labels, dev, tagger.vocabulary)
-    drafted = label_sequences(table.draft, dev, tagger.vocabulary)
+    stages = [label_sequences(column, dev, tagger.vocabulary) for column in (labels, table.draft)]
     if not tagger.vocabulary.scheme.has_entities:
-        accuracies = {
-            "dev_accuracy": token_scores(gold, predicted).accuracy,
-            "draft_accuracy": token_scores(gold, drafted).accuracy,
-        }
-        return accuracies, threshold
-    final = span_scores(gold, predicted).overall
-    scores = {
-        "dev_f1": final.f1,
-        "dev_precision": final.precision,
-        "dev_recall": final.recall,
-        "draft_f1": span_scores(gold, drafted).overall.f1,
-    }
+        dev_accuracy, draft_accuracy = (token_scores(gold, predicted).accuracy for predicted in stages)
+        return {"dev_accuracy": dev_accuracy, "draft_accuracy": draft_accuracy}, threshold
+    final, draft = (span_scores(gold, predicted).overall for predicted in stages)
+    scores = {"dev_f1": final.f1, "dev_precision": final.precision, "dev_recall": final.recall, "draft_f1": draft.f1}
     return scores, threshold
 
 
@@ -297,7 +288,7 @@ class _Trainer:
         self._step += 1
         return float(loss.detach())
 
-    def _batch(self, units: Sequence[Sequence[Sentence]]) -> Batch:
+    def _batch(self, units: Sequence[Unit]) -> Batch:
         documents = [number for number, unit in enumerate(units) for _ in unit]
         return self._tagger.encode([sentence for unit in units for sentence in unit], documents=documents)
 

@@ -130,10 +130,10 @@ def test_profile_lists_only_what_differs_from_the_one_it_extends(tmp_path: Path)
             "{small: {model: {}}, large: {extends: [small]}}",
             "profiles.large.extends: expected another profile of the file (small), got ['small']",
         ),
-        ("{small: {extends: small}}", "profiles.small.extends: expected no circle, got small -> small"),
+        ("{small: {extends: small}}", "profiles.small.extends: expected no cycle, got small -> small"),
         (
             "{a: {extends: b}, b: {extends: c}, c: {extends: b}}",
-            "profiles.c.extends: expected no circle, got a -> b -> c -> b",
+            "profiles.c.extends: expected no cycle, got a -> b -> c -> b",
         ),
         ("{small: {model: 3}, large: {extends: small, model: {}}}", "profiles.small.model: "),
         ("{small: {model: {}}, large: {extends: small, models: {}}}", "profiles.large.models: unknown key"),
