@@ -17,11 +17,11 @@ from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Piece, Plan, Shard, Source
 from concord.pipeline.planning.existing_output import ExistingOutput, fingerprint
 from concord.pipeline.planning.file_hashes import FileHashes
-from concord.pipeline.planning.input_diff import InputRecord, diff_input
+from concord.pipeline.planning.input_diff import InputRecord, RecordToAnnotate, diff_input
 from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute_output, find_inputs, states_behind_url
 from concord.pipeline.planning.next_generation import NextGeneration, next_generation
 from concord.pipeline.planning.retries import choose_retries
-from concord.pipeline.planning.sharding import ShardCutter
+from concord.pipeline.planning.sharding import cut_shards
 from concord.pipeline.readers.encodings import check_encoding
 from concord.pipeline.readers.read_file import read_piece, scan_file
 from concord.pipeline.readers.records import ScannedRecord
@@ -156,25 +156,28 @@ def _plan_all(
     files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes
 ) -> tuple[list[Source], NextGeneration]:
     """Plan to annotate every record."""
-    cutter = ShardCutter(config.planning.shard_bytes)
     states: dict[str, FileState] = {}
-    counts: list[int] = []
+    counts: dict[str, int] = {}
     taken: set[bytes] = set()
-    for file in files:
-        room = None if config.limit is None else config.limit - cutter.records
-        if room == 0:
-            break
-        states[file.path] = _state(file)
-        before = cutter.records
-        for record in islice(_scan_all(file, config.reader), room):
-            cutter.add(file, record, is_duplicate=not _claim(record.doc_id, taken))
-        counts.append(cutter.records - before)
+
+    def records() -> Iterator[RecordToAnnotate]:
+        room = config.limit
+        for file in files:
+            if room == 0:
+                break
+            states[file.path] = _state(file)
+            count = 0
+            for number, record in enumerate(islice(_scan_all(file, config.reader), room)):
+                is_duplicate = not _claim(record.doc_id, taken)
+                yield RecordToAnnotate(InputRecord(file, number, record, record.doc_id), "new", is_duplicate)
+                count += 1
+            counts[file.path] = count
+            room = room and room - count
+
+    shards = cut_shards(records(), shard_bytes=config.planning.shard_bytes)
     digests = hashes.hash(states)
-    sources = [
-        _source(file, states[file.path], digests[file.path], count)
-        for file, count in zip(files[: len(counts)], counts, strict=True)
-    ]
-    return sources, NextGeneration(kept=(), shards=cutter.finish(), changes=Changes(new=cutter.records))
+    sources = [_source(file, states[file.path], digests[file.path], counts[file.path]) for file in files[: len(states)]]
+    return sources, NextGeneration(kept=(), shards=shards, changes=Changes(new=sum(counts.values())))
 
 
 def _plan_changes(

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from concord.pipeline.config import PlanningConfig
 from concord.pipeline.plan import Changes, RowsToCopy, Shard, ShardRef
 from concord.pipeline.planning.existing_output import ExistingOutput
-from concord.pipeline.planning.input_diff import InputDiff, RecordToAnnotate
-from concord.pipeline.planning.inputs import InputFile
-from concord.pipeline.planning.sharding import ShardCutter
+from concord.pipeline.planning.input_diff import InputDiff
+from concord.pipeline.planning.sharding import cut_shards
 
 SMALL = 0.25
 """Of planning.shard_bytes, in characters: shards with less text are small."""
@@ -35,7 +34,8 @@ def next_generation(existing: ExistingOutput, diff: InputDiff, config: PlanningC
     Existing shards keep their numbers, also where they are rewritten; new ones come after all of them.
     """
     rows_to_copy = list(_rows_to_copy(existing, diff))
-    shards = list(_shards_to_annotate(existing, diff.to_annotate, config))
+    first_index = 1 + max((shard.shard for shard in existing.current), default=-1)
+    shards = list(cut_shards(diff.to_annotate, shard_bytes=config.shard_bytes, first_index=first_index))
     is_all_reused = len(rows_to_copy) == len(existing.shards) and all(rows.is_whole for rows in rows_to_copy)
     # A run that finds nothing to do rewrites nothing, not even small shards.
     groups = [] if is_all_reused and not shards else _small_shards(rows_to_copy, existing, config)
@@ -71,21 +71,6 @@ def _rows_to_copy(existing: ExistingOutput, diff: InputDiff) -> Iterator[RowsToC
                 retried=tuple(sorted(retried)),
                 moves=tuple(diff.renamed.get(shard, ())),
             )
-
-
-def _shards_to_annotate(
-    existing: ExistingOutput, items: Sequence[RecordToAnnotate], config: PlanningConfig
-) -> tuple[Shard, ...]:
-    first_index = 1 + max((shard.shard for shard in existing.current), default=-1)
-    cutter = ShardCutter(config.shard_bytes, first_index=first_index)
-    before: tuple[InputFile | None, int] = (None, 0)
-    for item in items:
-        file, number = item.record.file, item.record.number
-        if before != (file, number - 1):
-            cutter.end_piece()
-        before = (file, number)
-        cutter.add(file, item.record.scanned, is_duplicate=item.is_duplicate, parse=item.parse, attempts=item.attempts)
-    return cutter.finish()
 
 
 def _small_shards(
