@@ -125,7 +125,7 @@ class GateConfig(GoldFormat):
     unknown_provenance: Literal["refuse", "allow"] = "refuse"
     """Whether a bundle that does not record its training data may pass."""
     rounds: int = Field(default=10_000, ge=1)
-    """Of the randomization test."""
+    """Of the randomisation test."""
     seed: int = 1
 
 

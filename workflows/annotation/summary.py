@@ -154,7 +154,7 @@ def _found(report: RunReport, manifest: Manifest) -> str:
     lines = [head, *([indented(table(rows))] if rows else [])]
     if counts["refined_tokens"]:
         lines.append(
-            f"  stage two labeled {counted(counts['refined_tokens'], 'uncertain word')} again "
+            f"  stage two labelled {counted(counts['refined_tokens'], 'uncertain word')} again "
             f"and changed {counts['changed_tokens']:,}"
         )
     if compared := counts.get("bf16.compared_tokens"):

@@ -144,8 +144,8 @@ def evaluate(model: str, **options: Any) -> Answer:
     show_default=True,
     help="Significance level over all lines together.",
 )
-@click.option("--rounds", type=POSITIVE, default=10_000, show_default=True, help="Number of randomization rounds.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the randomization and the bootstrap.")
+@click.option("--rounds", type=POSITIVE, default=10_000, show_default=True, help="Number of randomisation rounds.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the randomisation and the bootstrap.")
 @page_option
 @device_option
 def compare(
@@ -165,7 +165,7 @@ def compare(
     document by document (sentence by sentence in corpora without documents): overall, by entity type, for recurring
     names, and for each --slice.
 
-    p-values are of a paired randomization test, with Holm's correction over all lines; intervals are of a bootstrap.
+    p-values are of a paired randomisation test, with Holm's correction over all lines; intervals are of a bootstrap.
     Each line also gives the smallest difference that the data could have detected. --labels applies to the corpora and
     to both taggers.
 

@@ -204,7 +204,7 @@ def test_verify_finds_changed_files(finished: tuple[Path, Result], tmp_path: Pat
     assert "1 finding in" in concord("verify", copy, "--shallow").stdout
 
 
-def test_an_unfinished_run_is_recognized(finished: tuple[Path, Result], tmp_path: Path) -> None:
+def test_an_unfinished_run_is_recognised(finished: tuple[Path, Result], tmp_path: Path) -> None:
     output, _ = finished
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
