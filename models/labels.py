@@ -70,7 +70,7 @@ def convert_labels(labels: Sequence[str], *, source: SpanScheme, target: SpanSch
 
 
 def is_legal_transition(left: str | None, right: str | None, scheme: SpanScheme) -> bool:
-    """Return whether ``right`` may follow ``left``; None stands for the sentence's start or end."""
+    """Return whether ``right`` may follow ``left``; None is the sentence's start or end."""
     left_prefix, left_kind = split_label(left) if left is not None else (OUTSIDE, "")
     right_prefix, right_kind = split_label(right) if right is not None else (OUTSIDE, "")
     continues = right_prefix in {"I", "E"}

@@ -1,17 +1,14 @@
 """Label schemes: what a tagger's labels mean, and how they are read, written, scored and described.
 
-Corpora and predictions are written in one form whatever a tagger uses inside: BIO2 for entities, plain labels for
-words. Everything that differs between entities and word labels is asked of the scheme.
+Corpora and predictions are written in one form whichever scheme a tagger uses: BIO2 for entities, plain labels for
+words. Everything that differs between entities and word labels is decided here.
 """
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, Literal
-
-from typing_extensions import override
+from typing import Literal
 
 from concord.models.labels import (
     OUTSIDE,
@@ -28,59 +25,75 @@ SchemeName = Literal["BIO", "BIOES", "TOKENS"]
 """The name of a scheme in configurations and saved taggers."""
 
 
-class LabelScheme(ABC):
+@dataclass(frozen=True, slots=True)
+class LabelScheme:
     """What a tagger's labels mean.
 
     Attributes:
         name: the scheme's name in configurations and saved taggers.
-        has_entities: whether labels make up entities; otherwise each word has a label of its own.
-        measure: the score of predicted labels: ``F1`` of entities or ``accuracy`` of words.
+        spans: how labels encode entities; None if each word has a label of its own, such as a part of speech or a
+            supertag, which has no prefix and may follow any other.
     """
 
     name: SchemeName
-    has_entities: ClassVar[bool]
-    measure: ClassVar[Literal["F1", "accuracy"]]
+    spans: SpanScheme | None
 
     @property
-    @abstractmethod
+    def has_entities(self) -> bool:
+        """Whether labels encode entities; otherwise each word has a label of its own."""
+        return self.spans is not None
+
+    @property
+    def measure(self) -> Literal["F1", "accuracy"]:
+        """The score of predicted labels: F1 of entities or accuracy of words."""
+        return "F1" if self.has_entities else "accuracy"
+
+    @property
     def rule(self) -> str:
         """Which labels make a complete label set, in words."""
+        return f"O and all of each type in {self.name}" if self.has_entities else "one label or more, sorted"
 
-    @abstractmethod
     def types(self, labels: Iterable[str]) -> set[str]:
-        """Collect what labels tell apart: entity types, or the labels themselves."""
+        """Collect what labels distinguish: entity types, or the labels themselves."""
+        return {kind for label in labels if (kind := split_label(label)[1])} if self.has_entities else set(labels)
 
-    @abstractmethod
     def label_set(self, types: Iterable[str]) -> tuple[str, ...]:
         """Return every label for these types, in the order in which a vocabulary numbers them."""
+        ordered = sorted(set(types))
+        if not self.has_entities:
+            return tuple(ordered)
+        prefixes = "BI" if self.spans == "BIO" else "BIES"
+        return (OUTSIDE, *(f"{prefix}-{kind}" for kind in ordered for prefix in prefixes))
 
-    @abstractmethod
     def from_gold(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Convert gold labels to this scheme; malformed pieces of entities become ``O``."""
+        return tuple(labels) if self.spans is None else convert_labels(labels, source="BIO", target=self.spans)
 
-    @abstractmethod
     def to_gold(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Convert labels of this scheme to the form of gold labels; malformed pieces of entities become ``O``."""
+        return tuple(labels) if self.spans is None else convert_labels(labels, source=self.spans, target="BIO")
 
-    @abstractmethod
-    def entities(self, labels: Sequence[str]) -> tuple[Span, ...]:
-        """Decode the well-formed entities of a sentence, in order."""
-
-    @abstractmethod
-    def entity_pieces(self, labels: Sequence[str]) -> tuple[Span, ...]:
-        """Decode the entities of a part of a sentence, including those cut off at its ends."""
-
-    @abstractmethod
-    def continuation(self, entity_type: str) -> str | None:
-        """Return the label by which the next word would prolong an entity; None if the entity's own labels end it."""
-
-    @abstractmethod
     def scored_spans(self, gold_labels: Sequence[str]) -> tuple[Span, ...]:
         """Return what a sentence is scored by, from labels in gold form: its entities, or each word by itself."""
+        if self.has_entities:
+            return decode_spans(gold_labels, "BIO")
+        return tuple(Span(place, place + 1, label) for place, label in enumerate(gold_labels))
 
-    @abstractmethod
+    def entities(self, labels: Sequence[str]) -> tuple[Span, ...]:
+        """Decode the well-formed entities of a sentence, in order."""
+        return () if self.spans is None else decode_spans(labels, self.spans)
+
+    def entity_pieces(self, labels: Sequence[str]) -> tuple[Span, ...]:
+        """Decode the entities of a part of a sentence, including those cut off at its ends."""
+        return () if self.spans is None else decode_pieces(labels, self.spans)
+
+    def continuation(self, entity_type: str) -> str | None:
+        """Return the label by which the next word would prolong an entity; None if the entity's own labels end it."""
+        return f"I-{entity_type}" if self.spans == "BIO" else None
+
     def allows(self, left: str | None, right: str | None) -> bool:
-        """Return whether ``right`` may follow ``left``; None stands for the sentence's start or end."""
+        """Return whether ``right`` may follow ``left``; None is the sentence's start or end."""
+        return self.spans is None or is_legal_transition(left, right, self.spans)
 
     def transitions(self, labels: Sequence[str]) -> list[list[bool]]:
         """Tabulate ``allows`` for all pairs of labels; rows are left labels.
@@ -91,138 +104,27 @@ class LabelScheme(ABC):
         starts = [self.allows(None, label) for label in labels]
         none = [False] * len(labels)
         rows = [list(starts if self.allows(label, None) else none) for label in labels]
-        for numbers in self._groups(labels):
+        by_type: defaultdict[str, list[int]] = defaultdict(list)
+        for number, label in enumerate(labels if self.has_entities else ()):
+            by_type[split_label(label)[1]].append(number)
+        for numbers in by_type.values():
             for left, right in product(numbers, repeat=2):
                 rows[left][right] = self.allows(labels[left], labels[right])
         return rows
 
-    def _groups(self, labels: Sequence[str]) -> Iterable[Sequence[int]]:
-        """Group the labels whose transitions depend on each other; returns their numbers."""
-        del labels
-        return ()
 
-
-@dataclass(frozen=True, slots=True)
-class EntityLabels(LabelScheme):
-    """Labels with a prefix that says where in an entity a word is."""
-
-    name: SpanScheme
-    has_entities: ClassVar[bool] = True
-    measure: ClassVar[Literal["F1", "accuracy"]] = "F1"
-
-    @property
-    @override
-    def rule(self) -> str:
-        return f"O and all of each type in {self.name}"
-
-    @override
-    def types(self, labels: Iterable[str]) -> set[str]:
-        return {kind for label in labels if (kind := split_label(label)[1])}
-
-    @override
-    def label_set(self, types: Iterable[str]) -> tuple[str, ...]:
-        prefixes = "BI" if self.name == "BIO" else "BIES"
-        return (OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(set(types)) for prefix in prefixes))
-
-    @override
-    def from_gold(self, labels: Sequence[str]) -> tuple[str, ...]:
-        return convert_labels(labels, source="BIO", target=self.name)
-
-    @override
-    def to_gold(self, labels: Sequence[str]) -> tuple[str, ...]:
-        return convert_labels(labels, source=self.name, target="BIO")
-
-    @override
-    def entities(self, labels: Sequence[str]) -> tuple[Span, ...]:
-        return decode_spans(labels, self.name)
-
-    @override
-    def entity_pieces(self, labels: Sequence[str]) -> tuple[Span, ...]:
-        return decode_pieces(labels, self.name)
-
-    @override
-    def continuation(self, entity_type: str) -> str | None:
-        return f"I-{entity_type}" if self.name == "BIO" else None
-
-    @override
-    def scored_spans(self, gold_labels: Sequence[str]) -> tuple[Span, ...]:
-        return decode_spans(gold_labels, "BIO")
-
-    @override
-    def allows(self, left: str | None, right: str | None) -> bool:
-        return is_legal_transition(left, right, self.name)
-
-    @override
-    def _groups(self, labels: Sequence[str]) -> Iterable[Sequence[int]]:
-        by_type: defaultdict[str, list[int]] = defaultdict(list)
-        for number, label in enumerate(labels):
-            by_type[split_label(label)[1]].append(number)
-        return by_type.values()
-
-
-@dataclass(frozen=True, slots=True)
-class WordLabels(LabelScheme):
-    """A label of its own for each word, such as a part of speech or a supertag; any may follow any."""
-
-    name: Literal["TOKENS"] = "TOKENS"
-    has_entities: ClassVar[bool] = False
-    measure: ClassVar[Literal["F1", "accuracy"]] = "accuracy"
-
-    @property
-    @override
-    def rule(self) -> str:
-        return "one label or more, sorted"
-
-    @override
-    def types(self, labels: Iterable[str]) -> set[str]:
-        return set(labels)
-
-    @override
-    def label_set(self, types: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sorted(set(types)))
-
-    @override
-    def from_gold(self, labels: Sequence[str]) -> tuple[str, ...]:
-        return tuple(labels)
-
-    @override
-    def to_gold(self, labels: Sequence[str]) -> tuple[str, ...]:
-        return tuple(labels)
-
-    @override
-    def entities(self, labels: Sequence[str]) -> tuple[Span, ...]:
-        return ()
-
-    @override
-    def entity_pieces(self, labels: Sequence[str]) -> tuple[Span, ...]:
-        return ()
-
-    @override
-    def continuation(self, entity_type: str) -> str | None:
-        return None
-
-    @override
-    def scored_spans(self, gold_labels: Sequence[str]) -> tuple[Span, ...]:
-        return tuple(Span(place, place + 1, label) for place, label in enumerate(gold_labels))
-
-    @override
-    def allows(self, left: str | None, right: str | None) -> bool:
-        return True
-
-
-BIO = EntityLabels("BIO")
-BIOES = EntityLabels("BIOES")
-TOKENS = WordLabels()
+BIO = LabelScheme("BIO", "BIO")
+BIOES = LabelScheme("BIOES", "BIOES")
+TOKENS = LabelScheme("TOKENS", None)
 
 
 def label_scheme(name: str) -> LabelScheme:
-    """Look up a scheme by its name.
+    """Return the scheme with a name.
 
     Raises:
         ValueError: for an unknown name.
     """
-    schemes: tuple[LabelScheme, ...] = (BIO, BIOES, TOKENS)
-    for scheme in schemes:
+    for scheme in (BIO, BIOES, TOKENS):
         if scheme.name == name:
             return scheme
     raise ValueError(f"scheme: expected BIO, BIOES or TOKENS, got {name!r}")

@@ -13,10 +13,9 @@ from concord.models.labels import (
     convert_labels,
     decode_spans,
     encode_spans,
-    is_legal_transition,
     split_label,
 )
-from concord.models.schemes import BIO, BIOES, EntityLabels
+from concord.models.schemes import BIO, BIOES, LabelScheme
 
 SCHEMES: tuple[SpanScheme, ...] = ("BIO", "BIOES")
 SEQEVAL = {"BIO": IOB2, "BIOES": IOBES}
@@ -56,7 +55,7 @@ def test_converting_labels_keeps_their_spans(drawn: tuple[tuple[Span, ...], int]
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @given(data=st.data())
 @settings(deadline=None, max_examples=300)
-def test_decoder_agrees_with_seqeval_strict_on_any_labels(scheme: EntityLabels, data: st.DataObject) -> None:
+def test_decoder_agrees_with_seqeval_strict_on_any_labels(scheme: LabelScheme, data: st.DataObject) -> None:
     labels = data.draw(st.lists(st.sampled_from(scheme.label_set(KINDS)), min_size=1, max_size=8))
     found = Entities([labels], SEQEVAL[scheme.name], suffix=False).entities[0]
     assert scheme.entities(labels) == tuple(sorted(Span(entity.start, entity.end, entity.tag) for entity in found))
@@ -64,11 +63,12 @@ def test_decoder_agrees_with_seqeval_strict_on_any_labels(scheme: EntityLabels, 
 
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
-def test_legal_transitions_admit_exactly_the_well_formed_sequences(scheme: EntityLabels, length: int) -> None:
+def test_legal_transitions_admit_exactly_the_well_formed_sequences(scheme: LabelScheme, length: int) -> None:
+    assert scheme.spans is not None
     for labels in product(scheme.label_set(KINDS), repeat=length):
         steps = pairwise((None, *labels, None))
-        well_formed = encode_spans(scheme.entities(labels), length, scheme.name) == labels
-        assert all(is_legal_transition(left, right, scheme.name) for left, right in steps) == well_formed, labels
+        well_formed = encode_spans(scheme.entities(labels), length, scheme.spans) == labels
+        assert all(scheme.allows(left, right) for left, right in steps) == well_formed, labels
 
 
 @pytest.mark.parametrize(

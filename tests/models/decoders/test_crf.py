@@ -13,7 +13,7 @@ from concord.models.decoders.crf.factors import Factors, Messages, Packing
 from concord.models.decoders.crf.scan import scan_messages
 from concord.models.decoders.crf.tree_reduction import tree_messages
 from concord.models.labels import decode_spans, encode_spans
-from concord.models.schemes import BIO, BIOES, TOKENS, EntityLabels, LabelScheme
+from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
 
 LENGTHS = torch.tensor([1, 2, 4, 5])
 MASK = torch.arange(5)[None, :] < LENGTHS[:, None]
@@ -113,7 +113,7 @@ def test_marginals_of_long_sentences_are_probabilities_in_single_precision() -> 
 
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @torch.inference_mode()
-def test_legal_mode_is_the_best_well_formed_sequence(scheme: EntityLabels) -> None:
+def test_legal_mode_is_the_best_well_formed_sequence(scheme: LabelScheme) -> None:
     labels = scheme.label_set(["X"])
     for seed in range(5):
         crf = random_crf(labels, scheme, legal_mode=True, seed=seed)
@@ -127,7 +127,7 @@ def test_legal_mode_is_the_best_well_formed_sequence(scheme: EntityLabels) -> No
 
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @torch.inference_mode()
-def test_legal_mode_returns_only_well_formed_sequences_in_single_precision(scheme: EntityLabels) -> None:
+def test_legal_mode_returns_only_well_formed_sequences_in_single_precision(scheme: LabelScheme) -> None:
     labels = scheme.label_set(["A", "B", "C"])
     crf = random_crf(labels, scheme, legal_mode=True).float()
     lengths = torch.arange(1, 65)
@@ -242,9 +242,10 @@ def test_mode_of_many_labels_is_the_best_sequence() -> None:
         assert mode[row].tolist() == best + [0] * (5 - length)
 
 
-def _is_well_formed(path: tuple[int, ...], labels: tuple[str, ...], scheme: EntityLabels) -> bool:
+def _is_well_formed(path: tuple[int, ...], labels: tuple[str, ...], scheme: LabelScheme) -> bool:
     names = tuple(labels[number] for number in path)
-    return encode_spans(decode_spans(names, scheme.name), len(names), scheme.name) == names
+    assert scheme.spans is not None
+    return encode_spans(decode_spans(names, scheme.spans), len(names), scheme.spans) == names
 
 
 def test_sums_over_many_labels_equal_those_in_log_space() -> None:

@@ -19,7 +19,7 @@ from concord.models.decoders.sampled import SampledDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
 from concord.models.inference.span_query import span_query
 from concord.models.labels import Span, encode_spans
-from concord.models.schemes import BIO, BIOES, EntityLabels, LabelScheme
+from concord.models.schemes import BIO, BIOES, LabelScheme
 from concord.models.two_stage.merging import span_probability
 
 Build = Callable[..., Any]
@@ -63,8 +63,8 @@ def spans_of(path: Sequence[int], vocabulary: Vocabulary) -> tuple[Span, ...]:
 def ask(row: int, span: Span, vocabulary: Vocabulary) -> SpanQuery:
     """Query one span, from the labels of a sentence with no other span."""
     labels = torch.zeros(MASK.shape, dtype=torch.int64)
-    assert isinstance(vocabulary.scheme, EntityLabels)
-    names = encode_spans([span], LENGTHS[row], vocabulary.scheme.name)
+    assert vocabulary.scheme.spans is not None
+    names = encode_spans([span], LENGTHS[row], vocabulary.scheme.spans)
     labels[row, : LENGTHS[row]] = torch.tensor([vocabulary.labels.index(name) for name in names])
     query = span_query(labels, [(0, length) for length in LENGTHS], range(len(LENGTHS)), vocabulary)
     assert query is not None
