@@ -40,7 +40,12 @@ work_option = click.option(
     help="Folder of trainings and of records that are not packed yet.",
 )
 grid_option = click.option(
-    "--grid", "conf", type=click.Path(path_type=Path), default=CONF, show_default=True, help="What the grid holds."
+    "--grid",
+    "conf",
+    type=click.Path(path_type=Path),
+    default=CONF,
+    show_default=True,
+    help="The grid.",
 )
 
 
@@ -49,7 +54,7 @@ grid_option = click.option(
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--seed", "seeds", type=int, multiple=True, help="Only this seed; repeatable.")
-@click.option("--minutes", type=float, help="Start no further run after so many minutes.")
+@click.option("--minutes", type=float, help="Start no further run after this time.")
 @click.option("--table", "tables", multiple=True, help="Only this table; repeatable.")
 @grid_option
 @results_option

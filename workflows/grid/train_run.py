@@ -90,7 +90,7 @@ def job_of(run: Run, grid: GridConfig, data: Path) -> TrainJob:
 
 
 def corpus_folder(key: str, grid: GridConfig, data: Path, work: Path) -> Path:
-    """Return the folder that holds the corpus' folder; trees of the parser are first made, in the working folder."""
+    """Return the parent of the corpus' folder, after parsing the corpus into the working folder if it asks for that."""
     corpus = grid.corpora[key]
     if corpus.trees != "parser":
         return data
@@ -126,7 +126,7 @@ def _load_features(job: TrainJob, path: Path, device: str) -> None:
 
 @cache
 def _read_features(encoder: FrozenEncoder, path: Path) -> None:
-    """Read features once a process: its runs share the encoder, and a file holds hundreds of megabytes."""
+    """Read features once a process: its runs share the encoder, and a file has hundreds of megabytes."""
     encoder.read_cache(path)
 
 

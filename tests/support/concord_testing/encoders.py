@@ -1,4 +1,4 @@
-"""A tiny encoder of random weights, so that no test needs a pretrained one."""
+"""A tiny encoder with random weights, so that no test needs a pretrained one."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,10 +8,10 @@ import torch
 
 
 def write_encoder(folder: Path, pieces: Iterable[str]) -> Path:
-    """Write a BERT of two layers that takes 14 subwords a window, as a Hugging Face folder; give the folder.
+    """Write a BERT of two layers that takes 14 subwords a window, as a Hugging Face folder; return the folder.
 
     Args:
-        pieces: the subwords that it knows, lower-cased; those within a word begin with ``##``.
+        pieces: its subwords, lower-cased; those within a word begin with ``##``.
     """
     transformers = pytest.importorskip("transformers", reason="needs the extra 'encoder'")
     known = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]

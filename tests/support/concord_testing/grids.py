@@ -47,7 +47,7 @@ def write_grid(folder: Path) -> Path:
 
 
 def record(key: str, seed: int, correct: list[int], *, gold: int = 10) -> dict[str, Any]:
-    """Return the record of a run that found so many of ten names in each document."""
+    """Return the record of a run that found `correct` of `gold` names in each document."""
     triples = [[gold, gold, number] for number in correct]
     scores = {"consistency": {"share": 90.0}}
     measures = dict.fromkeys(("all", "multi_word", "recurring", "once"), triples)

@@ -1,4 +1,4 @@
-"""Dependency trees for sentences of the tests: invented, but the same for the same words."""
+"""Invented dependency trees for test sentences, the same for the same words."""
 
 import random
 from dataclasses import replace
@@ -10,7 +10,7 @@ _RELATIONS = ("nsubj", "obj", "case", "nmod")
 
 
 def with_tree(sentence: Sentence) -> Sentence:
-    """Give a sentence with tags and a tree that hangs every word on one drawn before it."""
+    """Add tags and a random tree to a sentence; each word depends on a word drawn before it."""
     chance = random.Random("\n".join(sentence.words).encode("utf-8", "surrogatepass"))
     words = len(sentence.words)
     order = chance.sample(range(words), words)

@@ -50,7 +50,7 @@ def test_bundle_is_calibrated_in_place(bundle: Path, tmp_path: Path) -> None:
     provenance = read_provenance(bundle)
     assert provenance is not None
     assert [part.role for part in provenance.parts] == ["train", "calibration"]
-    # Its own calibration data may come again, and the same command gives the same bytes.
+    # The data of the calibration that is replaced is allowed, and the same command writes the same bytes.
     again = (bundle / CALIBRATION_NAME).read_bytes()
     assert calibrate(bundle, "--data", DEV).exit_code == 0
     assert (bundle / CALIBRATION_NAME).read_bytes() == again

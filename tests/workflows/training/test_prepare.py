@@ -60,7 +60,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_splits_are_counted_compared_and_written_in_bio2(write: Write, tmp_path: Path) -> None:
-    # The training corpus is known by its name, wherever it stands.
+    # The training corpus is recognised by its name, in any position.
     inputs = (write("eng.dev", DEV), write("eng.train", TRAIN))
     result = concord("prepare", *inputs, "--format", "conll", "-o", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output

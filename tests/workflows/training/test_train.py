@@ -56,8 +56,8 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert int(run.data.params["parameters"]) > 100
     assert {"loss", "dev_f1", "learning_rates.tagger", "test_f1"} <= set(run.data.metrics)
     assert len(client.get_metric_history(run.info.run_id, "dev_f1")) == 2
-    kept = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert kept == {"model", "evaluation", *files}
+    artifacts = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert artifacts == {"model", "evaluation", *files}
     tables = {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")}
     assert tables == {f"evaluation/{part}.{kind}" for part in ("dev", "test") for kind in ("json", "csv")}
     assert run.data.metrics["best_dev_f1"] == pytest.approx(values["best"]["dev_f1"])
@@ -100,12 +100,12 @@ def test_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Pa
 
 def test_resumed_training_continues_its_run(store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged = Run.log_metrics
-    told = []
+    logged_steps = []
 
     def interrupt(self: Run, metrics: dict[str, float], *, step: int, time_ms: int) -> None:
         logged(self, metrics, step=step, time_ms=time_ms)
-        told.append(step)
-        if told == [1]:
+        logged_steps.append(step)
+        if logged_steps == [1]:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "log_metrics", interrupt)
@@ -135,7 +135,12 @@ def test_store_that_fails_during_training_causes_a_warning(
     monkeypatch.setattr(Run, "log_metrics", fail)
     result = concord("train", train_file)
     assert result.exit_code == 0, result.output
-    assert result.stderr.count("Warning: the tracking store is told when the run ends. the store is down") == 1
+    assert (
+        result.stderr.count(
+            "Warning: the tracking store does not answer; the run is sent when it ends. the store is down"
+        )
+        == 1
+    )
     assert result.stderr.count("Warning: all results are on disk") == 1
     assert "registered  no" in result.stdout
 
