@@ -182,7 +182,7 @@ def test_a_tagger_of_gold_trees_is_served_with_accept_parser(tiny_bundle: Path, 
     saved = json.loads((bundle / "tagger.json").read_text())
     (bundle / "tagger.json").write_text(json.dumps(saved | {"trees": "gold"}))
     pack_bundle(bundle, tmp_path / "packed")
-    with pytest.raises(ModelError, match="learned from trees of 'gold'"):
+    with pytest.raises(ModelError, match="learned from the trees of 'gold'"):
         serving._load_pyfunc(str(tmp_path / "packed"))
     assert serving._load_pyfunc(str(tmp_path / "packed"), {"tagger": {"accept_parser": True}}).predict([""]) == [[]]
 
