@@ -1,5 +1,6 @@
 """A worker's memory: caches are bounded, and freed memory is returned to the system."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -47,7 +48,11 @@ print(before - resident())
 @cache
 def measured(caches: str) -> tuple[float, float, float]:
     """Run the script in a new process, since torch reads the bounds of its caches once per process."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT, caches], capture_output=True, text=True, check=True)
+    # Another test of this session may have bounded the caches in the environment.
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, caches], capture_output=True, text=True, check=True, env=environment
+    )
     growth, before_return, after_return = map(float, done.stdout.split())
     return growth, before_return, after_return
 
