@@ -16,17 +16,15 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.metrics import span_scores, token_scores
 from concord.models.evaluation.threshold_sweep import (
     REFINE_ALL,
-    ThresholdScore,
     best_threshold,
     label_sequences,
     sweep_threshold,
-    threshold_grid,
 )
 from concord.models.registry import build_tagger
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.models.training.fit import EpochResult, FitConfig, fit
-from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate
+from concord.models.training.optim import OptimizerConfig, build_optimizers
 from concord.models.two_stage.tagger import TwoStageTagger
 
 REPRESENTATION = {"word_dimension": 8, "characters": {"embedding_dimension": 4, "filters": 4}, "dropout": 0.2}
@@ -149,45 +147,6 @@ def test_optimizers_must_match_the_parameter_groups() -> None:
         build_optimizers(tagger.parameter_groups(), {"tagger": OptimizerConfig()})
 
 
-@pytest.mark.parametrize(
-    ("schedule", "epoch", "step", "expected"),
-    [
-        ("constant", 7, 70, 0.1),
-        ("inverse", 0, 0, 0.1),
-        ("inverse", 4, 40, 0.1 / 1.2),
-        ("linear", 0, 0, 0.01),
-        ("linear", 0, 9, 0.1),
-        ("linear", 5, 55, 0.05),
-        ("linear", 9, 99, 0.1 / 90),
-    ],
-)
-def test_learning_rate_follows_its_schedule(schedule: str, epoch: int, step: int, expected: float) -> None:
-    config = OptimizerConfig.from_mapping({"learning_rate": 0.1, "schedule": schedule, "decay": 0.05, "warmup": 0.1})
-    assert learning_rate(config, epoch=epoch, step=step, steps=100) == pytest.approx(expected)
-
-
-def test_cosine_restarts_equal_those_of_torch() -> None:
-    config = OptimizerConfig(learning_rate=5e-3, schedule="cosine_restarts", first_cycle=10, cycle_growth=2)
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=5e-3)
-    library = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=10, T_mult=2)
-    found, expected = [], []
-    for epoch in range(151):
-        found.append(learning_rate(config, epoch=epoch, step=16 * epoch, steps=16 * 151))
-        expected.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        library.step()
-    assert found == pytest.approx(expected, abs=1e-12)
-    assert [epoch for epoch, rate in enumerate(found) if rate == 5e-3] == [0, 10, 30, 70, 150]
-
-
-def test_threshold_grid_ranges_from_all_refined_to_none() -> None:
-    grid = threshold_grid(7)
-    assert grid[0] == REFINE_ALL
-    assert grid[1:3] == (0.0, 0.05)
-    assert grid[-1] > math.log(7)
-    assert list(grid) == sorted(grid)
-
-
 def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
     tagger = new_tagger("doc_uanet")
     dev = corpus(8)
@@ -250,8 +209,3 @@ def test_entity_is_split_with_a_long_sentence_but_token_labels_are_unchanged(
 def sequences(labels: torch.Tensor, dev: Sequence[Sequence[Sentence]], tagger: Tagger) -> list[tuple[str, ...]]:
     assert isinstance(tagger, TwoStageTagger)
     return label_sequences(labels, dev, tagger.vocabulary)
-
-
-def test_best_threshold_of_a_tie_is_the_one_that_refines_least() -> None:
-    curve = [ThresholdScore(threshold=value, score=score) for value, score in ((-1.0, 5.0), (0.2, 9.0), (0.4, 9.0))]
-    assert best_threshold(curve).threshold == 0.4
