@@ -4,7 +4,7 @@ A collection is annotated in generations. The first plan covers the whole input;
 and covers what is new, changed, or due for another tagger.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -113,16 +113,15 @@ def retry_plan(
     states = {path: _state(file) for path, file in files.items()}
     digests = hashes.hash(states)
     counts = {source.uri: source.records for source in base.sources}
-
-    def records() -> Iterator[InputRecord]:
-        for path in (path for path in counts if path in files):
-            scanned = _scan(files[path], config.reader, most=counts[path] if config.limit is not None else None)
-            counts[path] = len(scanned)
-            yield from _read(files[path], scanned, config.reader)
-
+    records = (
+        record
+        for path in counts
+        if path in files
+        for record in _read(files[path], config.reader, counts, most=counts[path] if config.limit is not None else None)
+    )
     diff = diff_input(
         existing,
-        records(),
+        records,
         reused_files=counts.keys() - files.keys(),
         retries=choose_retries(existing, chosen, unchanged=existing.unchanged_files(digests)),
     )
@@ -167,10 +166,12 @@ def _plan_all(
                 break
             states[file.path] = _state(file)
             count = 0
-            for number, record in enumerate(islice(_scan_all(file, config.reader), room)):
-                is_duplicate = not _claim(record.doc_id, taken)
-                yield RecordToAnnotate(InputRecord(file, number, record, record.doc_id), "new", is_duplicate)
-                count += 1
+            for count, record in enumerate(_scan(file, config.reader, most=room), 1):
+                mark = fingerprint(record.doc_id)
+                yield RecordToAnnotate(InputRecord(file, count - 1, record, record.doc_id), "new", mark in taken)
+                # Fingerprints take less memory than ids; that of a record without an id is empty.
+                if mark:
+                    taken.add(mark)
             counts[file.path] = count
             room = room and room - count
 
@@ -199,10 +200,8 @@ def _plan_changes(
     def records() -> Iterator[InputRecord]:
         room = None if config.limit is None else config.limit - sum(counts.values())
         for file in (file for file in files if file.path not in counts):
-            scanned = _scan(file, config.reader, most=room)
-            counts[file.path] = len(scanned)
-            room = room and room - len(scanned)
-            yield from _read(file, scanned, config.reader)
+            yield from _read(file, config.reader, counts, most=room)
+            room = room and room - counts[file.path]
 
     diff = diff_input(existing, records(), reused_files=set(reused))
     sources = [_source(file, states[file.path], digests[file.path], counts[file.path]) for file in files]
@@ -228,16 +227,16 @@ def _state(file: InputFile) -> FileState:
     return file.state or file_state(file.path)
 
 
-def _scan_all(file: InputFile, config: ReaderConfig) -> Iterator[ScannedRecord]:
-    return scan_file(file.path, format=file.format, name=file.name, config=config)
+def _scan(file: InputFile, config: ReaderConfig, *, most: int | None) -> Iterator[ScannedRecord]:
+    return islice(scan_file(file.path, format=file.format, name=file.name, config=config), most)
 
 
-def _scan(file: InputFile, config: ReaderConfig, *, most: int | None) -> list[ScannedRecord]:
-    return list(islice(_scan_all(file, config), most))
-
-
-def _read(file: InputFile, scanned: Sequence[ScannedRecord], config: ReaderConfig) -> Iterator[InputRecord]:
-    """Read the first records of a file."""
+def _read(
+    file: InputFile, config: ReaderConfig, counts: MutableMapping[str, int], *, most: int | None
+) -> Iterator[InputRecord]:
+    """Count the records of a file, up to ``most``, and read them."""
+    scanned = list(_scan(file, config, most=most))
+    counts[file.path] = len(scanned)
     if not scanned:
         return
     piece = Piece(uri=file.path, format=file.format, start=0, end=scanned[-1].end, records=len(scanned), name=file.name)
@@ -246,17 +245,6 @@ def _read(file: InputFile, scanned: Sequence[ScannedRecord], config: ReaderConfi
             yield InputRecord(file, number, record, outcome.doc_id, fingerprint(outcome.text), outcome.meta)
         else:
             yield InputRecord(file, number, record, outcome.doc_id)
-
-
-def _claim(doc_id: str | None, taken: set[bytes]) -> bool:
-    """Claim an id and return whether it was free; a record that cannot be read claims none."""
-    if doc_id is None:
-        return True
-    mark = fingerprint(doc_id)
-    if mark in taken:
-        return False
-    taken.add(mark)
-    return True
 
 
 def _source(file: InputFile, state: FileState, digest: str, records: int) -> Source:

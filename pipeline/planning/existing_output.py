@@ -82,11 +82,10 @@ class ExistingOutput:
         the id may now be free.
         """
         unchanged = self.unchanged_files(digests)
-        found = Counter(self._rows())
         records: Counter[str] = Counter()
         outdated: set[str] = set()
-        for (uri, shard), count in found.items():
-            records[uri] += count
+        for uri, shard in self._rows():
+            records[uri] += 1
             if shard not in self.current:
                 outdated.add(uri)
         return {
