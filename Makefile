@@ -12,10 +12,10 @@ export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export RAY_AUTH_MODE ?= disabled
 
-.PHONY: help setup demo check quick test coverage soak format bench grid clean
+.PHONY: help setup demo check quick test test-python coverage soak format bench grid clean
 
 help:  ## List the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
 setup: $(STAMP)  ## Make .venv with every pinned package
 
@@ -41,6 +41,9 @@ quick: $(STAMP)  ## The tests that take under a minute
 
 test: $(STAMP)  ## Every test but those that need a GPU
 	$(BIN)/pytest -m 'not gpu' --durations=10
+
+test-python:  ## The quick tests under another interpreter, as in PYTHON=python3.13, in an environment of its own
+	$(MAKE) quick PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
 coverage: $(STAMP)  ## make test with coverage of models and pipeline
 	$(BIN)/pytest -m 'not gpu' --cov=concord --cov-report=term-missing:skip-covered
