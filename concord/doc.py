@@ -97,7 +97,7 @@ class Entity:
     refined: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Doc:
     """An annotated document. Jupyter shows its text with the entities highlighted.
 
@@ -120,6 +120,12 @@ class Doc:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"<concord.Doc {self.doc_id!r}: {self.error.message}>"
+        counts = f"{len(self.sentences)} sentences, {len(self.tokens)} tokens, {len(self.entities)} entities"
+        return f"<concord.Doc {self.doc_id!r}: {counts}>"
 
     def _repr_html_(self) -> str:
         body = html.escape(self.error.message) if self.error is not None else "".join(_pieces(self))

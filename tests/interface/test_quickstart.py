@@ -1,0 +1,40 @@
+"""docs/quickstart.ipynb: every cell runs, and shows what the page shows."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from concord_testing.checkout import CHECKOUT
+from nbclient import NotebookClient
+
+NOTEBOOK = CHECKOUT / "docs" / "quickstart.ipynb"
+
+
+def shown(cell: Any) -> list[str]:
+    """Return what a cell printed and displayed as plain text; object addresses left out."""
+    texts = []
+    for output in cell.get("outputs", []):
+        text = output["text"] if output.output_type == "stream" else output.get("data", {}).get("text/plain", "")
+        texts.append(re.sub(r" at 0x\w+", "", text))
+    return texts
+
+
+@pytest.mark.slow
+def test_the_notebook_shows_what_its_cells_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The notebook starts in docs/ and works in the checkout, whose examples and jobs it reads.
+    for name in ("conf", "examples"):
+        (tmp_path / name).symlink_to(CHECKOUT / name)
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
+    kept = nbformat.read(NOTEBOOK, as_version=4)
+    ran = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(
+        ran, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path / "docs"}}
+    ).execute()
+    for before, after in zip(kept.cells, ran.cells, strict=True):
+        if before.cell_type == "code" and "varies" not in before.metadata.get("tags", []):
+            assert shown(after) == shown(before)
+    assert sum(bool(cell.get("outputs")) for cell in kept.cells) >= 8
+    assert str(CHECKOUT) not in NOTEBOOK.read_text(encoding="utf-8")
