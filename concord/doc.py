@@ -123,9 +123,8 @@ class Doc:
 
     def __repr__(self) -> str:
         if self.error is not None:
-            return f"<concord.Doc {self.doc_id!r}: {self.error.message}>"
-        counts = f"{len(self.sentences)} sentences, {len(self.tokens)} tokens, {len(self.entities)} entities"
-        return f"<concord.Doc {self.doc_id!r}: {counts}>"
+            return f"<concord.Doc {self.doc_id!r} error={self.error.message!r}>"
+        return f"<concord.Doc {self.doc_id!r} tokens={len(self.tokens)} entities={len(self.entities)}>"
 
     def _repr_html_(self) -> str:
         body = html.escape(self.error.message) if self.error is not None else "".join(_pieces(self))
