@@ -44,7 +44,7 @@ class TaggerConfig(Config):
     """`each`: every digit of words and characters becomes 0; `runs`: a word's run of digits becomes one 0; `keep`:
     digits are kept."""
     encoder: EncoderConfig | None = None
-    """Pretrained features beside words and characters."""
+    """Pretrained features in addition to words and characters."""
     window_words: int = Field(default=256, ge=8)
     """A longer sentence is tagged in windows of this many words."""
     window_overlap: int = Field(default=64, ge=0)

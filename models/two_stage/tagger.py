@@ -29,7 +29,7 @@ from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.two_stage.merging import drafted_probability, merge_stages, span_probability
 from concord.models.two_stage.refine_network import RefineNetwork
 
-# Stage two trains on groups of at least so many sentences, padded by at most this share of a group's cells.
+# Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
 _GROUP_SENTENCES = 16
 _MOST_PADDING = 0.25
 

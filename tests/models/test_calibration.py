@@ -144,14 +144,14 @@ def overconfident(documents: int = 120, *, temperature: float = 2.0, seed: int =
     logits = 2 * chance.normal(size=(words, 4))
     true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     gold = (true.cumsum(axis=1) > chance.random((words, 1))).argmax(axis=1)
-    told = true**temperature / (true**temperature).sum(axis=1, keepdims=True)
-    chosen = told.argmax(axis=1)
+    reported = true**temperature / (true**temperature).sum(axis=1, keepdims=True)
+    chosen = reported.argmax(axis=1)
     owners = np.repeat(np.arange(documents), 40)
     spans = chance.normal(size=10 * documents)
     right = chance.random(len(spans)) < 1 / (1 + np.exp(-spans))
     return Observed(
         words=Words(
-            distributions=told, chosen=chosen, gold=gold, known=np.ones(words, bool), right=chosen == gold,
+            distributions=reported, chosen=chosen, gold=gold, known=np.ones(words, bool), right=chosen == gold,
             documents=owners,
         ),
         entities=Entities(
