@@ -127,7 +127,7 @@ def spread_of(p_values: Sequence[float]) -> dict[str, object]:
 def sentence_counts(gold: DocumentLabels, first: DocumentLabels, second: DocumentLabels) -> Sentences:
     """Count each sentence by itself, with the number of its document."""
     single = [[[sentence] for document in side for sentence in document] for side in (gold, first, second)]
-    base, other = (group_counts_by_document(single[0], side, lambda *_: ("all",)).get("all") for side in single[1:])
+    base, other = (group_counts_by_document(single[0], side, lambda *_: ("all",))["all"] for side in single[1:])
     lengths = [len(document) for document in gold]
     return Sentences(document=np.repeat(np.arange(len(gold)), lengths), base=base, change=other - base)
 
@@ -152,7 +152,7 @@ def gain_found(
     members = [np.flatnonzero(sentences.document == number) for number in range(documents)]
     p_values, gains, shown, fixes, breaks = [], [], [], [], []
     for trial in range(trials):
-        drawn: Sequence[int] = range(documents) if times is None else chance.integers(0, documents, times * documents)
+        drawn = np.arange(documents) if times is None else chance.integers(0, documents, times * documents)
         rows = np.concatenate([members[number] for number in drawn])
         unit = np.repeat(np.arange(len(drawn)), [len(members[number]) for number in drawn])
         change = sentences.change[rows] * (chance.random(len(rows)) < taken[rows])[:, None]

@@ -20,7 +20,7 @@ from importlib.metadata import version
 
 import torch
 from environment import environment, spread
-from torchcrf import CRF
+from torchcrf import CRF  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.crf.factors import Factors, Packing

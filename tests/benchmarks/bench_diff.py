@@ -26,7 +26,7 @@ from environment import environment, spread
 def write_copies(collection: Path, output: Path, *, copies: int) -> Path:
     """Write a collection that contains another one `copies` times, as far as readers can see."""
     manifest = json.loads((collection / "_run" / "manifest.json").read_bytes())
-    shards = []
+    shards: list[dict[str, Any]] = []
     for copy in range(copies):
         for shard in manifest["shards"]:
             files = {}

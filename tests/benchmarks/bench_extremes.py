@@ -28,6 +28,8 @@ from concord.pipeline.run_report import Progress
 from concord.pipeline.worker.memory import resident_bytes
 from concord.workflows.registry.resolve_tagger import find_tagger
 
+EXECUTORS: tuple[dict[str, Any], ...] = ({"kind": "ray", "actors": 2}, {"kind": "local"})
+
 
 class MemoryWatch:
     """Peak memory of the driver and of a worker, in units of 1e6 bytes, sampled twice a second."""
@@ -131,7 +133,7 @@ def main() -> None:
         words = write_collection(arguments.input, source, words=arguments.words, empty=arguments.empty)
         runs = [
             run(source, Path(folder, executor["kind"]), model=arguments.model, executor=executor)
-            for executor in ({"kind": "ray", "actors": 2}, {"kind": "local"})
+            for executor in EXECUTORS
         ]
     result = {
         **environment("bench_extremes.py"),

@@ -28,7 +28,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.outputs import Prediction
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import Progress
@@ -53,7 +53,7 @@ PREDICTION = Prediction(
 class NoParser:
     """A parser that makes each document one word."""
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument]:
+    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
         """Return each document as a sentence of one word."""
         return [ParsedDocument(document=document, sentences=(_sentence(document.text),)) for document in documents]
 

@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--shard-bytes", type=int, default=15_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    rounds = []
+    rounds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "documents.jsonl")
         written = write_chunks(arguments.input, source, words=arguments.words, count=arguments.documents)
