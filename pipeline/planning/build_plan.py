@@ -82,7 +82,7 @@ def make_plan(
         threads=threads,
         sources=tuple(sources),
         shards=work.shards,
-        kept=work.kept,
+        kept=work.reused,
         changes=work.changes,
         reasons=tuple(reasons) if work.changes.again else (),
         read=sum(source.records for source in sources),
@@ -143,7 +143,7 @@ def retry_plan(
         threads=config.executor.threads or base.threads,
         sources=sources,
         shards=work.shards,
-        kept=work.kept,
+        kept=work.reused,
         changes=work.changes,
         read=sum(source.records for source in sources),
         ignored=base.ignored,
@@ -178,7 +178,7 @@ def _plan_all(
     shards = cut_shards(records(), shard_bytes=config.planning.shard_bytes)
     digests = hashes.hash(states)
     sources = [_source(file, states[file.path], digests[file.path], counts[file.path]) for file in files[: len(states)]]
-    return sources, NextGeneration(kept=(), shards=shards, changes=Changes(new=sum(counts.values())))
+    return sources, NextGeneration(reused=(), shards=shards, changes=Changes(new=sum(counts.values())))
 
 
 def _plan_changes(

@@ -19,11 +19,11 @@ class NextGeneration:
     """The shards of a plan.
 
     Attributes:
-        kept: committed shards that stay untouched.
+        reused: committed shards that stay untouched.
         shards: those to be worked on.
     """
 
-    kept: tuple[RowsToCopy, ...]
+    reused: tuple[RowsToCopy, ...]
     shards: tuple[Shard, ...]
     changes: Changes
 
@@ -43,7 +43,7 @@ def next_generation(existing: ExistingOutput, diff: InputDiff, config: PlanningC
     groups += [[rows] for rows in rows_to_copy if rows.shard not in merged and not rows.is_whole]
     shards += [Shard(index=group[0].shard, carries=tuple(group)) for group in groups]
     return NextGeneration(
-        kept=tuple(rows for rows in rows_to_copy if rows.is_whole and rows.shard not in merged),
+        reused=tuple(rows for rows in rows_to_copy if rows.is_whole and rows.shard not in merged),
         shards=tuple(sorted(shards, key=lambda shard: shard.index)),
         changes=_changes(diff, compacted=len(merged)),
     )

@@ -103,7 +103,7 @@ def test_only_missing_shards_are_annotated_again(source: Path, tmp_path: Path) -
     output = tmp_path / "out"
     config = runs.job(source, output)
     runs.run_job(config)
-    whole = runs.committed_bytes(output)
+    original = runs.committed_bytes(output)
     folder = OutputFolder(output)
     (output / "_run" / "manifest.json").unlink()
     (output / "_run" / "commits" / "0" / "00001.json").unlink()
@@ -112,7 +112,7 @@ def test_only_missing_shards_are_annotated_again(source: Path, tmp_path: Path) -
     (output / "_run" / "staging" / "left").touch()
     report = runs.run_job(config)
     assert report.done_before == report.shards - 2
-    assert runs.committed_bytes(output) == whole
+    assert runs.committed_bytes(output) == original
     assert verify(output) == []
 
 
@@ -128,10 +128,10 @@ def test_file_missing_after_a_kill_at_the_end_is_written(source: Path, tmp_path:
 def test_broken_manifest_is_restored(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     runs.run_job(config)
-    whole = runs.committed_bytes(tmp_path / "out")
+    original = runs.committed_bytes(tmp_path / "out")
     (tmp_path / "out" / "_run" / "manifest.json").write_text("{")
     runs.run_job(config)
-    assert runs.committed_bytes(tmp_path / "out") == whole
+    assert runs.committed_bytes(tmp_path / "out") == original
 
 
 def test_orphan_in_a_finished_run_is_removed(source: Path, tmp_path: Path) -> None:

@@ -110,9 +110,9 @@ def test_only_new_and_changed_documents_are_annotated(archive: Path, monkeypatch
     assert (changes.new, changes.changed, changes.removed, changes.moved, changes.again) == (1, 1, 1, 1, 0)
     assert (report.annotated, report.unchanged) == (2, 18)
     after = parts(runs.folder_of(first))
-    kept = before.keys() & after.keys()
-    assert len(kept) > len(before) / 2
-    assert {path: before[path] for path in kept} == {path: after[path] for path in kept}
+    reused = before.keys() & after.keys()
+    assert len(reused) > len(before) / 2
+    assert {path: before[path] for path in reused} == {path: after[path] for path in reused}
     assert_equals_one_run(archive, report)
 
 
@@ -428,8 +428,8 @@ def edit(archive: Path, kind: str, number: int, text: int) -> None:
             record = json.dumps({"id": f"d{number}", "text": content})
             lines.write_text(f"{record}\n{lines.read_text()}")
         case "cut":
-            kept = lines.read_text().splitlines(keepends=True)
-            lines.write_text("".join(kept[: len(kept) // 2]))
+            records = lines.read_text().splitlines(keepends=True)
+            lines.write_text("".join(records[: len(records) // 2]))
 
 
 @pytest.mark.parametrize("at", ["planning", "work"])

@@ -65,8 +65,8 @@ def folder_of(report: RunReport) -> Path:
 def committed_bytes(output: Path) -> dict[str, bytes]:
     """Return the content of every file that must have equal bytes: parts, commit records, manifest."""
     paths = [path for path in output.rglob("*") if path.is_file()]
-    kept = [path for path in paths if path.suffix == ".parquet" or path.parent.parent.name == "commits"]
-    return {str(path.relative_to(output)): path.read_bytes() for path in [*kept, output / "_run" / "manifest.json"]}
+    covered = [path for path in paths if path.suffix == ".parquet" or path.parent.parent.name == "commits"]
+    return {str(path.relative_to(output)): path.read_bytes() for path in [*covered, output / "_run" / "manifest.json"]}
 
 
 def configure_fakes(source: Path, **settings: Any) -> None:
