@@ -40,12 +40,7 @@ work_option = click.option(
     help="Folder of trainings and of records that are not packed yet.",
 )
 grid_option = click.option(
-    "--grid",
-    "conf",
-    type=click.Path(path_type=Path),
-    default=CONF,
-    show_default=True,
-    help="The grid.",
+    "--grid", "conf", type=click.Path(path_type=Path), default=CONF, show_default=True, help="The grid."
 )
 
 

@@ -274,11 +274,7 @@ def _describe(values: Mapping[str, Any]) -> str:
     ]
     if values["test"] is not None:
         lines += _describe_figures(values["test"], values["test"]["figures"], "held out:")
-    lines += [
-        "",
-        f"bundle   {values['folder']}",
-        f"picture  {values['picture']}",
-    ]
+    lines += ["", f"bundle   {values['folder']}", f"picture  {values['picture']}"]
     return "\n".join(lines)
 
 

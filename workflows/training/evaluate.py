@@ -22,13 +22,7 @@ from concord.models.evaluation.breakdown import (
     uncertainty_by_outcome,
 )
 from concord.models.evaluation.consistency import collection_consistency
-from concord.models.evaluation.metrics import (
-    Scores,
-    gold_sequences,
-    seqeval_f1,
-    span_scores,
-    token_scores,
-)
+from concord.models.evaluation.metrics import Scores, gold_sequences, seqeval_f1, span_scores, token_scores
 from concord.models.outputs import Prediction
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
@@ -185,9 +179,7 @@ def _score_token_labels(
     }
 
 
-def _label_sequences(
-    predicted: Sequence[Sequence[Prediction]],
-) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+def _label_sequences(predicted: Sequence[Sequence[Prediction]]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Return the final and the draft labels of every sentence."""
     sentences = [prediction for document in predicted for prediction in document]
     return [sentence.labels for sentence in sentences], [sentence.draft_labels for sentence in sentences]

@@ -73,13 +73,6 @@ class TrainOptions:
     device: str = "cpu"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Corpora:
-    train: Documents
-    dev: Documents
-    test: Documents | None
-
-
 def run(job: TrainJob, options: TrainOptions) -> Answer:
     """Train a tagger and register it.
 
@@ -106,8 +99,8 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     try:
         result = fit(
             tagger,
-            corpora.train,
-            corpora.dev,
+            corpora["train"],
+            corpora["dev"],
             config,
             folder,
             on_epoch=lambda epoch: _report_epoch(epoch, config, tracked_run),
@@ -115,8 +108,8 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             progress=sys.stderr.isatty(),
         )
         parts = [
-            describe_part("train", job.data.train, corpora.train),
-            describe_part("dev", [job.data.dev], corpora.dev),
+            describe_part("train", job.data.train, corpora["train"]),
+            describe_part("dev", [job.data.dev], corpora["dev"]),
         ]
         write_provenance(result.bundle, Provenance(parts=parts))
         values = _write_result(job, corpora, result, folder)
@@ -144,17 +137,15 @@ def evaluation_job(job: TrainJob, bundle: Path, data: str) -> evaluate.EvaluateJ
     return evaluate.EvaluateJob(folder=bundle, data=[data], labels=job.data.labels, form=job.data, train=job.data.train)
 
 
-def _read_corpora(job: TrainJob, scheme: LabelScheme) -> _Corpora:
+def _read_corpora(job: TrainJob, scheme: LabelScheme) -> dict[str, Documents]:
+    """Read train, dev and, if there is one, test."""
     data, trees = job.data, tagger_class(job.tagger).needs_trees
     form = gold_format(data, scheme)
-    corpora = _Corpora(
-        train=read_corpora(data.train, labels=data.labels, form=form, trees=trees),
-        dev=read_corpora([data.dev], labels=data.labels, form=form, trees=trees),
-        test=read_corpora([data.test], labels=data.labels, form=form, trees=trees) if data.test is not None else None,
-    )
-    require_sentences(corpora.train, data.train)
-    require_sentences(corpora.dev, [data.dev])
-    unseen = label_types(corpora.dev, scheme) - label_types(corpora.train, scheme)
+    paths = {"train": data.train, "dev": [data.dev], **({"test": [data.test]} if data.test is not None else {})}
+    corpora = {part: read_corpora(own, labels=data.labels, form=form, trees=trees) for part, own in paths.items()}
+    for part in ("train", "dev"):
+        require_sentences(corpora[part], paths[part])
+    unseen = label_types(corpora["dev"], scheme) - label_types(corpora["train"], scheme)
     if unseen and scheme.has_entities:
         raise ConfigError(
             f"{data.dev}: holds entities of type {', '.join(sorted(unseen))}, the training corpora hold none; "
@@ -165,10 +156,10 @@ def _read_corpora(job: TrainJob, scheme: LabelScheme) -> _Corpora:
     return corpora
 
 
-def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: _Corpora, config: FitConfig) -> Tagger:
+def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: Mapping[str, Documents], config: FitConfig) -> Tagger:
     vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
     vocabulary = Vocabulary.from_sentences(
-        (sentence for document in corpora.train for sentence in document),
+        (sentence for document in corpora["train"] for sentence in document),
         scheme=label_scheme(model.scheme),
         lowercase=model.lowercase,
         digits=model.digits,
@@ -268,7 +259,7 @@ def _precision_and_recall(epoch: EpochResult) -> str:
     return f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
 
 
-def _write_result(job: TrainJob, corpora: _Corpora, result: FitResult, folder: Path) -> dict[str, Any]:
+def _write_result(job: TrainJob, corpora: Mapping[str, Documents], result: FitResult, folder: Path) -> dict[str, Any]:
     """Score the chosen model on dev and once on test, and write the result."""
     values: dict[str, Any] = {
         "tagger": job.tagger,
@@ -281,9 +272,9 @@ def _write_result(job: TrainJob, corpora: _Corpora, result: FitResult, folder: P
         "seconds": sum(epoch.seconds + epoch.dev_seconds for epoch in result.epochs),
     }
     tagger = load_tagger(result.bundle)
-    for part, path, documents in (("dev", job.data.dev, corpora.dev), ("test", job.data.test, corpora.test)):
-        if path is not None and documents is not None:
-            values[part] = evaluate.score_tagger(tagger, documents, evaluation_job(job, result.bundle, path))
+    for part, path in (("dev", job.data.dev), ("test", job.data.test)):
+        if path is not None:
+            values[part] = evaluate.score_tagger(tagger, corpora[part], evaluation_job(job, result.bundle, path))
             write_tables(values[part], folder / TABLES, name=part)
     (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
