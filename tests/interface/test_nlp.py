@@ -61,7 +61,7 @@ def test_a_text_becomes_a_document_with_true_offsets(nlp: Nlp) -> None:
         assert text[part.start_char : part.end_char] == part.text
     assert doc.tokens == first.tokens + second.tokens
     assert str(doc) == text
-    assert repr(doc) == "<concord.Doc '0' tokens=9 entities=2>"
+    assert repr(doc) == "<concord.Doc '0' tokens=10 entities=2>"
 
 
 def test_a_call_raises_when_the_text_cannot_be_annotated(nlp: Nlp) -> None:

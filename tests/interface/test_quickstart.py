@@ -1,6 +1,5 @@
 """docs/quickstart.ipynb: every cell runs, and shows what the page shows."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,13 @@ NOTEBOOK = CHECKOUT / "docs" / "quickstart.ipynb"
 
 
 def shown(cell: Any) -> list[str]:
-    """Return what a cell printed and displayed as plain text; object addresses left out."""
+    """Return what a cell wrote to stdout and displayed, as plain text."""
     texts = []
     for output in cell.get("outputs", []):
+        if output.get("name") == "stderr":
+            continue
         text = output["text"] if output.output_type == "stream" else output.get("data", {}).get("text/plain", "")
-        texts.append(re.sub(r" at 0x\w+", "", text))
+        texts.append(text)
     return texts
 
 
