@@ -6,7 +6,6 @@ from typing import Self
 
 import pyarrow as pa
 
-from concord.models.checkpoint import ModelLoadError, load_tagger
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
 from concord.pipeline.errors import ModelError
@@ -15,6 +14,7 @@ from concord.pipeline.output.schema import UNCALIBRATED
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
 from concord.pipeline.planning.planner import check_trees
+from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.worker.memory import bound_caches, trim_heap
 from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.tag_stage import TagStage
@@ -54,10 +54,7 @@ class TextAnnotator:
             ModelError: when one of them cannot be loaded, or the tagger learned from another parser's trees.
         """
         bound_caches()
-        try:
-            loaded = load_tagger(tagger.folder, device=run.device)
-        except ModelLoadError as error:
-            raise ModelError(str(error)) from error
+        loaded = load_tagger(tagger.folder, device=run.device)
         if not loaded.vocabulary.scheme.has_entities:
             raise ModelError(f"{tagger.folder}: a tagger of token labels, which does not annotate; use one of entities")
         signature = component_signature(parser_identity(parser))

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from concord.models.checkpoint import CONFIG_NAME, ENCODER_NAME, ModelLoadError, tagger_digest
+from concord.models.checkpoint import CONFIG_NAME, ENCODER_NAME
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.pipeline.saved_tagger import tagger_digest
 from concord.pipeline.storage.files import file_sha256
 
 MANIFEST_NAME = "manifest.json"
@@ -31,7 +32,7 @@ def pack_bundle(bundle: Path, folder: Path) -> None:
         shutil.copyfile(bundle / name, folder / name)
     manifest = {
         "format_version": FORMAT_VERSION,
-        "digest": bundle_digest(folder),
+        "digest": tagger_digest(folder),
         "parser": _parser(folder),
         "files": {name: file_sha256(folder / name) for name in files},
     }
@@ -57,18 +58,6 @@ def check_bundle(folder: Path) -> dict[str, Any]:
                 "the files are not what was registered"
             )
     return manifest
-
-
-def bundle_digest(folder: Path) -> str:
-    """Return the digest of a bundle (concord.models.checkpoint.tagger_digest).
-
-    Raises:
-        ModelError: when a file is missing.
-    """
-    try:
-        return tagger_digest(folder)
-    except ModelLoadError as error:
-        raise ModelError(str(error)) from error
 
 
 def _data_files(bundle: Path) -> Iterator[Path]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 
-from concord.models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from concord.models.tagger import Tagger
 from concord.pipeline.config import AnnotateConfig, ParserConfig
 from concord.pipeline.documents import STAGES, AnnotatedDocument, DeadLetter, Document, ParsedDocument
@@ -22,6 +21,7 @@ from concord.pipeline.output.schema import UNCALIBRATED
 from concord.pipeline.output.shard_stats import BackOffStep
 from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.pipeline.worker.commit_stage import CommitStage
 from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, WorkPlace
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
@@ -261,12 +261,9 @@ def build_worker(plan: Plan) -> ShardWorker:
     bound_caches()
     torch.set_num_threads(plan.threads)
     folder = Path(plan.tagger_folder)
-    try:
-        if tagger_digest(folder) != plan.tagger.digest:
-            raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
-        tagger = load_tagger(folder, device=plan.config.tagger.device)
-    except ModelLoadError as error:
-        raise ModelError(str(error)) from error
+    if tagger_digest(folder) != plan.tagger.digest:
+        raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
+    tagger = load_tagger(folder, device=plan.config.tagger.device)
     parser = build_parser(plan.config.parser)
     return ShardWorker(plan, parser=parser, tagger=tagger, on_cpu=lambda: _on_cpu(plan.config.parser, parser, tagger))
 

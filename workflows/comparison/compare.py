@@ -14,6 +14,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.comparison.paired_tests import (
     DocumentChange,
@@ -34,7 +35,6 @@ from concord.workflows.training.corpora import (
     relabel,
     without_labels,
 )
-from concord.workflows.training.evaluate import load
 
 LISTED_CHANGES = 20
 DISTRIBUTIONS = {"concord": "concord-annotate", "torch": "torch", "numpy": "numpy"}
@@ -97,7 +97,7 @@ def compare(job: CompareJob) -> Comparison:
         ModelError: when a tagger does not load.
         InputError: when a corpus cannot be read or has no entity, or a slice is empty.
     """
-    taggers = [load(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
+    taggers = [load_tagger(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
     _check_comparable(*taggers, labels=job.labels)
     scheme = taggers[0].vocabulary.scheme
     form = gold_format(job.form, scheme)

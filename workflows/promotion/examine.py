@@ -7,6 +7,7 @@ from typing import Any
 
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.comparison.compare import CompareJob, compare, evidence
 from concord.workflows.comparison.page import render_page
@@ -91,7 +92,7 @@ def _examine_first(
     job = evaluate.EvaluateJob(
         folder=candidate.folder, data=gate.data, labels=gate.labels, form=gate, train=gate.train, device=device
     )
-    tagger = evaluate.load(candidate.folder, device=device)
+    tagger = load_tagger(candidate.folder, device=device)
     documents = read_gold_for(tagger, gate.data, labels=gate.labels, form=gate)
     scores = evaluate.score_tagger(tagger, documents, job)
     score = scores["accuracy"] if "accuracy" in scores else scores["scores"]["all"]["f1"]
@@ -119,7 +120,7 @@ def _examine_against(
     comparison = compare(job)
     documents = [list(document.sentences) for document in comparison.documents]
     overlap = _overlap(candidate, documents)
-    first, second = (evaluate.load(tagger.folder, device=device) for tagger in (champion, candidate))
+    first, second = (load_tagger(tagger.folder, device=device) for tagger in (champion, candidate))
     speed = speed_ratio(first, second, documents, turns=gate.throughput_turns)
     found = [
         *conditions,

@@ -7,7 +7,7 @@ from typing import Any
 
 from concord.models.config import ConfigError
 from concord.pipeline.errors import InputError, ModelError
-from concord.workflows.bundles import bundle_digest
+from concord.pipeline.saved_tagger import tagger_digest
 from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.registry.mlflow_client import REFUSAL, TrackingError, has_store, open_run, tracking_uri
@@ -87,7 +87,7 @@ def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
         TrackingError: when the store cannot be reached.
     """
     check_name(name)
-    digest = bundle_digest(bundle)
+    digest = tagger_digest(bundle)
     run = open_run(
         experiment=EXPERIMENT,
         name=f"register {name}",

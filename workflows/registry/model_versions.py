@@ -11,7 +11,8 @@ from typing import Any
 
 from concord.models.config import ConfigError
 from concord.pipeline.errors import ModelError
-from concord.workflows.bundles import bundle_digest, check_bundle
+from concord.pipeline.saved_tagger import tagger_digest
+from concord.workflows.bundles import check_bundle
 from concord.workflows.console import info
 from concord.workflows.registry.file_locks import exclusive
 from concord.workflows.registry.mlflow_client import (
@@ -141,7 +142,7 @@ def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) 
         ModelError: when the bundle is incomplete.
         TrackingError: when the store cannot be reached or refuses.
     """
-    digest = bundle_digest(bundle)
+    digest = tagger_digest(bundle)
     client = open_client()
     with mlflow_errors(f"the bundle could not be registered as {name}"):
         version = _find_registered(client, name, digest, run_id) or _register(client, bundle, name, digest, run_id)
@@ -277,7 +278,7 @@ def _is_intact(copy: Path, version: ModelVersion) -> bool:
 def _check(bundle: Path, version: ModelVersion) -> None:
     try:
         check_bundle(bundle)
-        digest = bundle_digest(bundle)
+        digest = tagger_digest(bundle)
     except ModelError as error:
         raise ModelError(f"{version.reference}: {error}") from error
     if digest != version.digest:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from concord.models.checkpoint import CONFIG_NAME, ModelLoadError, tagger_digest, with_own_encoder
+from concord.models.checkpoint import CONFIG_NAME, with_own_encoder
 from concord.models.schemes import TOKENS
 from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.saved_tagger import tagger_digest
 from concord.workflows.console import info
 from concord.workflows.registry import model_versions
 
@@ -115,9 +116,5 @@ def _resolved(folder: Path, *, name: str, version: str | None = None) -> Resolve
     missing = _missing(folder)
     if missing is not None:
         raise ModelError(f"{name} needs the {missing.what}, which is not installed: {missing.advice}")
-    try:
-        digest = tagger_digest(folder)
-    except ModelLoadError as error:
-        raise ModelError(str(error)) from error
-    trees = _read_saved(folder).get("trees")
+    digest, trees = tagger_digest(folder), _read_saved(folder).get("trees")
     return ResolvedTagger(name=name, version=version, digest=digest, folder=folder, trees=trees)

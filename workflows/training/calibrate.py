@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from concord.models.calibration import Calibration
-from concord.models.checkpoint import CONFIG_NAME, save_calibration, tagger_digest
+from concord.models.checkpoint import CONFIG_NAME, save_calibration
 from concord.models.config import ConfigError
 from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error, reliability
 from concord.models.tagger import Tagger
@@ -28,11 +28,11 @@ from concord.models.training.fit_calibration import (
 )
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
+from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.bundles import MANIFEST_NAME
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training.corpora import Documents, read_gold_for, short_names
-from concord.workflows.training.evaluate import load
 from concord.workflows.training.plots import draw_reliability
 from concord.workflows.training.provenance import (
     Overlap,
@@ -89,7 +89,7 @@ def run(job: CalibrateJob) -> Answer:
     """
     source = find_tagger(job.model).folder
     target = _target(job, source)
-    tagger, provenance = load(source, device=job.device), read_provenance(source)
+    tagger, provenance = load_tagger(source, device=job.device), read_provenance(source)
     documents = _read(job, tagger, job.data)
     overlap = _check_unseen(job, provenance, documents, "--data")
     part = describe_part("calibration", job.data, documents)

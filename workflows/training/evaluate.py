@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from concord.models.checkpoint import ModelLoadError, load_tagger, tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import (
     OTHER_TYPE,
@@ -27,7 +26,7 @@ from concord.models.outputs import Prediction
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.errors import ModelError
+from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.console import Answer
 from concord.workflows.training.corpora import Documents, gold_format, read_corpora, read_gold_for, without_labels
 from concord.workflows.training.score_tables import describe_scores
@@ -66,7 +65,7 @@ def run(job: EvaluateJob) -> Answer:
         ModelError: when it does not load.
         InputError: when a corpus cannot be read, or there is no sentence in them.
     """
-    tagger = load(job.folder, device=job.device)
+    tagger = load_tagger(job.folder, device=job.device)
     values = {
         "tagger": tagger.name,
         "digest": tagger_digest(job.folder),
@@ -76,18 +75,6 @@ def run(job: EvaluateJob) -> Answer:
         **score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form), job),
     }
     return Answer(values=values, text=describe_scores(values))
-
-
-def load(folder: Path, *, device: str) -> Tagger:
-    """Load the tagger of a bundle.
-
-    Raises:
-        ModelError: when it does not load.
-    """
-    try:
-        return load_tagger(folder, device=device)
-    except ModelLoadError as error:
-        raise ModelError(str(error)) from error
 
 
 def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob) -> dict[str, Any]:

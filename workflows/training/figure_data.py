@@ -20,8 +20,9 @@ from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshol
 from concord.models.outputs import Prediction
 from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
+from concord.pipeline.saved_tagger import load_tagger
 from concord.workflows.training.corpora import Documents, without_labels
-from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS, load
+from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS
 
 SAMPLES = (1, 2, 4, 8, 16, 32)
 SLOTS = (0, 1, 2, 5, 10, 20)
@@ -113,7 +114,7 @@ class FigureData:
     def memory(self) -> Values:
         """Measure the scores of all and of recurring names for each number of slots of the document memory."""
         # Another copy of the tagger, since the other figures show it as it is.
-        tagger = load(self._folder, device=self._device)
+        tagger = load_tagger(self._folder, device=self._device)
         if not isinstance(tagger, TwoStageTagger):
             raise TypeError(f"expected a tagger of two stages, got {tagger.name}")
         own = tagger.memory_slots

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from concord.models.checkpoint import tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.labels import OUTSIDE
 from concord.models.outputs import AttentionMap
@@ -17,10 +16,10 @@ from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
+from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.console import Answer, info, table
 from concord.workflows.training import plots
 from concord.workflows.training.corpora import Documents, read_gold_for, short_names
-from concord.workflows.training.evaluate import load
 from concord.workflows.training.figure_data import FigureData, Values
 
 NUMBERS_NAME = "figures.json"
@@ -63,7 +62,7 @@ def run(job: FiguresJob) -> Answer:
         ModelError: when the tagger does not load.
         InputError: when a corpus cannot be read, has no sentence, or not one of a requested number.
     """
-    tagger = load(job.folder, device=job.device)
+    tagger = load_tagger(job.folder, device=job.device)
     documents = read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
     data = FigureData(tagger, documents, folder=job.folder, device=job.device, batch_words=job.batch_words)
     last = len(data.gold)
