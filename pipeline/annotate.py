@@ -11,6 +11,7 @@ The same call starts a run, resumes it, or finds it finished. Everything that is
 
 import os
 from contextlib import suppress
+from time import perf_counter
 
 import yaml
 
@@ -79,10 +80,11 @@ def annotate(
         if shards:
             folder.remove_broken_commits(shards, generation=plan.generation)
             executor = _executor(config, build, build_parse)
+            start = perf_counter()
             try:
-                with tally.timed():
-                    tally.replaced = executor.run(plan, shards, tally.add)
+                tally.replaced = executor.run(plan, shards, tally.add)
             finally:
+                tally.wall_seconds = perf_counter() - start
                 # Missing times are not worth an error, least of all one that hides another.
                 with suppress(StoreError):
                     tally.write_stats(folder)

@@ -1,20 +1,7 @@
-"""The errors of concord, and the exit codes of the command line.
+"""The errors of concord, each with the exit code of the command line.
 
-ConcordError
-    ConfigError           a configuration that cannot be used             exit 2
-    PlanError             the output folder holds another run             exit 2
-    InputError            an input that cannot be opened at all           exit 2
-    ModelError            a parser or tagger that cannot be loaded        exit 2
-    ReconciliationError   documents are missing or were counted twice     exit 1
-    DeadLetterLimitError  finished, with more dead letters than allowed   exit 3
-    ShardError            a shard failed on every attempt                 exit 1
-    ShortageError         out of memory, even with smaller batches        exit 1
-    IntegrityError        files are not what the manifest says            exit 1
-    StoreError            no space, or the store is down; try again       exit 75
-    StoppedError          a signal, after shards in flight finished       exit 130, 143
-
-ConfigError is defined in concord.models.config and is no ConcordError. A fault in one document does not end a run: the
-document becomes a dead letter.
+ConfigError (exit 2) is defined in concord.models.config and is no ConcordError. A fault in one document does not end a
+run: the document becomes a dead letter.
 """
 
 import signal

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
 
-_NOT_DECIDING = {"output", "executor", "max_dead_letters", "max_removed", "accept_input", "report"}
+_NOT_DECIDING: dict[str, Any] = {
+    **dict.fromkeys(("output", "executor", "max_dead_letters", "max_removed", "accept_input", "report"), True),
+    "planning": {"hash_with_ray_bytes", "rehash"},
+    "parser": {"directory"},
+    "tagger": {"model", "accept_parser"},
+}
 
 
 class ComponentIdentity(Config):
@@ -45,8 +47,8 @@ class Recipe(Config):
 
     def has_same_parses(self, earlier: "Recipe") -> bool:
         """Return whether a document's parse would be the same."""
-        ours, theirs = ((it.schema_version, it.parser, it.config["parser"]) for it in (self, earlier))
-        return ours == theirs
+        then, now = ((it.schema_version, it.parser, it.config["parser"]) for it in (earlier, self))
+        return then == now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,16 +79,6 @@ def component_signature(component: ComponentIdentity) -> str:
     return f"{component.name}@{component.digest}"
 
 
-def digest_of(value: Any) -> str:
-    """Return the SHA-256, in hex, of a plain value's canonical JSON text."""
-    return sha256(canonical_json(value)).hexdigest()
-
-
-def canonical_json(value: Any) -> bytes:
-    """Return the canonical JSON text of a plain value: sorted keys, no white space."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-
-
 def deciding_config(config: AnnotateConfig) -> dict[str, Any]:
     """Return the part of a configuration that can change a byte of the output.
 
@@ -94,11 +86,7 @@ def deciding_config(config: AnnotateConfig) -> dict[str, Any]:
     the report or what a run is allowed to do, the folders of parser and tagger (their digests represent them), and
     whether the tagger may have learned from another parser's trees.
     """
-    values = config.model_dump(mode="json", exclude=_NOT_DECIDING)
-    del values["planning"]["hash_with_ray_bytes"], values["planning"]["rehash"]
-    del values["parser"]["directory"]
-    del values["tagger"]["model"], values["tagger"]["accept_parser"]
-    return values
+    return config.model_dump(mode="json", exclude=_NOT_DECIDING)
 
 
 def row_config(config: AnnotateConfig) -> dict[str, Any]:
@@ -106,9 +94,7 @@ def row_config(config: AnnotateConfig) -> dict[str, Any]:
 
     Unlike in ``deciding_config``, the input and how it is cut into shards are left out as well.
     """
-    values = deciding_config(config)
-    del values["input"], values["limit"], values["planning"]
-    return values
+    return {key: value for key, value in deciding_config(config).items() if key not in {"input", "limit", "planning"}}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,22 +2,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Self
 
+import orjson
 from pydantic import Field, ValidationError
 
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import PlanError
-from concord.pipeline.identity import (
-    ComponentIdentity,
-    Recipe,
-    canonical_json,
-    component_signature,
-    deciding_config,
-    digest_of,
-    row_config,
-)
+from concord.pipeline.identity import ComponentIdentity, Recipe, component_signature, deciding_config, row_config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +140,7 @@ class Changes(Config):
 
 
 PLAN_VERSION = 2
+_DECIDING = {"plan_version", "schema_version", "generation", "parser", "tagger", "threads", "sources", "shards", "kept"}
 
 
 class Source(Config):
@@ -196,7 +191,7 @@ class Plan(Config):
 
     def to_json(self) -> bytes:
         """Return the canonical JSON text: sorted keys, no white space, equal for equal plans."""
-        return canonical_json(self.model_dump(mode="json"))
+        return _canonical_json(self.model_dump(mode="json"))
 
     @classmethod
     def from_json(cls, content: bytes | str) -> Self:
@@ -218,7 +213,8 @@ class Plan(Config):
     @cached_property
     def digest(self) -> str:
         """SHA-256 in hex of everything that decides the output; see deciding_config for what does not."""
-        return digest_of(self._deciding() | self.model_dump(mode="json", include={"sources", "shards", "kept"}))
+        values = self.model_dump(mode="json", include=_DECIDING) | {"config": deciding_config(self.config)}
+        return sha256(_canonical_json(values)).hexdigest()
 
     @property
     def recipe(self) -> Recipe:
@@ -235,8 +231,6 @@ class Plan(Config):
         """Whether it builds on no earlier generation."""
         return not self.kept and not any(shard.carries or shard.parses for shard in self.shards)
 
-    def _deciding(self) -> dict[str, Any]:
-        """Return what decides the output besides the input, as plain values."""
-        identities = {"plan_version", "schema_version", "generation", "parser", "tagger", "threads"}
-        config = deciding_config(self.config)
-        return self.model_dump(mode="json", include=identities) | {"config": config}
+
+def _canonical_json(values: dict[str, Any]) -> bytes:
+    return orjson.dumps(values, option=orjson.OPT_SORT_KEYS)

@@ -1,8 +1,6 @@
 """What a run reports: its progress while it works, its result at the end, and its times in ``stats.json``."""
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import orjson
@@ -73,28 +71,27 @@ class RunTally:
     """Counts and times the shards of one call, and reports its progress.
 
     Attributes:
+        wall_seconds: that the work on shards took.
         replaced: how many workers had to be replaced, by cause.
     """
 
-    def __init__(self, plan: Plan, committed: Iterable[ShardReport], on_progress: OnProgress | None = None) -> None:
+    def __init__(self, plan: Plan, committed: Sequence[ShardReport], on_progress: OnProgress | None = None) -> None:
         """Start with the shards that need no work."""
-        reports = list(committed)
+        self.wall_seconds = 0.0
         self.replaced: Mapping[str, int] = {}
         self._plan = plan
         self._on_progress = on_progress
-        self._shards_done = len(reports)
-        self._read_done = sum(report.read for report in reports)
+        self._committed = len(committed)
         self._shards = 0
-        self._words = 0
-        self._seconds = dict.fromkeys(STAGES, 0.0)
-        self._wall_seconds = 0.0
+        self._read_done = sum(report.read for report in committed)
+        self._timings = Timings()
 
     def report_progress(self) -> None:
         """Call back with the progress so far."""
         if self._on_progress is not None:
             self._on_progress(
                 Progress(
-                    shards_done=self._shards_done,
+                    shards_done=self._committed + self._shards,
                     shards=len(self._plan.shards) + len(self._plan.kept),
                     read_done=self._read_done,
                     read=self._plan.read,
@@ -104,21 +101,9 @@ class RunTally:
     def add(self, report: ShardReport, timings: Timings) -> None:
         """Count a shard that has just been committed."""
         self._shards += 1
-        self._words += timings.words
-        for stage in STAGES:
-            self._seconds[stage] += getattr(timings, stage)
-        self._shards_done += 1
         self._read_done += report.read
+        self._timings += timings
         self.report_progress()
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Time the work on shards."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._wall_seconds = time.perf_counter() - start
 
     def write_stats(self, folder: OutputFolder) -> None:
         """Add this call's times to ``stats.json``; the times of a killed call are missing there.
@@ -131,9 +116,9 @@ class RunTally:
         """
         earlier = folder.stats()
         earlier_seconds = earlier.get("seconds", {})
-        seconds = {stage: earlier_seconds.get(stage, 0.0) + self._seconds[stage] for stage in STAGES}
-        wall_seconds = earlier.get("wall_seconds", 0.0) + self._wall_seconds
-        words = earlier.get("words", 0) + self._words
+        seconds = {stage: earlier_seconds.get(stage, 0.0) + taken for stage, taken in self._seconds().items()}
+        wall_seconds = earlier.get("wall_seconds", 0.0) + self.wall_seconds
+        words = earlier.get("words", 0) + self._timings.words
         rates = {stage: words / taken for stage, taken in (*seconds.items(), ("run", wall_seconds)) if taken > 0}
         stats = {
             "shards": earlier.get("shards", 0) + self._shards,
@@ -149,11 +134,7 @@ class RunTally:
     def result(
         self, config: AnnotateConfig, folder: OutputFolder, reports: Sequence[ShardReport], *, done_before: int
     ) -> RunReport:
-        """Return the result of the call.
-
-        Args:
-            reports: of all committed shards.
-        """
+        """Return the result of the call, given the reports of all committed shards."""
         plan, html = self._plan, folder.run / "report.html"
         outcome = sum_outcomes(reports, generation=plan.generation)
         return RunReport(
@@ -164,10 +145,13 @@ class RunTally:
             done_before=done_before,
             changes=plan.changes,
             reasons=plan.reasons,
-            seconds=self._seconds,
-            wall_seconds=self._wall_seconds,
-            words=self._words,
+            seconds=self._seconds(),
+            wall_seconds=self.wall_seconds,
+            words=self._timings.words,
             replaced=self.replaced,
             report=html if html.exists() else None,
             exit_code=3 if outcome.dead_letters > config.max_dead_letters * plan.read else 0,
         )
+
+    def _seconds(self) -> dict[str, float]:
+        return {stage: getattr(self._timings, stage) for stage in STAGES}

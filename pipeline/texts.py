@@ -37,9 +37,7 @@ class TextAnnotator:
         """
         self._parse = parse
         self._tag = tag
-        self._parser = parser
-        self._tagger = tagger
-        self._calibration = calibration
+        self._signatures = {"parser": parser, "tagger": tagger, "calibration": calibration}
         # Stanza's pipeline keeps state while it works.
         self._lock = Lock()
 
@@ -90,31 +88,23 @@ class TextAnnotator:
 
     def tables(self, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> dict[str, pa.Table]:
         """Return the five tables of the output for some outcomes, as a run writes them."""
-        signatures = {"parser": self._parser, "tagger": self._tagger, "calibration": self._calibration}
         annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         dead_letters = [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)]
-        return {**annotated_tables(annotated, **signatures), "errors": error_table(dead_letters, **signatures)}
+        errors = error_table(dead_letters, **self._signatures)
+        return {**annotated_tables(annotated, **self._signatures), "errors": errors}
 
 
 def _to_document(number: int, text: object, doc_id: str) -> Document | DeadLetter:
-    if not isinstance(text, str):
-        return _unreadable(number, doc_id, "text_not_string", f"expected a string, got {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return _unreadable(number, doc_id, "lone_surrogate", f"expected whole characters, got half of a pair: {error}")
-    return Document(doc_id=doc_id, text=text, source_uri=SOURCE, source_position=number)
-
-
-def _unreadable(number: int, doc_id: str, error: str, message: str) -> DeadLetter:
-    return DeadLetter(
-        doc_id=doc_id,
-        source_uri=SOURCE,
-        position=number,
-        stage="read",
-        error=error,
-        message=f"text {number}: {message}",
-    )
+    if isinstance(text, str):
+        try:
+            text.encode()
+            return Document(doc_id=doc_id, text=text, source_uri=SOURCE, source_position=number)
+        except UnicodeEncodeError as error:
+            code, fault = "lone_surrogate", f"expected whole characters, got half of a pair: {error}"
+    else:
+        code, fault = "text_not_string", f"expected a string, got {type(text).__name__}"
+    message = f"text {number}: {fault}"
+    return DeadLetter(doc_id=doc_id, source_uri=SOURCE, position=number, stage="read", error=code, message=message)
 
 
 def _position(outcome: AnnotatedDocument | DeadLetter) -> int:

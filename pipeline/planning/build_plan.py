@@ -17,11 +17,9 @@ from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Piece, Plan, Shard, Source
 from concord.pipeline.planning.existing_output import ExistingOutput, fingerprint
 from concord.pipeline.planning.file_hashes import FileHashes
-from concord.pipeline.planning.input_diff import InputRecord, RecordToAnnotate, diff_input
+from concord.pipeline.planning.input_diff import InputRecord, RecordToAnnotate, choose_retries, diff_input
 from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute_output, find_inputs, states_behind_url
-from concord.pipeline.planning.next_generation import NextGeneration, next_generation
-from concord.pipeline.planning.retries import choose_retries
-from concord.pipeline.planning.sharding import cut_shards
+from concord.pipeline.planning.next_generation import NextGeneration, cut_shards, next_generation
 from concord.pipeline.readers.encodings import check_encoding
 from concord.pipeline.readers.read_file import read_piece, scan_file
 from concord.pipeline.readers.records import ScannedRecord

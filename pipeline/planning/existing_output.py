@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
 from typing import NamedTuple
 
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
@@ -50,8 +49,6 @@ class ExistingOutput:
         documents: by id. Where two shards hold one id, the row of the later generation.
         superseded: ids of a shard whose row in a later shard counts instead.
         dead_letters: by the shard that holds them.
-        duplicates: by file, the ids that its records were denied because another record had them.
-        failed_ids: by id, the file of a record that has this id but is a dead letter.
         characters: how much text a shard holds, in code points.
         files: the input files that were annotated, by path.
     """
@@ -62,8 +59,6 @@ class ExistingOutput:
     documents: Mapping[str, ExistingDocument]
     superseded: Mapping[ShardRef, Sequence[str]]
     dead_letters: Mapping[ShardRef, Sequence[ExistingDeadLetter]]
-    duplicates: Mapping[str, Collection[str]]
-    failed_ids: Mapping[str, str]
     characters: Mapping[ShardRef, int]
     files: Mapping[str, ExistingFile]
 
@@ -82,28 +77,24 @@ class ExistingOutput:
         the id may now be free.
         """
         unchanged = self.unchanged_files(digests)
-        records: Counter[str] = Counter()
-        outdated: set[str] = set()
-        for uri, shard in self._rows():
-            records[uri] += 1
-            if shard not in self.current:
-                outdated.add(uri)
-        return {
-            uri
-            for uri in unchanged - outdated
-            if self.files[uri].records == records[uri]
-            and all(self._holder(doc_id) in unchanged for doc_id in self.duplicates.get(uri, ()))
-        }
-
-    def _rows(self) -> Iterator[tuple[str, ShardRef]]:
-        """Yield the input file and the shard of every document and dead letter."""
-        yield from ((document.source_uri, document.shard) for document in self.documents.values())
-        yield from ((letter.source_uri, shard) for shard, letters in self.dead_letters.items() for letter in letters)
-
-    def _holder(self, doc_id: str) -> str | None:
-        """Return the file of the record that has an id; None where no such record is known."""
-        document = self.documents.get(doc_id)
-        return document.source_uri if document is not None else self.failed_ids.get(doc_id)
+        records = Counter(document.source_uri for document in self.documents.values())
+        outdated = {document.source_uri for document in self.documents.values() if document.shard not in self.current}
+        failed: dict[str | None, str] = {}
+        denied: list[ExistingDeadLetter] = []
+        for shard, letters in self.dead_letters.items():
+            for letter in letters:
+                records[letter.source_uri] += 1
+                if shard not in self.current:
+                    outdated.add(letter.source_uri)
+                if letter.error == DUPLICATE_ID:
+                    denied.append(letter)
+                else:
+                    failed[letter.doc_id] = letter.source_uri
+        for letter in denied:
+            document = self.documents.get(letter.doc_id or "")
+            if (failed.get(letter.doc_id) if document is None else document.source_uri) not in unchanged:
+                outdated.add(letter.source_uri)
+        return {uri for uri in unchanged - outdated if self.files[uri].records == records[uri]}
 
 
 def scan_existing(
@@ -134,14 +125,8 @@ def scan_existing(
             documents[doc_id] = document
             characters[shard] += length
         if "errors" in report.files:
-            dead_letters[shard] = list(_dead_letters(output, report))
-    duplicates: defaultdict[str, set[str]] = defaultdict(set)
-    failed_ids: dict[str, str] = {}
-    for letter in chain.from_iterable(dead_letters.values()):
-        if letter.doc_id is not None and letter.error == DUPLICATE_ID:
-            duplicates[letter.source_uri].add(letter.doc_id)
-        elif letter.doc_id is not None:
-            failed_ids[letter.doc_id] = letter.source_uri
+            batches = iter_batches(output / report.files["errors"].path, ExistingDeadLetter._fields)
+            dead_letters[shard] = [ExistingDeadLetter(**row) for batch in batches for row in batch.to_pylist()]
     return ExistingOutput(
         shards=frozenset(map(shard_ref, reports)),
         current=frozenset(current),
@@ -149,8 +134,6 @@ def scan_existing(
         documents=documents,
         superseded=superseded,
         dead_letters=dead_letters,
-        duplicates=duplicates,
-        failed_ids=failed_ids,
         characters=characters,
         files=files,
     )
@@ -171,8 +154,3 @@ def _documents(output: OutputPath, report: ShardReport, shard: ShardRef) -> Iter
             text = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
             # Documents of one file share the string of its path.
             yield doc_id, ExistingDocument(shard, text, uris.setdefault(uri, uri), fingerprint(meta)), length
-
-
-def _dead_letters(output: OutputPath, report: ShardReport) -> Iterator[ExistingDeadLetter]:
-    for batch in iter_batches(output / report.files["errors"].path, ExistingDeadLetter._fields):
-        yield from map(ExistingDeadLetter, *(batch.column(name).to_pylist() for name in ExistingDeadLetter._fields))

@@ -1,4 +1,4 @@
-"""What is new, changed, renamed or removed in an input, compared with what the output folder holds.
+"""What is new, changed, renamed, tried again or removed in an input, compared with what the output folder holds.
 
 A record needs no annotation when its id exists with the same text in a current shard. Its rows then stay where they
 are, byte for byte; where its file, name or meta differ, they are copied with the new ones. A record whose id does not
@@ -10,12 +10,14 @@ The position of a record within its file is not compared: a line that moved is u
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple
 
+from concord.pipeline.output.dead_letters import ExistingDeadLetter
 from concord.pipeline.plan import RenamedDocument, ShardRef
 from concord.pipeline.planning.existing_output import ExistingDocument, ExistingOutput, fingerprint
 from concord.pipeline.planning.inputs import InputFile
-from concord.pipeline.planning.retries import NO_RETRIES, Retries
+from concord.pipeline.readers.fields import DUPLICATE_ID
 from concord.pipeline.readers.records import ScannedRecord
 
 Reason = Literal["new", "retried", "changed", "again"]
@@ -36,6 +38,35 @@ class InputRecord(NamedTuple):
     doc_id: str | None
     text: bytes | None = None
     meta: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retries:
+    """Which dead letters are tried again; a record's place is its file and position.
+
+    Attributes:
+        places: of those tried again, but for files that have changed.
+        skipped: places of those that stay as they are.
+        reserved: ids of these.
+        denied: places of records tried again whose id belongs to a document.
+        changed: files that hold dead letters to try again and have changed.
+        attempts: how often each has then been tried again, by file and position; by file and id in changed files,
+            where positions mean nothing.
+    """
+
+    places: frozenset[tuple[str, int]] = frozenset()
+    skipped: frozenset[tuple[str, int]] = frozenset()
+    reserved: frozenset[str] = frozenset()
+    denied: frozenset[tuple[str, int]] = frozenset()
+    changed: frozenset[str] = frozenset()
+    attempts: Mapping[tuple[str, int | str | None], int]
+
+    def attempts_of(self, uri: str, position: int, doc_id: str | None) -> int:
+        """Return how often a record has been tried again, this time included; 0 if it was no such dead letter."""
+        return self.attempts.get((uri, doc_id if uri in self.changed else position), 0)
+
+
+_NO_RETRIES = Retries(attempts={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +114,7 @@ def diff_input(
     records: Iterable[InputRecord],
     *,
     reused_files: Collection[str],
-    retries: Retries = NO_RETRIES,
+    retries: Retries = _NO_RETRIES,
 ) -> InputDiff:
     """Compare the records of an input with the existing documents, in linear time.
 
@@ -100,12 +131,17 @@ def diff_input(
         place = (record.file.path, record.scanned.position)
         if place in retries.skipped:
             continue
-        is_duplicate = not _claim_id(record, seen, is_denied=place in retries.denied)
-        document = None if is_duplicate else _existing_document(record, existing)
+        doc_id = record.doc_id or ""
+        is_duplicate, document = False, None
+        if record.text is not None:
+            is_duplicate = place in retries.denied or doc_id in seen
+            if not is_duplicate:
+                seen.add(doc_id)
+                document = existing.documents.get(doc_id)
         if document is not None and document.text == record.text and document.shard in existing.current:
-            reused.add(record.doc_id or "")
+            reused.add(doc_id)
             if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
-                renamed[document.shard].append(_renamed(record.doc_id or "", record))
+                renamed[document.shard].append(_renamed(doc_id, record))
         else:
             attempts = retries.attempts_of(*place, record.doc_id)
             reason, parse = _reason(record, document, existing, attempts=attempts)
@@ -128,18 +164,42 @@ def diff_input(
     )
 
 
-def _claim_id(record: InputRecord, seen: set[str], *, is_denied: bool) -> bool:
-    """Claim a record's id and return whether it was free; a record that cannot be read claims none."""
-    if record.text is None or record.doc_id is None:
-        return True
-    if is_denied or record.doc_id in seen:
-        return False
-    seen.add(record.doc_id)
-    return True
+def choose_retries(
+    existing: ExistingOutput, chosen: Collection[ExistingDeadLetter], *, unchanged: Collection[str]
+) -> Retries:
+    """Return what follows from trying some dead letters again and leaving all others as they are.
 
+    In a file that has changed, every record without an existing document is tried again, because it is unknown which
+    dead letter belongs to which record.
 
-def _existing_document(record: InputRecord, existing: ExistingOutput) -> ExistingDocument | None:
-    return None if record.text is None else existing.documents.get(record.doc_id or "")
+    Args:
+        unchanged: the files with chosen dead letters whose content is as it was annotated.
+    """
+    changed = frozenset(letter.source_uri for letter in chosen) - set(unchanged)
+    in_unchanged = [letter for letter in chosen if letter.source_uri not in changed]
+    places = frozenset(map(_place, in_unchanged))
+    skipped = [
+        letter
+        for letter in chain.from_iterable(existing.dead_letters.values())
+        if letter.source_uri not in changed and _place(letter) not in places
+    ]
+    # An existing document keeps its id, even where its file comes later.
+    ids = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in unchanged}
+    attempts: dict[tuple[str, int | str | None], int] = {}
+    for letter in chosen:
+        mark = letter.doc_id if letter.source_uri in changed else letter.position
+        if mark is not None:
+            attempts[letter.source_uri, mark] = letter.attempts + 1
+    return Retries(
+        places=places,
+        skipped=frozenset(map(_place, skipped)),
+        reserved=frozenset(
+            letter.doc_id for letter in skipped if letter.doc_id is not None and letter.error != DUPLICATE_ID
+        ),
+        denied=frozenset(_place(letter) for letter in in_unchanged if letter.doc_id in ids),
+        changed=changed,
+        attempts=attempts,
+    )
 
 
 def _reason(
@@ -175,3 +235,7 @@ def _renamed(was: str, record: InputRecord) -> RenamedDocument:
         source_position=record.scanned.position,
         meta=record.meta,
     )
+
+
+def _place(letter: ExistingDeadLetter) -> tuple[str, int]:
+    return letter.source_uri, letter.position

@@ -1,14 +1,13 @@
-"""What the next generation works on: shards to annotate, shards to copy in part, and shards that stay."""
+"""The shards of a generation: those to annotate, those to copy in part, and those that stay."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from concord.pipeline.config import PlanningConfig
-from concord.pipeline.plan import Changes, RowsToCopy, Shard, ShardRef
+from concord.pipeline.plan import Changes, Piece, RowsToCopy, Shard, ShardRef
 from concord.pipeline.planning.existing_output import ExistingOutput
-from concord.pipeline.planning.input_diff import InputDiff
-from concord.pipeline.planning.sharding import cut_shards
+from concord.pipeline.planning.input_diff import InputDiff, RecordToAnnotate
 
 SMALL = 0.25
 """Of planning.shard_bytes, in characters: shards with less text are small."""
@@ -42,10 +41,34 @@ def next_generation(existing: ExistingOutput, diff: InputDiff, config: PlanningC
     merged = {rows.shard for group in groups for rows in group}
     groups += [[rows] for rows in rows_to_copy if rows.shard not in merged and not rows.is_whole]
     shards += [Shard(index=group[0].shard, carries=tuple(group)) for group in groups]
+    reasons: Counter[str] = Counter(item.reason for item in diff.to_annotate)
     return NextGeneration(
         reused=tuple(rows for rows in rows_to_copy if rows.is_whole and rows.shard not in merged),
         shards=tuple(sorted(shards, key=lambda shard: shard.index)),
-        changes=_changes(diff, compacted=len(merged)),
+        changes=Changes(
+            **reasons,
+            moved=sum(map(len, diff.renamed.values())),
+            removed=len(diff.removed),
+            parsed=sum(item.parse is not None for item in diff.to_annotate),
+            unchanged=len(diff.reused),
+            compacted=len(merged),
+        ),
+    )
+
+
+def cut_shards(items: Iterable[RecordToAnnotate], *, shard_bytes: int, first_index: int = 0) -> tuple[Shard, ...]:
+    """Close a shard as soon as its records hold enough bytes; a record is never split.
+
+    Args:
+        items: in the order of the input.
+    """
+    return tuple(
+        Shard(
+            index=index,
+            pieces=tuple(_piece(stretch) for stretch in _stretches(group)),
+            parses=tuple(dict.fromkeys(item.parse for item in group if item.parse is not None)),
+        )
+        for index, group in enumerate(_groups(items, shard_bytes), first_index)
     )
 
 
@@ -95,16 +118,39 @@ def _small_shards(
     return [group for group in groups if len(group) > 1]
 
 
-def _changes(diff: InputDiff, *, compacted: int) -> Changes:
-    counts = Counter(item.reason for item in diff.to_annotate)
-    return Changes(
-        new=counts["new"],
-        retried=counts["retried"],
-        changed=counts["changed"],
-        moved=sum(map(len, diff.renamed.values())),
-        removed=len(diff.removed),
-        again=counts["again"],
-        parsed=sum(item.parse is not None for item in diff.to_annotate),
-        unchanged=len(diff.reused),
-        compacted=compacted,
+def _groups(items: Iterable[RecordToAnnotate], shard_bytes: int) -> Iterator[list[RecordToAnnotate]]:
+    group: list[RecordToAnnotate] = []
+    size = 0
+    for item in items:
+        group.append(item)
+        # Empty records count too, or a million empty files would be one shard.
+        size += max(item.record.scanned.size, 1)
+        if size >= shard_bytes:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _stretches(group: Sequence[RecordToAnnotate]) -> Iterator[Sequence[RecordToAnnotate]]:
+    """Yield the runs of records that follow one another in one file."""
+    start = 0
+    for end in range(1, len(group) + 1):
+        last = group[end - 1].record
+        if end == len(group) or (group[end].record.file, group[end].record.number) != (last.file, last.number + 1):
+            yield group[start:end]
+            start = end
+
+
+def _piece(stretch: Sequence[RecordToAnnotate]) -> Piece:
+    first, last = stretch[0].record, stretch[-1].record
+    return Piece(
+        uri=first.file.path,
+        format=first.file.format,
+        start=first.scanned.position,
+        end=last.scanned.end,
+        records=len(stretch),
+        duplicates=tuple(item.record.scanned.position for item in stretch if item.is_duplicate),
+        retries=tuple((item.record.scanned.position, item.attempts) for item in stretch if item.attempts),
+        name=first.file.name,
     )

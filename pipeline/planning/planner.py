@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
+from operator import attrgetter
 
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import IntegrityError, ModelError, PlanError
@@ -42,10 +42,6 @@ class Planner:
         Args:
             config: with absolute paths.
             parser: that of the configuration if None.
-
-        Raises:
-            PlanError: when the latest plan cannot be read.
-            ModelError: when the parser is not installed, or the tagger learned from the trees of another one.
         """
         self._config = config
         self._folder = folder
@@ -60,16 +56,16 @@ class Planner:
             tagger=component_signature(tagger.identity),
             config=row_config(config),
         )
-        hash_files = partial(_hash_files, config) if config.executor.kind == "ray" else hash_here
-        self.hashes = FileHashes(folder.run / "files.json", hash_files=hash_files, use_cache=not config.planning.rehash)
+        self.hashes = FileHashes(
+            folder.run / "files.json", hash_files=self._hash_files, use_cache=not config.planning.rehash
+        )
 
     def resolve(self) -> Plan:
         """Return the plan to work on.
 
         Raises:
             PlanError: when the folder holds the annotation of another input, or too much of the input is gone.
-            InputError, StoreError, ConfigError: when the input cannot be planned.
-            IntegrityError: when a part of the existing output cannot be read.
+            InputError, StoreError, ConfigError, IntegrityError: when input or existing output cannot be read.
         """
         manifest = self._manifest()
         try:
@@ -87,8 +83,7 @@ class Planner:
 
         Raises:
             PlanError: when the run is not finished, or the rest of it would have to be done again as well.
-            IntegrityError: when parts of the existing output are missing or cut short.
-            InputError, StoreError: when a file that holds such a dead letter cannot be read.
+            InputError, StoreError, IntegrityError: as ``resolve`` does.
         """
         folder, latest, manifest = self._folder, self._latest, self._manifest()
         if latest is None or manifest is None:
@@ -116,7 +111,12 @@ class Planner:
         folder, latest = self._folder, self._latest
         if latest is None:
             return self._plan(0)
-        self._check_input(latest)
+        if latest.config.input != self._config.input and not self._config.accept_input:
+            raise PlanError(
+                f"{folder.output}: holds the annotation of {latest.config.input}, this job reads "
+                f"{self._config.input}: choose another --output, or --set accept_input=true if the collection should "
+                "follow the new input"
+            )
         if manifest is not None and manifest.generation == latest.generation:
             return self._follow(latest)
         base = folder.plan(manifest.generation) if manifest is not None else None
@@ -144,7 +144,7 @@ class Planner:
 
         Args:
             base: the plan of a finished generation.
-            unfinished: that of a generation after it, which was interrupted and no longer fits.
+            unfinished: that of a later generation, which was interrupted and no longer fits.
         """
         plans = [plan for plan in (base, unfinished) if plan is not None]
         files = _known_files(base, unfinished, limit=self._config.limit)
@@ -154,14 +154,19 @@ class Planner:
             parser=self._parser,
             tagger=self._tagger.identity,
             tagger_folder=self._tagger.folder.absolute(),
-            threads=_threads(self._config, self._latest),
+            threads=self._threads(),
             generation=generation,
             existing=existing,
             reasons=[line for plan in plans for line in self._recipe.difference(plan.recipe)],
             hashes=self.hashes,
         )
         if existing is not None:
-            self._check_limit(plan, existing)
+            if self._config.limit is not None and plan.changes.removed:
+                raise PlanError(
+                    f"limit: {plan.changes.removed:,} of the {len(existing.documents):,} documents in "
+                    f"{self._folder.output} are not among the first {self._config.limit:,} records and would be "
+                    "dropped; choose another --output"
+                )
             self._check_removed(plan, existing)
         return plan
 
@@ -179,11 +184,10 @@ class Planner:
         parsed: set[ShardRef] = set()
         for plan in plans:
             committed = self._folder.committed_shards(plan)
-            copied = (rows for shard in plan.shards if shard.index in committed for rows in shard.carries)
-            for rows in copied:
+            for rows in (rows for shard in plan.shards if shard.index in committed for rows in shard.carries):
                 reports.pop(ShardRef(shard=rows.shard, generation=rows.generation), None)
-            own = {shard_ref(report): report for report in self._folder.reused_shards(plan).values()}
-            own |= {shard_ref(report): report for report in committed.values()}
+            found = (*self._folder.reused_shards(plan).values(), *committed.values())
+            own = {shard_ref(report): report for report in found}
             reports |= own
             if not self._recipe.difference(plan.recipe):
                 # Of a shard that was rewritten by a run whose plan is lost, only the later state counts.
@@ -200,38 +204,16 @@ class Planner:
 
     def _check_recipe(self, base: Plan) -> None:
         """Refuse to put rows of two recipes into one collection."""
-        then, now = base.config, self._config
         differences = self._recipe.difference(base.recipe)
-        differences += [
-            f"{name}: was {before!r}, is now {after!r}"
-            for name, before, after in (
-                ("input", then.input, now.input),
-                ("limit", then.limit, now.limit),
-                ("tagger.model", then.tagger.model, now.tagger.model),
-            )
-            if before != after
-        ]
+        for name in ("input", "limit", "tagger.model"):
+            before, after = (attrgetter(name)(config) for config in (base.config, self._config))
+            if before != after:
+                differences.append(f"{name}: was {before!r}, is now {after!r}")
         if differences:
             raise PlanError(
                 f"{self._folder.output}: a retry leaves the other documents as they are, but a run would now annotate "
                 f"them differently ({'; '.join(differences)}); 'concord annotate' does all of them again, dead letters "
                 "included"
-            )
-
-    def _check_input(self, latest: Plan) -> None:
-        if latest.config.input != self._config.input and not self._config.accept_input:
-            raise PlanError(
-                f"{self._folder.output}: holds the annotation of {latest.config.input}, this job reads "
-                f"{self._config.input}: choose another --output, or --set accept_input=true if the collection should "
-                "follow the new input"
-            )
-
-    def _check_limit(self, plan: Plan, existing: ExistingOutput) -> None:
-        if self._config.limit is not None and plan.changes.removed:
-            raise PlanError(
-                f"limit: {plan.changes.removed:,} of the {len(existing.documents):,} documents in "
-                f"{self._folder.output} are not among the first {self._config.limit:,} records and would be dropped; "
-                "choose another --output"
             )
 
     def _check_removed(self, plan: Plan, existing: ExistingOutput) -> None:
@@ -242,17 +224,26 @@ class Planner:
                 "with --set max_removed=1"
             )
 
+    def _threads(self) -> int:
+        """Return the threads of a worker: as configured, else as in the latest plan, else by the executor."""
+        if self._latest is not None:
+            return self._config.executor.threads or self._latest.threads
+        cores = 1 if self._config.executor.kind == "ray" else len(os.sched_getaffinity(0))
+        return self._config.executor.threads or min(_MOST_LOCAL_THREADS, cores)
+
+    def _hash_files(self, states: Mapping[str, FileState]) -> Sequence[str]:
+        bytes_here = self._config.planning.hash_with_ray_bytes
+        if self._config.executor.kind == "local" or sum(state.size for state in states.values()) <= bytes_here:
+            return hash_here(states)
+        resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
+        # Importing Ray takes seconds.
+        from concord.pipeline.executors.ray_cluster import hash_files
+
+        return hash_files(list(states))
+
 
 def check_trees(name: str, trees: str | None, *, parser: str) -> None:
-    """Refuse a tagger that learned from the trees of another parser than it would work with.
-
-    Args:
-        name, trees: of the tagger (concord.models.tagger.Tagger.trees).
-        parser: the signature of the parser that it would work with.
-
-    Raises:
-        ModelError: when these differ.
-    """
+    """Raise ModelError if a tagger learned from the trees of another parser than the one of this signature."""
     if trees not in (None, parser):
         raise ModelError(
             f"tagger.model: {name} learned from the trees of {trees!r}, this run parses with {parser!r}; its labels "
@@ -269,30 +260,9 @@ def _known_files(base: Plan | None, unfinished: Plan | None, *, limit: int | Non
     """
     if base is None or base.config.limit != limit:
         return {}
-    later = {source.uri: source.sha256 for source in unfinished.sources} if unfinished is not None else None
+    later = {source.uri: source.sha256 for source in (unfinished or base).sources}
     return {
         source.uri: ExistingFile(source.sha256, source.records)
         for source in base.sources
-        if later is None or later.get(source.uri) == source.sha256
+        if later.get(source.uri) == source.sha256
     }
-
-
-def _threads(config: AnnotateConfig, latest: Plan | None) -> int:
-    """Return the threads of a worker: as configured, else as in the latest plan, else by the executor."""
-    if config.executor.threads is not None:
-        return config.executor.threads
-    if latest is not None:
-        return latest.threads
-    if config.executor.kind == "ray":
-        return 1
-    return min(_MOST_LOCAL_THREADS, len(os.sched_getaffinity(0)))
-
-
-def _hash_files(config: AnnotateConfig, states: Mapping[str, FileState]) -> list[str]:
-    if sum(state.size for state in states.values()) <= config.planning.hash_with_ray_bytes:
-        return hash_here(states)
-    resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
-    # Importing Ray takes seconds.
-    from concord.pipeline.executors.ray_cluster import hash_files
-
-    return hash_files(list(states))

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
 from concord.pipeline.plan import RenamedDocument, ShardRef
 from concord.pipeline.planning.existing_output import ExistingDocument, ExistingFile, ExistingOutput, fingerprint
-from concord.pipeline.planning.input_diff import InputDiff, InputRecord, diff_input
+from concord.pipeline.planning.input_diff import InputDiff, InputRecord, choose_retries, diff_input
 from concord.pipeline.planning.inputs import InputFile
-from concord.pipeline.planning.retries import choose_retries
 from concord.pipeline.readers.records import ScannedRecord
 
 OLD, NEW = ShardRef(shard=0, generation=0), ShardRef(shard=1, generation=0)
@@ -27,7 +26,6 @@ def existing_output(
         )
         for doc_id, (file, text) in documents.items()
     }
-    failed = {letter.doc_id: letter.source_uri for letter in dead_letters if letter.doc_id is not None}
     records = [*(row.source_uri for row in rows.values()), *(letter.source_uri for letter in dead_letters)]
     return ExistingOutput(
         shards=frozenset({OLD, NEW}),
@@ -36,8 +34,6 @@ def existing_output(
         documents=rows,
         superseded={},
         dead_letters={NEW: list(dead_letters)},
-        duplicates={},
-        failed_ids=failed,
         characters={},
         files={uri: ExistingFile("0" * 64, records.count(uri)) for uri in set(records)},
     )
