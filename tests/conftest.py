@@ -44,7 +44,7 @@ def s3_address() -> Iterator[str]:
 
     deciding = threading.Lock()
 
-    class OneAtATime(DomainDispatcherApplication):
+    class OneAtATime(DomainDispatcherApplication):  # type: ignore[misc]
         """S3 decides conditions one write after the other; moto looks and writes in two steps."""
 
         def __call__(self, *request: Any) -> Any:

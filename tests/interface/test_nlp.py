@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,8 +13,9 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.fakes import FakeParser, FakeTagger
 
 import concord
+from concord.doc import Entity, Sentence, Token
 from concord.models.config import ConfigError
-from concord.nlp import Nlp
+from concord.nlp import Nlp, TableName, Text
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
@@ -57,7 +60,8 @@ def test_a_text_becomes_a_document_with_true_offsets(nlp: Nlp) -> None:
     assert [entity.text for entity in doc.entities] == ["Ada", "Charles Babbage"]
     first, second = doc.sentences
     assert (first.text, second.text) == ("then Ada met\tCharles Babbage .", "they \U0001f389 spoke .")
-    for part in (*doc.sentences, *doc.tokens, *doc.entities):
+    parts: list[Sentence | Token | Entity] = [*doc.sentences, *doc.tokens, *doc.entities]
+    for part in parts:
         assert text[part.start_char : part.end_char] == part.text
     assert doc.tokens == first.tokens + second.tokens
     assert str(doc) == text
@@ -71,7 +75,7 @@ def test_a_call_raises_when_the_text_cannot_be_annotated(nlp: Nlp) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 def test_pipe_yields_one_document_per_text_in_order(nlp: Nlp, batch_size: int) -> None:
-    texts = ["Ada spoke .", ("PARSERFAULT .", "b"), "", ("Charles left .", {"page": 3}), "TAGGERFAULT ."]
+    texts: list[Text] = ["Ada spoke .", ("PARSERFAULT .", "b"), "", ("Charles left .", {"page": 3}), "TAGGERFAULT ."]
     docs = list(nlp.pipe(texts, batch_size=batch_size))
     assert [doc.doc_id for doc in docs] == ["0", "1", "2", "3", "4"]
     assert [doc.context for doc in docs] == [None, "b", None, {"page": 3}, None]
@@ -82,7 +86,7 @@ def test_pipe_yields_one_document_per_text_in_order(nlp: Nlp, batch_size: int) -
 def test_pipe_reads_no_more_than_one_batch_ahead(nlp: Nlp) -> None:
     taken = []
 
-    def texts() -> object:
+    def texts() -> Iterator[str]:
         for number in range(10):
             taken.append(number)
             yield "Ada spoke ."
@@ -92,7 +96,7 @@ def test_pipe_reads_no_more_than_one_batch_ahead(nlp: Nlp) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, "got NoneType"), (b"x", "got bytes"), ("\ud800", "surrogates")])
-def test_what_is_no_text_is_an_error_of_its_document(nlp: Nlp, text: object, message: str) -> None:
+def test_what_is_no_text_is_an_error_of_its_document(nlp: Nlp, text: Any, message: str) -> None:
     good, bad = nlp.pipe(["Ada spoke .", text])
     assert good.error is None
     assert bad.error is not None
@@ -110,7 +114,7 @@ def test_html_escapes_the_text_and_shows_labels_and_errors(nlp: Nlp) -> None:
 
 
 @pytest.mark.parametrize("table", list(SCHEMAS))
-def test_tables_have_the_schema_of_the_output(nlp: Nlp, table: str) -> None:
+def test_tables_have_the_schema_of_the_output(nlp: Nlp, table: TableName) -> None:
     found = nlp.to_arrow(["Ada spoke .", "Charles left ."], table, ids=["a", "b"], batch_size=1)
     assert found.schema.equals(SCHEMAS[table])
     assert set(found["doc_id"].to_pylist()) == (set() if table == "errors" else {"a", "b"})
@@ -134,7 +138,7 @@ def test_tables_warn_of_texts_that_failed(nlp: Nlp) -> None:
         ({"batch_size": 0}, "batch_size: expected 1 or more"),
     ],
 )
-def test_tables_refuse_wrong_arguments(nlp: Nlp, arguments: dict[str, object], message: str) -> None:
+def test_tables_refuse_wrong_arguments(nlp: Nlp, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nlp.to_arrow(["Ada .", "Charles ."], **arguments)
 

@@ -60,7 +60,7 @@ def test_tables_are_datasets_and_data_frames(run: Run) -> None:
     assert {"Paris", "London"} <= set(frame["text"])
     assert run.to_pandas("errors")["stage"].tolist() == ["read"]
     with pytest.raises(ValueError, match="expected one of documents"):
-        run.to_arrow("entity")
+        run.to_arrow("entity")  # type: ignore[arg-type]
 
 
 def test_tables_can_be_queried(run: Run) -> None:
