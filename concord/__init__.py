@@ -99,6 +99,7 @@ def open(output: str | Path) -> "Run":
         PlanError: when there is no finished run.
         IntegrityError: when its manifest cannot be read.
     """
+    _prepare_process()
     from concord import runs
 
     return runs.open_run(output)
@@ -118,7 +119,7 @@ def __dir__() -> list[str]:
 
 
 def _prepare_process() -> None:
-    """Set what must be set before torch is loaded."""
+    """Set the environment variables that torch and Ray read once, when they are imported."""
     from concord.workflows.console import set_environment
 
     set_environment()

@@ -1,5 +1,6 @@
 """Texts annotated from Python: documents, tables, and texts that cannot be annotated."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -45,6 +46,20 @@ def test_import_survives_modules_of_the_rooms_names_in_the_current_folder(tmp_pa
         (tmp_path / f"{name}.py").write_text("raise ImportError('the wrong one')\n")
     code = f"import sys; sys.path.append({str(CHECKOUT)!r}); import concord; concord.Doc"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize(("set_by_user", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_idle_threads_sleep_unless_the_user_decides_otherwise(set_by_user: dict[str, str], expected: str) -> None:
+    code = (
+        "import concord, os, sys; concord._prepare_process(); "
+        "print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env=inherited | set_by_user, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{expected} False\n"
 
 
 def test_every_public_name_is_importable() -> None:
