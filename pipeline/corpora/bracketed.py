@@ -47,11 +47,7 @@ _LAYOUTS = {
 
 
 def read_sentences(
-    lines: Iterable[NumberedLine],
-    form: GoldFormat,
-    report: FaultReporter,
-    *,
-    task: Literal["conll2012", "semeval2010"],
+    lines: Iterable[NumberedLine], form: GoldFormat, report: FaultReporter, *, task: Literal["conll2012", "semeval2010"]
 ) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence, labelled in BIO2."""
     layout, rows, cells = _LAYOUTS[task], SentenceRows(), list[str]()
@@ -78,12 +74,7 @@ def read_sentences(
 
 
 def _add_row(
-    rows: SentenceRows,
-    cells: list[str],
-    columns: Sequence[str],
-    number: int,
-    layout: _Layout,
-    report: FaultReporter,
+    rows: SentenceRows, cells: list[str], columns: Sequence[str], number: int, layout: _Layout, report: FaultReporter
 ) -> None:
     if len(columns) < layout.entity or not columns[layout.word - 1]:
         report(

@@ -13,7 +13,7 @@ from concord.pipeline.corpora.conll import DOCUMENT_START
 from concord.pipeline.corpora.conllu import ENTITY_KEY, PARSER_KEY, SOURCE_KEY, conllu_row
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
-from concord.pipeline.storage.compressed import write_compressed
+from concord.pipeline.storage.atomic_writes import write_compressed
 
 GoldForm = Literal["conll", "conllu"]
 

@@ -167,11 +167,7 @@ class RayScheduler:
         environment = runtime_env(threads=plan.threads)
         self._actor_classes = {
             role: ray.remote(
-                num_cpus=role.cpus,
-                num_gpus=role.gpus,
-                max_restarts=-1,
-                max_task_retries=0,
-                runtime_env=environment,
+                num_cpus=role.cpus, num_gpus=role.gpus, max_restarts=-1, max_task_retries=0, runtime_env=environment
             )(role.actor)
             for role in roles
         }

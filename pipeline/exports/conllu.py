@@ -18,7 +18,7 @@ from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
 from concord.pipeline.exports.export_item import ExportItem, percent_encode
 from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, TokenRow
-from concord.pipeline.storage.compressed import write_compressed
+from concord.pipeline.storage.atomic_writes import write_compressed
 
 _WHITE_SPACE = re.compile(r"\s+")
 

@@ -22,7 +22,7 @@ from concord.pipeline.exports.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, read_collection
 from concord.pipeline.output.shard_stats import entity_types
-from concord.pipeline.storage.compressed import write_compressed
+from concord.pipeline.storage.atomic_writes import write_compressed
 from concord.pipeline.storage.output_paths import OutputPath
 
 ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]

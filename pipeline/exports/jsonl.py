@@ -8,7 +8,7 @@ import orjson
 
 from concord.pipeline.exports.export_item import ExportItem, round_float
 from concord.pipeline.output.document_rows import CollectedSentence
-from concord.pipeline.storage.compressed import write_compressed
+from concord.pipeline.storage.atomic_writes import write_compressed
 
 
 def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:

@@ -14,7 +14,7 @@ import orjson
 
 from concord.pipeline.exports.export_item import ExportItem, normalize_line_ends, round_float
 from concord.pipeline.output.document_rows import EntityRow
-from concord.pipeline.storage.compressed import write_compressed
+from concord.pipeline.storage.atomic_writes import write_compressed
 
 _FROM, _TO = "label", "text"
 _LAST_SINGLE_UNIT = "\uffff"

@@ -32,10 +32,7 @@ class Collection:
         return [self.output / part.path for part in self.manifest.files(table)]
 
     def read(self, table: str, columns: Sequence[str], *, shard: int) -> pa.Table:
-        """Read columns of a shard's part; no rows if the shard has no such part.
-
-        Args:
-            shard: position among the manifest's shards, 0-based.
+        """Read columns of the part of a shard, given by its 0-based position in the manifest; no rows if it has none.
 
         Raises:
             IntegrityError: when the part is missing or damaged.

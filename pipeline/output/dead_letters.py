@@ -45,11 +45,7 @@ class DeadLetterFilter:
 
 
 def read_dead_letters(output: OutputPath, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
-    """Read the dead letters of committed shards, in shard order.
-
-    Raises:
-        IntegrityError: when a part cannot be read.
-    """
+    """Read the dead letters of committed shards, in shard order."""
     for report in reports:
         if "errors" in report.files:
             for batch in iter_batches(output / report.files["errors"].path, tuple(ERRORS.names)):

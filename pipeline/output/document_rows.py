@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -160,42 +160,36 @@ class _RowReader(Generic[RowT]):
         self._part = part
         self._kind = kind
         self._batches = iter_batches(part, kind._fields)
-        self._left = 0
-        self._batch: pa.RecordBatch | None = None
-        self._decoded: Iterator[tuple[Any, ...]] | None = None
+        self._batch: Any = ()
+        self._rows: Sequence[tuple[Any, ...]] | None = None
+        self._next = 0
 
     def take(self, count: int) -> Iterator[RowT]:
         """Yield the next rows; exhaust the iterator before calling another method."""
-        while count:
-            self._advance()
-            now = min(count, self._left)
-            if self._decoded is None:
-                self._decoded = _rows_of(self._batch)
-            yield from map(self._kind._make, islice(self._decoded, now))
-            count, self._left = count - now, self._left - now
+        for rows in self._advance(count):
+            if self._rows is None:
+                self._rows = list(_rows_of(self._batch))
+            yield from map(self._kind._make, self._rows[rows])
 
     def skip(self, count: int) -> None:
         """Skip the next rows."""
+        for _ in self._advance(count):
+            pass
+
+    def _advance(self, count: int) -> Iterator[slice]:
+        """Move past the next rows; yield where they are in the current batch, and go on to the next."""
         while count:
-            self._advance()
-            now = min(count, self._left)
-            if self._decoded is not None:
-                next(islice(self._decoded, now, now), None)
-            elif self._batch is not None:
-                self._batch = self._batch.slice(now)
-            count, self._left = count - now, self._left - now
-
-    def _advance(self) -> None:
-        while not self._left:
-            self._batch = next(self._batches, None)
-            if self._batch is None:
-                raise IntegrityError(
-                    f"{self._part}: ends before the last row that the table of documents counts; check the folder "
-                    "with 'concord verify'"
-                )
-            self._left, self._decoded = self._batch.num_rows, None
+            while self._next == len(self._batch):
+                self._batch, self._rows, self._next = next(self._batches, None), None, 0
+                if self._batch is None:
+                    raise IntegrityError(
+                        f"{self._part}: ends before the last row that the table of documents counts; check the folder "
+                        "with 'concord verify'"
+                    )
+            start, self._next = self._next, min(self._next + count, len(self._batch))
+            count -= self._next - start
+            yield slice(start, self._next)
 
 
-def _rows_of(batch: pa.RecordBatch | None) -> Iterator[tuple[Any, ...]]:
-    columns = [] if batch is None else batch.columns
-    return zip(*(column.to_pylist() for column in columns), strict=True)
+def _rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -98,11 +98,7 @@ def sum_outcomes(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
 
 
 def check_equation(report: ShardReport | Manifest, *, where: str) -> None:
-    """Check that read = annotated + unchanged + dead letters.
-
-    Raises:
-        ReconciliationError: with ``where`` and both sides.
-    """
+    """Raise a ReconciliationError that names ``where`` unless read = annotated + unchanged + dead letters."""
     outcomes = report.annotated + report.unchanged + report.dead_letters
     if report.read != outcomes:
         raise ReconciliationError(
@@ -122,20 +118,12 @@ def canonical_json(value: Manifest | ShardReport) -> bytes:
 
 
 def read_manifest(path: OutputPath) -> Manifest | None:
-    """Read a manifest; None if there is no such file.
-
-    Raises:
-        IntegrityError: when the file is not a manifest.
-    """
+    """Read a manifest; None if there is no such file, IntegrityError if it is not a manifest."""
     return _read(path, "manifest", _manifest)
 
 
 def read_commit_record(path: OutputPath) -> ShardReport | None:
-    """Read a shard's commit record; None if there is no such file.
-
-    Raises:
-        IntegrityError: when the file is not a commit record.
-    """
+    """Read a shard's commit record; None if there is no such file, IntegrityError if it is not a commit record."""
     return _read(path, "commit record", _report)
 
 

@@ -66,7 +66,6 @@ class OutputFolder:
 
         Raises:
             PlanError: when the existing plan is a different one.
-            StoreError: when there is no space.
         """
         path = self.plan_path(plan.generation)
         created = False
@@ -100,11 +99,7 @@ class OutputFolder:
         return max((int(path.stem) for path in plans if path.stem.isdecimal()), default=None)
 
     def manifest(self) -> Manifest | None:
-        """Read the manifest; None while the run is not finished.
-
-        Raises:
-            IntegrityError: when it cannot be read.
-        """
+        """Read the manifest; None while the run is not finished, IntegrityError if it cannot be read."""
         return read_manifest(self.manifest_path)
 
     def stats(self) -> dict[str, Any]:
@@ -116,11 +111,7 @@ class OutputFolder:
         return found
 
     def commit(self, report: ShardReport) -> ShardReport:
-        """Commit a shard's parts, unless another worker has already: then remove ours and return its record.
-
-        Raises:
-            StoreError: when there is no space.
-        """
+        """Commit a shard's parts, unless another worker has already: then remove ours and return its record."""
         path = self.record_path(report.shard, generation=report.generation)
         with store_errors(path):
             created = write_once(path, canonical_json(report), staging=self.staging)
@@ -146,11 +137,7 @@ class OutputFolder:
         return report if report is not None and self._has_parts(report, _size) else None
 
     def require_commit(self, shard: int, *, generation: int) -> ShardReport:
-        """Return the commit record of an earlier generation's shard whose rows or parses are about to be reused.
-
-        Raises:
-            IntegrityError: when it is gone.
-        """
+        """Return the commit record of a shard whose rows or parses are about to be reused; IntegrityError if gone."""
         report = self.find_commit(shard, generation=generation)
         if report is None:
             raise IntegrityError(
@@ -185,7 +172,6 @@ class OutputFolder:
             PlanError: when a newer generation has been started meanwhile.
             IntegrityError: when a shard has no commit record.
             ReconciliationError: when documents are missing.
-            StoreError: when there is no space.
         """
         manifest = self._new_manifest(plan)
         if self.latest_generation() != plan.generation:

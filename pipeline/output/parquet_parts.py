@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,11 +24,7 @@ _BATCH_ROWS = 16_384
 
 
 def iter_batches(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Read some columns of a part batch by batch, verifying page checksums.
-
-    Raises:
-        IntegrityError: when the file is missing or damaged.
-    """
+    """Read some columns of a part batch by batch, verifying page checksums; raises what ``read_part`` raises."""
     with _open_part(part) as file:
         yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
 
@@ -51,21 +48,15 @@ def write_part(
     count until a commit record names it.
 
     Args:
-        output: the output folder.
         staging: a folder for unfinished files; for a local output, on the same file system.
-        name: the table's name.
         shard: the shard's name, such as ``00007``.
 
     Raises:
         StoreError: when there is no space.
         IntegrityError: when the file read back is not what was written.
     """
-
-    def fill(stream: BinaryIO) -> None:
-        _write_table(table, stream)
-
     with store_errors(output / name):
-        staged = stage_file(staging, fill)
+        staged = stage_file(staging, partial(_write_table, table))
         try:
             _check_footer(staged, table)
             sha256 = file_sha256(staged)

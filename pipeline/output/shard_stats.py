@@ -83,12 +83,8 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         }
     )
     bins = np.minimum((uncertainty / UNCERTAINTY_BIN_WIDTH).astype(np.int64), UNCERTAINTY_BINS - 1)
-    counts.update(
-        {
-            f"uncertainty.{number:02d}": int(count)
-            for number, count in zip(*np.unique(bins, return_counts=True), strict=True)
-        }
-    )
+    for number, count in zip(*np.unique(bins, return_counts=True), strict=True):
+        counts[f"uncertainty.{number:02d}"] = int(count)
     counts.update(f"{_OF_TYPE}{label}" for label in tables["entities"]["label"].to_pylist())
     if "errors" in tables:
         reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))

@@ -27,7 +27,7 @@ def annotated_tables(
     """
     flat = [_flatten(document) for document in documents]
     columns = {
-        "documents": _document_columns(flat, parser=parser, tagger=tagger, calibration=calibration),
+        "documents": _document_columns(flat, parser=parser, tagger=tagger),
         "sentences": _sentence_columns(flat),
         "tokens": _token_columns(flat),
         "entities": _entity_columns(flat),
@@ -56,7 +56,6 @@ class _FlatDocument:
     annotated: AnnotatedDocument
     words: list[ParsedWord]
     starts: list[int]
-    probabilities: list[float]
     uncertainty: list[float]
     refined: list[bool]
 
@@ -86,7 +85,6 @@ def _flatten(annotated: AnnotatedDocument) -> _FlatDocument:
         annotated,
         words,
         starts,
-        _concatenated(annotated.predictions, "probabilities"),
         _concatenated(annotated.predictions, "uncertainty"),
         _concatenated(annotated.predictions, "refined"),
     )
@@ -96,9 +94,7 @@ def _concatenated(predictions: Sequence[Prediction], name: str) -> list[Any]:
     return [value for prediction in predictions for value in getattr(prediction, name)]
 
 
-def _document_columns(
-    flat: Sequence[_FlatDocument], *, parser: str, tagger: str, calibration: str
-) -> dict[str, list[Any]]:
+def _document_columns(flat: Sequence[_FlatDocument], *, parser: str, tagger: str) -> dict[str, list[Any]]:
     documents = [item.annotated.parsed.document for item in flat]
     return {
         "doc_id": [document.doc_id for document in documents],
@@ -143,7 +139,7 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
             columns[name].extend([getattr(word, name) for word in item.words])
         columns["draft_ner"].extend(_concatenated(item.annotated.predictions, "draft_labels"))
         columns["ner"].extend(_concatenated(item.annotated.predictions, "labels"))
-        columns["ner_prob"].extend(item.probabilities)
+        columns["ner_prob"].extend(_concatenated(item.annotated.predictions, "probabilities"))
         columns["uncertainty"].extend(item.uncertainty)
         columns["refined"].extend(item.refined)
     return columns
@@ -151,9 +147,7 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
 
 def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     rows = [
-        {"entity_id": entity_id, **_entity_row(item, *entity)}
-        for item in flat
-        for entity_id, entity in enumerate(item.spans)
+        {"entity_id": number, **_entity_row(item, *span)} for item in flat for number, span in enumerate(item.spans)
     ]
     return {name: [row[name] for row in rows] for name in ENTITIES.names}
 

@@ -165,9 +165,7 @@ class FastStanza(PlainStanza):
             characters = paragraphs[window.paragraph].characters
             length = lengths[row] - 1
             units[row, :length], features[row, :length] = self._characters.look_up(
-                characters[window.start : window.end],
-                opens=window.start == 0,
-                closes=window.end == len(characters),
+                characters[window.start : window.end], opens=window.start == 0, closes=window.end == len(characters)
             )
             raw.append([*characters[window.start : window.end], "<PAD>"])
         scores = network(

@@ -54,12 +54,7 @@ class StanzaParser:
         ModelError: when the package is not installed or does not load, or there is no such device.
     """
 
-    def __init__(
-        self,
-        config: ParserConfig,
-        *,
-        shortcuts: Literal["auto", "off"] = "auto",
-    ) -> None:
+    def __init__(self, config: ParserConfig, *, shortcuts: Literal["auto", "off"] = "auto") -> None:
         package = find_package(config)
         self.identity = identity_of(config, package)
         """As ``parser_identity`` returns it."""

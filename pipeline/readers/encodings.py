@@ -63,15 +63,15 @@ def decode(content: bytes, *, encoding: str) -> Decoded:
     try:
         return Decoded(text=content.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        return _guess(content)
+        best = charset_normalizer.from_bytes(content).best()
+    hint = "set reader.encoding or convert the file"
+    if best is None:
+        raise RecordError("invalid_encoding", f"expected text, and no encoding fits the bytes; {hint}")
+    return Decoded(text=_decode_as(content, best.encoding, hint=f"{hint} to utf-8"), guessed=best.encoding)
 
 
 def decode_line(line: bytes, *, encoding: str) -> str:
-    """Decode one line of a file.
-
-    Raises:
-        RecordError: naming the first invalid byte.
-    """
+    """Decode one line of a file; raises what ``decode`` raises."""
     stated = "utf-8" if encoding == "auto" else encoding
     return _decode_as(line, stated, hint=_hint(stated, None))
 
@@ -100,13 +100,3 @@ def _hint(encoding: str, marked: str | None) -> str:
     if marked is not None and marked != encoding:
         return f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
     return "fix the bytes or set reader.encoding"
-
-
-def _guess(content: bytes) -> Decoded:
-    best = charset_normalizer.from_bytes(content).best()
-    if best is None:
-        raise RecordError(
-            "invalid_encoding", "expected text, and no encoding fits the bytes; set reader.encoding or convert the file"
-        )
-    hint = "set reader.encoding or convert the file to utf-8"
-    return Decoded(text=_decode_as(content, best.encoding, hint=hint), guessed=best.encoding)

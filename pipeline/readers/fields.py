@@ -13,21 +13,11 @@ from concord.pipeline.readers.records import RecordError
 
 DUPLICATE_ID = "duplicate_id"
 
-_TYPE_NAMES: dict[type, str] = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    bytes: "bytes",
-    list: "a list",
-    dict: "an object",
-}
+_TYPE_NAMES = {"bool": "true or false", "int": "an integer", "float": "a number", "list": "a list", "dict": "an object"}
 
 
 def document_id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderConfig) -> str:
-    """Return the id of the document that a record becomes.
-
-    Args:
-        name: the file's name, see Piece.name.
+    """Return the id of the document that a record of the file ``name`` (see Piece.name) becomes.
 
     Raises:
         RecordError: when the record has no usable id or text.
@@ -49,21 +39,12 @@ def build_document(
     text = record_text(fields, doc_id=doc_id, config=config)
     if is_duplicate:
         raise duplicate_id(doc_id)
-    return Document(
-        doc_id=doc_id,
-        text=text,
-        source_uri=piece.uri,
-        source_position=position,
-        meta=_meta(fields, doc_id=doc_id, config=config),
-    )
+    meta = _meta(fields, doc_id=doc_id, config=config)
+    return Document(doc_id=doc_id, text=text, source_uri=piece.uri, source_position=position, meta=meta)
 
 
 def record_text(fields: Mapping[str, Any], *, doc_id: str | None, config: ReaderConfig) -> str:
-    """Return a record's text.
-
-    Raises:
-        RecordError: when it is missing or not a string.
-    """
+    """Return a record's text; RecordError if it is missing or not a string."""
     value = fields.get(config.text_field)
     if isinstance(value, str):
         return value
@@ -124,7 +105,7 @@ def _json_value(value: object) -> str:
 
 
 def _type_name(value: object) -> str:
-    return _TYPE_NAMES.get(type(value), type(value).__name__)
+    return _TYPE_NAMES.get(type(value).__name__, type(value).__name__)
 
 
 def _names(fields: Mapping[str, Any]) -> str:

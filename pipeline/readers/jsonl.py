@@ -38,17 +38,13 @@ class JsonLinesReader:
                     doc_id = document_id(_fields(line, start, config), name=name, position=start, config=config)
                 except RecordError:
                     pass
-                size = stream.position - start
-                yield ScannedRecord(position=start, end=stream.position, size=size, doc_id=doc_id)
+                end = stream.position
+                yield ScannedRecord(position=start, end=end, size=end - start, doc_id=doc_id)
         finally:
             stream.close()
 
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read the lines that start in a piece.
-
-        Raises:
-            InputError: when the file has visibly changed since the plan was made.
-        """
+        """Read the lines that start in a piece."""
         duplicates = frozenset(piece.duplicates)
         with cursor_at(piece.uri, piece.start, opened_by=LineStream) as stream:
             while (start := stream.position) < piece.end:
@@ -61,22 +57,14 @@ class JsonLinesReader:
                         )
                     if _is_blank(line, start):
                         continue
-                    yield build_document(
-                        _fields(line, start, config),
-                        piece=piece,
-                        position=start,
-                        is_duplicate=start in duplicates,
-                        config=config,
-                    )
+                    fields = _fields(line, start, config)
+                    is_duplicate = start in duplicates
+                    yield build_document(fields, piece=piece, position=start, is_duplicate=is_duplicate, config=config)
                 except RecordError as error:
                     yield dead_letter(error, piece=piece, position=start, unit="byte")
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of the line that starts at a byte of the decompressed stream.
-
-        Raises:
-            RecordError: when no whole record with a text starts there.
-        """
+        """Read the text of the line that starts at a byte of the decompressed stream."""
         with cursor_at(path, position, opened_by=LineStream) as stream:
             line = stream.read_line()
         return record_text(_fields(line, position, config), doc_id=None, config=config)
@@ -121,5 +109,5 @@ def _diagnosis(line: bytes, start: int, error: ValueError, config: ReaderConfig)
         )
     except (ValueError, RecursionError):
         pass
-    hint = "mend the line" if line.endswith(b"\n") else "the line has no line end: the file may be truncated"
+    hint = "fix the line" if line.endswith(b"\n") else "the line has no line end: the file may be truncated"
     return RecordError("invalid_json", f"expected one JSON object, got a line that is none ({error}); {hint}")

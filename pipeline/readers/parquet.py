@@ -29,10 +29,7 @@ class RowStream:
     """
 
     def __init__(self, path: str, columns: Sequence[str] | None = None) -> None:
-        """Open a file.
-
-        Args:
-            columns: those to read, if the file has them; all if None.
+        """Open a file to read all columns, or those of the given ones that it has.
 
         Raises:
             RecordError: when it is not a Parquet file, or damaged.
@@ -137,11 +134,7 @@ class ParquetReader:
             stream.close()
 
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read the rows of a piece.
-
-        Raises:
-            InputError: when the file has fewer rows than when the plan was made.
-        """
+        """Read the rows of a piece."""
         duplicates = frozenset(piece.duplicates)
         try:
             with cursor_at(piece.uri, piece.start, opened_by=RowStream) as stream:
@@ -162,11 +155,7 @@ class ParquetReader:
             yield dead_letter(error, piece=piece, position=piece.start, unit="row")
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of a row.
-
-        Raises:
-            RecordError: when there is no such row with a text.
-        """
+        """Read the text of a row."""
         with cursor_at(path, position, opened_by=RowStream) as stream:
             return record_text(stream.read_row() or {}, doc_id=None, config=config)
 

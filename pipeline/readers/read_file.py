@@ -1,6 +1,7 @@
 """Input files to documents, by the reader of their format.
 
-Whatever is wrong inside a file becomes a dead letter, never an exception.
+Whatever is wrong inside a file becomes a dead letter, never an exception. A file that cannot be opened raises an
+InputError, one whose disk or store fails a StoreError.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,11 +55,7 @@ ENTRY_POINTS = "concord.readers"
 
 @cache
 def readers() -> Mapping[str, Reader]:
-    """Return the readers by the name of their format: the bundled ones, and entry points of other packages.
-
-    Raises:
-        InputError: when an entry point cannot be loaded.
-    """
+    """Return the readers by the name of their format: the bundled ones, and entry points of other packages."""
     found: dict[str, Reader] = {"text": TextReader(), "jsonl": JsonLinesReader(), "parquet": ParquetReader()}
     for plugin in entry_points(group=ENTRY_POINTS):
         try:
@@ -69,14 +66,7 @@ def readers() -> Mapping[str, Reader]:
 
 
 def reader_for(format: str, *, where: str = "reader.format") -> Reader:
-    """Return the reader of a format.
-
-    Args:
-        where: what asks for the format, for the message.
-
-    Raises:
-        InputError: when no reader has this name.
-    """
+    """Return the reader of a format; an InputError that names what asks for it if there is none."""
     reader = readers().get(format)
     if reader is None:
         raise InputError(f"{where}: expected one of the formats {', '.join(readers())}, got {format!r}")
@@ -90,12 +80,7 @@ def format_of(name: str) -> str | None:
 
 
 def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-    """Find a file's records, for the planner; arguments as for ``Reader.scan``.
-
-    Raises:
-        InputError: when the file cannot be opened, or its format is unknown.
-        StoreError: when its disk or store fails.
-    """
+    """Find a file's records, for the planner; arguments as for ``Reader.scan``."""
     try:
         yield from reader_for(format, where=path).scan(path, name=name, config=config)
     except OSError as error:
@@ -106,8 +91,7 @@ def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
     """Read a piece's records: one document or dead letter for each that the planner counted.
 
     Raises:
-        InputError: when the file cannot be opened, or has visibly changed since the plan was made.
-        StoreError: when its disk or store fails.
+        InputError: when the file has visibly changed since the plan was made.
     """
     try:
         yield from reader_for(piece.format, where=piece.uri).read(piece, config)
@@ -116,13 +100,7 @@ def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
 
 
 def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig) -> str:
-    """Read the text of one record; arguments as for ``Reader.text_at``.
-
-    Raises:
-        RecordError: when no text starts there.
-        InputError: when the file cannot be opened.
-        StoreError: when its disk or store fails.
-    """
+    """Read the text of one record; arguments and RecordError as for ``Reader.text_at``."""
     try:
         return reader_for(format, where=path).text_at(path, position, config)
     except OSError as error:

@@ -46,21 +46,12 @@ class RecordReader(ABC):
             yield ScannedRecord(position=number, end=number + 1, size=size, doc_id=doc_id)
 
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read the records of a piece.
-
-        Raises:
-            InputError: when the file has fewer records than when it was scanned.
-        """
+        """Read the records of a piece."""
         number = piece.start
         for record in islice(self.records(piece.uri, config), piece.start, piece.end):
             try:
-                yield build_document(
-                    _fields(record),
-                    piece=piece,
-                    position=number,
-                    is_duplicate=number in piece.duplicates,
-                    config=config,
-                )
+                fields, is_duplicate = _fields(record), number in piece.duplicates
+                yield build_document(fields, piece=piece, position=number, is_duplicate=is_duplicate, config=config)
             except RecordError as error:
                 yield dead_letter(error, piece=piece, position=number, unit="record")
             number += 1
@@ -70,11 +61,7 @@ class RecordReader(ABC):
             )
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of a record.
-
-        Raises:
-            RecordError: when there is no such record, or it has no text.
-        """
+        """Read the text of a record."""
         record = next(islice(self.records(path, config), position, None), None)
         if record is None:
             raise RecordError("no_such_record", f"expected a record {position}, got a file of fewer")

@@ -21,11 +21,7 @@ class RecordError(Exception):
 
 
 def dead_letter(error: RecordError, *, piece: Piece, position: int, unit: str) -> DeadLetter:
-    """Build the dead letter of a record that cannot be read.
-
-    Args:
-        unit: unit of positions in the file: byte or row.
-    """
+    """Build the dead letter of a record that cannot be read; ``unit`` is that of positions in the file."""
     return DeadLetter(
         doc_id=error.doc_id,
         source_uri=piece.uri,

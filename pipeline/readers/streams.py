@@ -15,10 +15,9 @@ from typing_extensions import override
 
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.records import RecordError
+from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.files import file_state, open_file, open_for_arrow
 from concord.pipeline.storage.urls import is_url
-
-CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 _CHUNK_BYTES = 1 << 16
 

@@ -25,11 +25,7 @@ class TextReader:
         yield ScannedRecord(position=0, end=size, size=size, doc_id=name)
 
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read the file.
-
-        Raises:
-            InputError: when its size has changed since the plan was made.
-        """
+        """Read the file."""
         try:
             decoded = decode(read_whole(piece.uri, expected_size=piece.end), encoding=config.encoding)
             if piece.duplicates:
@@ -42,9 +38,5 @@ class TextReader:
         yield Document(doc_id=piece.name, text=decoded.text, source_uri=piece.uri, source_position=0, meta=meta)
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of a file.
-
-        Raises:
-            RecordError: when it is damaged or in another encoding.
-        """
+        """Read the text of a file."""
         return decode(read_whole(path), encoding=config.encoding).text

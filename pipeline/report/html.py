@@ -195,12 +195,7 @@ def _excerpt(sentence: ShownSentence, position: int) -> dict[str, Any]:
         _Word(gap=gap, text=text, marked=number == position)
         for number, (gap, text) in enumerate(words_with_spaces(sentence.tokens[start:end]), start)
     ]
-    return {
-        "sentence": sentence,
-        "words": words,
-        "cut_before": start > 0,
-        "cut_after": end < len(sentence.tokens),
-    }
+    return {"sentence": sentence, "words": words, "cut_before": start > 0, "cut_after": end < len(sentence.tokens)}
 
 
 def _name_view(name: RecurringName) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Which to call: ``write_atomically`` to replace a small file, ``write_once`` to create one that another process may be
 creating too, ``write_unsynced`` for notes that need not survive the machine, ``stage_file`` and ``move_into_place`` for
-large files, ``stage_folder`` for a folder; text that may be compressed is written by ``storage.compressed``.
+large files, ``stage_folder`` for a folder, ``write_compressed`` for text whose suffix may ask for compression.
 
 A file is first written to a staging folder and then renamed. A driver that finishes a run empties that folder, so a
 staged file of another driver may vanish at any time. S3 stores an object completely or not at all, so there each write
@@ -15,16 +15,20 @@ import shutil
 import signal
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
+
+import pyarrow as pa
 
 from concord.pipeline.errors import StoreError
 from concord.pipeline.storage.output_paths import OutputPath, S3Path
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "swap", "sweep")
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+"""The compressions of text files, by suffix."""
 
 # Faults of the store, not of the program; EFBIG is the error of a file size limit.
 _STORE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
@@ -36,11 +40,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def store_errors(path: OutputPath) -> Iterator[None]:
-    """Turn OSErrors caused by the store (no space, quota, input/output) into StoreError; others pass through.
-
-    Raises:
-        StoreError: with the path and what to do.
-    """
+    """Turn OSErrors caused by the store (no space, quota, input/output) into StoreError; others pass through."""
     try:
         yield
     except OSError as error:
@@ -57,28 +57,18 @@ def write_atomically(final: OutputPath, content: bytes, *, staging: Path) -> Non
     if isinstance(final, S3Path):
         final.write(content)
     else:
-        _stage_and_place(content, staging, place=lambda staged: move_into_place(staged, final))
+        _stage_and_place(content, staging, final, place=move_into_place)
 
 
 def write_once(final: OutputPath, content: bytes, *, staging: Path) -> bool:
-    """Atomically create a small file, unless it exists already.
-
-    Returns:
-        Whether the file was created.
+    """Atomically create a small file unless it exists already; return whether it was created.
 
     Raises:
         StoreError: when the file system has no hard links.
     """
     if isinstance(final, S3Path):
         return final.write_once(content)
-
-    def place(staged: Path) -> bool:
-        try:
-            return _link(staged, final)
-        finally:
-            staged.unlink(missing_ok=True)
-
-    return _stage_and_place(content, staging, place=place)
+    return _stage_and_place(content, staging, final, place=_link)
 
 
 def write_unsynced(final: OutputPath, content: bytes) -> None:
@@ -94,7 +84,34 @@ def write_unsynced(final: OutputPath, content: bytes) -> None:
         staged.replace(final)
 
 
-def stage_file(folder: Path, fill: Callable[[BinaryIO], None]) -> Path:
+def write_compressed(path: Path, pieces: Iterable[str]) -> None:
+    """Atomically write a text file, replacing any existing one; the suffixes ``.gz`` and ``.zst`` compress it.
+
+    Args:
+        pieces: the text in order; never held in memory as a whole.
+
+    Raises:
+        StoreError: when there is no space.
+    """
+
+    def fill(stream: BinaryIO) -> None:
+        codec = CODECS.get(path.suffix)
+        if codec is None:
+            stream.writelines(piece.encode() for piece in pieces)
+            return
+        # Arrow closes what it writes to, but the stream itself still has to be flushed to disk.
+        with (
+            os.fdopen(os.dup(stream.fileno()), "wb") as copy,
+            pa.CompressedOutputStream(pa.PythonFile(copy, mode="w"), codec) as compressed,
+        ):
+            for piece in pieces:
+                compressed.write(piece.encode())
+
+    with store_errors(path):
+        move_into_place(stage_file(path.parent, fill), path)
+
+
+def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
     """Write a new file with a random name and flush it to disk; on any failure it is removed.
 
     Args:
@@ -182,21 +199,18 @@ def crash_point(step: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _stage_and_place(content: bytes, staging: Path, *, place: Callable[[Path], Result]) -> Result:
+def _stage_and_place(content: bytes, staging: Path, final: Path, *, place: Callable[[Path, Path], Result]) -> Result:
     """Stage bytes and place them; try again if another driver empties the staging folder in between."""
-
-    def fill(stream: BinaryIO) -> None:
-        stream.write(content)
-
     for _ in range(_STAGING_ATTEMPTS - 1):
         with suppress(FileNotFoundError):
-            return place(stage_file(staging, fill))
-    return place(stage_file(staging, fill))
+            return place(stage_file(staging, lambda stream: stream.write(content)), final)
+    return place(stage_file(staging, lambda stream: stream.write(content)), final)
 
 
 def _link(staged: Path, final: Path) -> bool:
-    final.parent.mkdir(parents=True, exist_ok=True)
+    """Give a staged file its final name unless that exists; the staged name is removed."""
     try:
+        final.parent.mkdir(parents=True, exist_ok=True)
         os.link(staged, final)
     except FileExistsError:
         return False
@@ -204,5 +218,7 @@ def _link(staged: Path, final: Path) -> bool:
         if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
             raise
         raise StoreError(f"{final}: the file system has no hard links, which commits need; choose another") from error
+    finally:
+        staged.unlink(missing_ok=True)
     sync_folder(final.parent)
     return True

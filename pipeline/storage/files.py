@@ -5,16 +5,16 @@ the paths of ``storage.output_paths`` instead.
 """
 
 import hashlib
-import io
+from io import BufferedReader
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
 from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.storage.output_paths import OutputPath, S3Path
-from concord.pipeline.storage.remote_files import FileState, open_url, stat_url
+from concord.pipeline.storage.remote_files import READ_BYTES, FileState, open_url, stat_url
 from concord.pipeline.storage.urls import is_url
 
 # A file that is hashed is read to its end: larger requests mean fewer round trips.
@@ -42,13 +42,13 @@ def file_state(path: str) -> FileState:
     return FileState(status.st_size, status.st_mtime_ns)
 
 
-def open_file(path: str) -> BinaryIO:
-    """Open a file for buffered reading.
+def open_file(path: str, *, read_bytes: int = READ_BYTES) -> BufferedReader:
+    """Open a file for buffered reading; for a URL, requests have at least ``read_bytes``.
 
     Raises:
         OSError, InputError, StoreError: when it cannot be opened; for a URL, reading raises the latter two as well.
     """
-    return open_url(path) if is_url(path) else Path(path).open("rb")
+    return open_url(path, read_bytes=read_bytes) if is_url(path) else Path(path).open("rb")
 
 
 def open_for_arrow(path: str) -> Any:
@@ -57,10 +57,7 @@ def open_for_arrow(path: str) -> Any:
 
 
 def file_sha256(file: str | OutputPath) -> str:
-    """Return the SHA-256 of a file's bytes, in hex.
-
-    Args:
-        file: a path, a URL, or a path in an output folder.
+    """Return the SHA-256, in hex, of the bytes at a path, at a URL, or at a path in an output folder.
 
     Raises:
         InputError, StoreError: when it cannot be read.
@@ -68,16 +65,10 @@ def file_sha256(file: str | OutputPath) -> str:
     try:
         if isinstance(file, S3Path):
             return hashlib.sha256(file.read_bytes()).hexdigest()
-        with _open_to_hash(file) as stream:
+        with open_file(str(file), read_bytes=_HASHED_BYTES) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise read_error(str(file), error) from error
-
-
-def _open_to_hash(file: str | Path) -> io.BufferedReader:
-    if isinstance(file, str) and is_url(file):
-        return open_url(file, read_bytes=_HASHED_BYTES)
-    return Path(file).open("rb")
 
 
 def read_error(path: str, error: OSError) -> InputError | StoreError:

@@ -135,28 +135,18 @@ class Listing:
     """Sizes of many files of an output.
 
     In a folder each file is looked up on demand. In S3 all are listed on first use, since one request per file would
-    take minutes; files written after that are not seen.
+    take minutes; files written after that are not seen. A missing file raises FileNotFoundError.
     """
 
     def __init__(self, output: OutputPath) -> None:
         self._output = output
 
     def size(self, path: OutputPath) -> int:
-        """Return a file's size in bytes.
-
-        Raises:
-            FileNotFoundError: when there is no such file.
-            StoreError: when the store fails.
-        """
+        """Return a file's size in bytes."""
         return self._object(path).size if isinstance(path, S3Path) else path.stat().st_size
 
     def version(self, path: OutputPath) -> str | None:
-        """Return the etag of an object, which changes whenever its bytes do; None for a file in a folder.
-
-        Raises:
-            FileNotFoundError: when S3 has no such object.
-            StoreError: when the store fails.
-        """
+        """Return the etag of an object, which changes whenever its bytes do; None for a file in a folder."""
         return self._object(path).etag if isinstance(path, S3Path) else None
 
     def _object(self, path: S3Path) -> S3Object:
@@ -167,20 +157,15 @@ class Listing:
 
     @cached_property
     def _objects(self) -> dict[str, S3Object]:
-        output = self._output
-        if not isinstance(output, S3Path):
+        if not isinstance(self._output, S3Path):
             return {}
-        with _bucket_errors(output.bucket):
-            return {found.key: found for found in Bucket(output.bucket).list(f"{output.key}/".lstrip("/"))}
+        bucket, prefix = self._output.bucket, f"{self._output.key}/".lstrip("/")
+        with _bucket_errors(bucket):
+            return {found.key: found for found in Bucket(bucket).list(prefix)}
 
 
 def arrow_source(part: OutputPath) -> Path | pa.BufferReader:
-    """Return what Arrow reads a part from; one in S3 is downloaded completely, because parts are small.
-
-    Raises:
-        FileNotFoundError: when it is missing in S3.
-        StoreError: when the store fails.
-    """
+    """Return what Arrow reads a part from; one in S3 is downloaded completely, because parts are small."""
     return pa.BufferReader(part.read_bytes()) if isinstance(part, S3Path) else part
 
 

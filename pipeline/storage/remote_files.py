@@ -2,6 +2,8 @@
 
 Call ``storage.files`` where a file may be a path or a URL. S3 is read through boto3, which also writes it; every other
 scheme through its fsspec driver. Nothing but the connection is cached: a cached listing would hide a change.
+
+Every function, and reading an opened file, raises InputError when access is denied and StoreError when the store fails.
 """
 
 import io
@@ -9,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import fsspec
 from typing_extensions import override
@@ -18,11 +20,12 @@ from concord.pipeline.errors import ConcordError, InputError, StoreError
 from concord.pipeline.storage.s3 import Bucket
 from concord.pipeline.storage.urls import without_secrets
 
+READ_BYTES = 1 << 20
+
 _S3_SCHEME = "s3://"
 _ETAG_KEYS = ("ETag", "etag", "Content-MD5", "Digest")
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified", "created")
 _REFUSED = {401, 403, 404, 405, 410}
-_READ_BYTES = 1 << 20
 
 
 class FileState(NamedTuple):
@@ -38,55 +41,31 @@ class FileState(NamedTuple):
 
 
 def stat_url(url: str) -> FileState | None:
-    """Return a file's state; None if there is no such file (a folder is none).
-
-    Raises:
-        InputError: when access is denied.
-        StoreError: when its store cannot be reached.
-    """
+    """Return a file's state; None if there is no such file (a folder is none)."""
     with _store_errors(url):
         return _locate(url).stat()
 
 
 def walk_url(url: str) -> Iterator[tuple[str, FileState]]:
-    """Yield the URL and state of every file below a folder.
-
-    Raises:
-        InputError: when access is denied.
-        StoreError: when its store cannot be reached.
-    """
+    """Yield the URL and state of every file below a folder."""
     with _store_errors(url):
         for path, state in _locate(url).walk():
             yield f"{url.rstrip('/')}/{path}", state
 
 
-def open_url(url: str, *, read_bytes: int = _READ_BYTES) -> io.BufferedReader:
-    """Open a file for reading.
-
-    Args:
-        read_bytes: minimum size of a request.
+def open_url(url: str, *, read_bytes: int = READ_BYTES) -> io.BufferedReader:
+    """Open a file for reading, in requests of at least ``read_bytes``.
 
     Raises:
-        InputError: when it does not exist or access is denied; reading the stream raises it too.
-        StoreError: when its store fails, or the file changes while it is read; reading the stream raises it too.
+        InputError: when it does not exist.
+        StoreError: when it changes while it is read.
     """
     return io.BufferedReader(_Ranges(url), read_bytes)
 
 
-class RemoteFile(Protocol):
-    """A file or folder in a store."""
-
-    def stat(self) -> FileState | None:
-        """Return the file's state; None if there is no such file."""
-
-    def walk(self) -> Iterator[tuple[str, FileState]]:
-        """Yield the files below the folder with their paths relative to it."""
-
-    def read(self, start: int, end: int, *, state: FileState) -> bytes:
-        """Read a range of the file; a store without range requests returns all of it."""
-
-
 class _S3File:
+    """A file or folder in S3."""
+
     def __init__(self, url: str) -> None:
         self._bucket, _, self._key = url.removeprefix(_S3_SCHEME).partition("/")
 
@@ -100,6 +79,7 @@ class _S3File:
         return FileState(found.size, found.etag)
 
     def walk(self) -> Iterator[tuple[str, FileState]]:
+        """Yield the files below the folder with their paths relative to it."""
         prefix = f"{self._key.rstrip('/')}/" if self._key else ""
         for found in Bucket(self._bucket).list(prefix):
             yield found.key.removeprefix(prefix), FileState(found.size, found.etag)
@@ -109,7 +89,7 @@ class _S3File:
 
 
 class _DriverFile:
-    """A file or folder behind the fsspec driver of its store."""
+    """A file or folder behind the fsspec driver of its store; without range requests, ``read`` returns all of it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -201,7 +181,7 @@ class _Ranges(io.RawIOBase):
         return content if self._content is None else self._content[start:end]
 
 
-def _locate(url: str) -> RemoteFile:
+def _locate(url: str) -> _S3File | _DriverFile:
     # Constructed for each call: fsspec caches the connections, and separates a forked process from its parent.
     return _S3File(url) if url.startswith(_S3_SCHEME) else _DriverFile(url)
 
@@ -235,20 +215,17 @@ def _store_errors(url: str) -> Iterator[None]:
     except ConcordError:
         raise
     except Exception as error:
-        raise _as_our_error(url, error) from error
-
-
-def _as_our_error(url: str, error: Exception) -> ConcordError:
-    status = _status(error)
-    message = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
-    kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-    reason = f"status {status}" if status else f"{kind}{without_secrets(message)}"
-    # A driver that needs more than the URL raises a TypeError.
-    if status in _REFUSED or isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | TypeError):
-        return InputError(f"{url}: cannot be read ({reason}); check that it exists and may be read")
-    return StoreError(
-        f"{url}: reading failed ({reason}); check that its host and the network are up, then run the same command again"
-    )
+        status = _status(error)
+        message = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
+        kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+        reason = f"status {status}" if status else f"{kind}{without_secrets(message)}"
+        # A driver that needs more than the URL raises a TypeError.
+        if status in _REFUSED or isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | TypeError):
+            raise InputError(f"{url}: cannot be read ({reason}); check that it exists and may be read") from error
+        raise StoreError(
+            f"{url}: reading failed ({reason}); check that its host and the network are up, then run the same command "
+            "again"
+        ) from error
 
 
 def _status(error: Exception) -> int | None:

@@ -34,13 +34,7 @@ class Bucket:
     """A bucket's objects; every call is a request, nothing is cached.
 
     Every method raises an OSError when the store does not respond or refuses the request; one that reads an object also
-    when it does not exist.
-
-    Args:
-        name: the bucket's name.
-
-    Raises:
-        InputError: when boto3 is not installed.
+    when it does not exist. Without boto3 no bucket can be built: InputError.
     """
 
     def __init__(self, name: str) -> None:
@@ -64,14 +58,12 @@ class Bucket:
         """Read a non-empty half-open range of an object's bytes; OSError if its etag is another."""
         with _as_os_errors(self._url(key)):
             answer = self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{end - 1}", IfMatch=etag)
-            content: bytes = answer["Body"].read()
-        return content
+            return bytes(answer["Body"].read())
 
     def read(self, key: str) -> bytes:
         """Read an object's bytes."""
         with _as_os_errors(self._url(key)):
-            content: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
-        return content
+            return bytes(self._client.get_object(Bucket=self.name, Key=key)["Body"].read())
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object, replacing any existing one; the store verifies the checksum."""
