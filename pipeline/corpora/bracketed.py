@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from concord.models.labels import OUTSIDE, Span, encode_spans
-from concord.pipeline.corpora.corpus_format import (
-    EMPTY,
-    FaultReporter,
-    GoldFormat,
-    NumberedLine,
-    SentenceRows,
-    split_columns,
-)
+from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, split_columns
 
 BEGIN_DOCUMENT = "#begin document"
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
@@ -47,7 +40,11 @@ _LAYOUTS = {
 
 
 def read_sentences(
-    lines: Iterable[NumberedLine], form: GoldFormat, report: FaultReporter, *, task: Literal["conll2012", "semeval2010"]
+    lines: Iterable[tuple[int, str]],
+    form: GoldFormat,
+    report: FaultReporter,
+    *,
+    task: Literal["conll2012", "semeval2010"],
 ) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence, labelled in BIO2."""
     layout, rows, cells = _LAYOUTS[task], SentenceRows(), list[str]()

@@ -5,19 +5,12 @@ The word ``-DOCSTART-`` starts a document; a sentence outside of any document is
 
 from collections.abc import Iterable, Iterator
 
-from concord.pipeline.corpora.corpus_format import (
-    EMPTY,
-    FaultReporter,
-    GoldFormat,
-    NumberedLine,
-    SentenceRows,
-    split_columns,
-)
+from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, split_columns
 
 DOCUMENT_START = "-DOCSTART-"
 
 
-def read_sentences(lines: Iterable[NumberedLine], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
+def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence; columns are separated by tabs, or by spaces in a line without tabs."""
     rows = SentenceRows()
     for number, line in lines:

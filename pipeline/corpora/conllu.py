@@ -10,14 +10,7 @@ and empty nodes are ignored: syntactic words carry the labels.
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from concord.pipeline.corpora.corpus_format import (
-    EMPTY,
-    FaultReporter,
-    GoldFormat,
-    NumberedLine,
-    SentenceRows,
-    numbered_lines,
-)
+from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, numbered_lines
 
 COLUMNS = 10
 ENTITY_KEY = "NER"
@@ -26,7 +19,7 @@ PARSER_KEY = "concord.parser"
 SOURCE_KEY = "concord.source"
 
 
-def read_sentences(lines: Iterable[NumberedLine], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
+def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence."""
     rows = SentenceRows()
     for number, line in lines:

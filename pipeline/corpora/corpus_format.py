@@ -61,16 +61,10 @@ class Fault:
 
 
 OnFault: TypeAlias = Callable[[Fault], None]
-NumberedLine: TypeAlias = tuple[int, str]
-"""The 1-based number of a line, and its text."""
 
 
 def raise_fault(fault: Fault) -> None:
-    """Raise a fault as an error.
-
-    Raises:
-        InputError: always.
-    """
+    """Raise a fault as an InputError."""
     raise InputError(str(fault))
 
 
@@ -115,7 +109,7 @@ class SentenceRows:
         return bool(self.numbers) or self.broken
 
 
-def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[NumberedLine]:
+def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tuple[int, str]]:
     """Yield the 1-based number and the text of each line; ``.gz`` and ``.zst`` files are decompressed.
 
     Lines end with LF, CR LF or CR, not with other Unicode line separators.

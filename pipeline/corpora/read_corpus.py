@@ -18,7 +18,6 @@ from concord.pipeline.corpora.corpus_format import (
     FaultReporter,
     FormatName,
     GoldFormat,
-    NumberedLine,
     OnFault,
     SentenceRows,
     numbered_lines,
@@ -28,7 +27,7 @@ from concord.pipeline.corpora.label_schemes import detect_scheme, to_bio2
 from concord.pipeline.errors import InputError
 
 SUFFIXES: dict[str, FormatName] = {".conllu": "conllu", ".conll": "conll", "gold_conll": "conll2012"}
-_READERS: dict[FormatName, Callable[[Iterable[NumberedLine], GoldFormat, FaultReporter], Iterator[SentenceRows]]] = {
+_READERS: dict[FormatName, Callable[[Iterable[tuple[int, str]], GoldFormat, FaultReporter], Iterator[SentenceRows]]] = {
     "conll": conll.read_sentences,
     "conllu": conllu.read_sentences,
     "conll2012": partial(bracketed.read_sentences, task="conll2012"),
@@ -89,31 +88,25 @@ def read_corpus(path: Path, form: GoldFormat | None = None, on_fault: OnFault = 
         scheme = "BIO2"  # their reader converts the brackets
     elif scheme == "auto":
         scheme = detect_scheme(rows.labels for rows in sentences)
-    documents: list[tuple[SentenceRows, list[Sentence], list[int]]] = []
+    heads: list[tuple[SentenceRows, list[Sentence], list[int]]] = []
     in_document = False
     for rows in sentences:
         in_document = in_document or rows.document is not None
         if rows.document is not None or not in_document:
-            documents.append((rows, [], []))
+            heads.append((rows, [], []))
         if not rows.broken:
-            documents[-1][1].append(_to_sentence(rows, scheme, form, report))
-            documents[-1][2].append(rows.numbers[0])
-    return GoldCorpus(
-        documents=tuple(
-            GoldDocument(name=head.document, sentences=tuple(found), lines=tuple(lines), metadata=head.metadata)
-            for head, found, lines in documents
-            if found
-        ),
-        label_scheme=scheme,
+            heads[-1][1].append(_to_sentence(rows, scheme, form, report))
+            heads[-1][2].append(rows.numbers[0])
+    documents = tuple(
+        GoldDocument(name=head.document, sentences=tuple(found), lines=tuple(lines), metadata=head.metadata)
+        for head, found, lines in heads
+        if found
     )
+    return GoldCorpus(documents=documents, label_scheme=scheme)
 
 
 def detect_format(path: Path, form: GoldFormat) -> FormatName:
-    """Return the format of a file.
-
-    Raises:
-        InputError: when neither the options nor the file name determine it.
-    """
+    """Return the format of a file; InputError if neither the options nor the file name determine it."""
     if form.format is not None:
         return form.format
     name = path.name.removesuffix(".gz").removesuffix(".zst")

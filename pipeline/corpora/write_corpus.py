@@ -35,14 +35,8 @@ def write_gold(
         label_column: for CoNLL-U: ``upos``, ``xpos`` or a key of MISC, where every word's label is written; None for
             entities, which are written as ``NER=`` only for their own words.
         header: for CoNLL-U: comments at the start of the file.
-
-    Raises:
-        StoreError: when there is no space.
     """
-    if form == "conll":
-        lines = _columns(documents)
-    else:
-        lines = _conllu(documents, label_column, header or {})
+    lines = _columns(documents) if form == "conll" else _conllu(documents, label_column, header or {})
     write_compressed(path, (f"{line}\n" for line in lines))
 
 
@@ -63,9 +57,6 @@ def write_parsed_corpus(
         analyses: one for each sentence of all documents, in order.
         parser: its signature.
         source: SHA-256, in hex, of the file that the documents were read from.
-
-    Raises:
-        StoreError: when there is no space.
     """
     lines = [f"# {PARSER_KEY} = {parser}", f"# {SOURCE_KEY} = {source}", *_parsed_lines(documents, iter(analyses))]
     write_compressed(path, (f"{line}\n" for line in lines))
@@ -94,6 +85,8 @@ def _conllu(documents: Iterable[GoldDocument], label_column: str | None, header:
 def _rows(sentence: Sentence, label_column: str | None) -> Iterator[str]:
     for index, (word, label) in enumerate(zip(sentence.words, sentence.labels or (), strict=True)):
         upos = sentence.tags[index] if sentence.tags is not None else None
+        head = sentence.heads[index] if sentence.heads is not None else None
+        deprel = sentence.relations[index] if sentence.relations is not None else None
         xpos, misc = None, None
         if label_column == "upos":
             upos = label
@@ -101,15 +94,7 @@ def _rows(sentence: Sentence, label_column: str | None) -> Iterator[str]:
             xpos = label
         elif label_column is not None or label != OUTSIDE:
             misc = f"{label_column or ENTITY_KEY}={label}"
-        yield conllu_row(
-            index + 1,
-            word,
-            upos=upos,
-            xpos=xpos,
-            head=sentence.heads[index] if sentence.heads is not None else None,
-            deprel=sentence.relations[index] if sentence.relations is not None else None,
-            misc=misc,
-        )
+        yield conllu_row(index + 1, word, upos=upos, xpos=xpos, head=head, deprel=deprel, misc=misc)
 
 
 def _parsed_lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[WordAnalysis]]) -> Iterator[str]:
@@ -119,15 +104,7 @@ def _parsed_lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Se
             labels = sentence.labels or (OUTSIDE,) * len(sentence.words)
             rows = zip(sentence.words, labels, next(analyses), strict=True)
             for number, (word, label, analysis) in enumerate(rows, start=1):
-                yield conllu_row(
-                    number,
-                    word,
-                    lemma=analysis.lemma,
-                    upos=analysis.upos or "X",
-                    xpos=analysis.xpos,
-                    feats=analysis.feats,
-                    head=analysis.head,
-                    deprel=analysis.deprel,
-                    misc=f"{ENTITY_KEY}={label}" if label != OUTSIDE else None,
-                )
+                fields = analysis._replace(upos=analysis.upos or "X")._asdict()
+                misc = f"{ENTITY_KEY}={label}" if label != OUTSIDE else None
+                yield conllu_row(number, word, **fields, misc=misc)
             yield ""

@@ -27,7 +27,11 @@ class LocalExecutor:
             worker = self._build(plan)
             for shard in shards:
                 stop.raise_if_received()
-                _record_earlier_death(crash_log, shard)
+                place = crash_log.in_progress(shard)
+                if place is not None:
+                    # An earlier run died here and left its mark; one that is still alive is counted once by mistake.
+                    crash_log.remove_mark(shard)
+                    crash_log.record_death(shard, "worker_died", place)
                 try:
                     with crash_log.mark_in_progress(shard, WorkPlace()):
                         report, timings = worker.run(shard)
@@ -37,11 +41,3 @@ class LocalExecutor:
                     raise ShardError(f"shard {shard.name}: {type(error).__name__}: {error}") from error
                 on_report(report, timings)
         return {}
-
-
-def _record_earlier_death(crash_log: CrashLog, shard: Shard) -> None:
-    """Count the death of an earlier run that left its mark. A run that is still alive is counted once by mistake."""
-    place = crash_log.in_progress(shard)
-    if place is not None:
-        crash_log.remove_mark(shard)
-        crash_log.record_death(shard, "worker_died", place)

@@ -48,11 +48,7 @@ class RayExecutor:
         self._build_parse = build_parse
 
     def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
-        """Run shards as ``Executor.run`` describes.
-
-        Raises:
-            ConfigError: when the cluster has no room for the workers.
-        """
+        """Run shards as ``Executor.run`` describes; ConfigError if the cluster has no room for the workers."""
         roles = self._roles(plan, len(shards))
         with connected(cpus=max(1, sum(role.count * role.cpus for role in roles))):
             for role in roles:
@@ -67,11 +63,7 @@ class RayExecutor:
         return dict(scheduler.replaced)
 
     def _roles(self, plan: Plan, shards: int) -> list[WorkerRole]:
-        """Return the kinds of workers; no more of each than shards, since each costs a process and its models.
-
-        Raises:
-            ConfigError: when workers without a GPU would have to parse on one.
-        """
+        """Return the kinds of workers; no more of each than shards, since each costs a process and its models."""
         config = self._config
         worker = WorkerRole(
             count=min(config.actors, shards),
@@ -99,7 +91,7 @@ class RayExecutor:
 def hash_files(paths: Sequence[str]) -> list[str]:
     """Hash files in Ray tasks: SHA-256 in hex; joins or starts Ray as the executor does."""
     with connected(cpus=os.cpu_count() or 1):
-        hash_file = ray.remote(num_cpus=1, runtime_env=runtime_env(threads=1))(_hash_file)
+        hash_file = ray.remote(num_cpus=1, runtime_env=runtime_env(threads=1))(file_sha256)
         try:
             return list(ray.get([hash_file.remote(path) for path in paths]))
         except RayTaskError as error:
@@ -159,23 +151,16 @@ def _init(options: dict[str, Any], address: str | None) -> None:
 
 
 def _check_port(address: str | None) -> None:
-    """Fail at once if nothing listens at the address: Ray itself would retry for many minutes.
-
-    Raises:
-        OSError: when there is no connection.
-    """
+    """Raise an OSError at once if nothing listens at the address: Ray itself would retry for many minutes."""
     host, colon, port = (address or "").rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
 
 
 def _check_room(role: WorkerRole) -> None:
-    """Reject more workers than the cluster can hold, for which Ray would wait forever.
+    """Reject more workers than the nodes, even idle, have room for: Ray would wait for them forever.
 
     Workers with a GPU need no CPU and those that parse for them no GPU, so each kind can be checked by itself.
-
-    Raises:
-        ConfigError: when the nodes, even idle, have no room for so many actors.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     room = sum(workers_that_fit(node, cpus=role.cpus, gpus=role.gpus) for node in nodes)
@@ -191,7 +176,3 @@ def workers_that_fit(node: dict[str, float], *, cpus: int, gpus: float) -> int:
     """Return how many workers a node has room for, given its resources."""
     needs = [(node.get(name, 0.0), need) for name, need in (("CPU", cpus), ("GPU", gpus)) if need]
     return int(min(have // need for have, need in needs))
-
-
-def _hash_file(path: str) -> str:
-    return file_sha256(path)

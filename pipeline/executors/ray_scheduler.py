@@ -128,14 +128,6 @@ class _Worker:
         return "time_limit" if self.is_late else "worker_died"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ParsesAhead:
-    """The parses of a shard: a reference to their tables, and how long they took."""
-
-    tables: Any
-    timings: Timings
-
-
 @dataclass(kw_only=True, slots=True)
 class _Call:
     """A call in flight; without a shard it is a ping.
@@ -144,7 +136,7 @@ class _Call:
         since: when it started, or was last seen to go on to another document; seconds of the monotonic clock.
         at: the document that was in progress alone then.
         tables: reference to the parses that come with the result of a worker that only parses.
-        parse_timings: how long the shard was parsed ahead.
+        parse_timings: how long the shard was parsed ahead, once that is done.
     """
 
     worker: _Worker
@@ -178,7 +170,7 @@ class RayScheduler:
         self._num_left = 0
         self._to_parse: deque[Shard] = deque()
         self._to_tag: deque[Shard] = deque()
-        self._parsed_ahead: dict[int, _ParsesAhead] = {}
+        self._parsed_ahead: dict[int, _Call] = {}
         self._workers = [_Worker(role=role) for role in roles for _ in range(role.count)]
         self._idle: list[_Worker] = []
         self._calls: dict[Any, _Call] = {}
@@ -249,9 +241,9 @@ class RayScheduler:
 
     def _tag(self, worker: _Worker, shard: Shard) -> None:
         self._crash_log.remove_mark(shard)
-        parses = self._parsed_ahead.pop(shard.index, None)
-        reference = worker.actor.run.remote(shard, [parses.tables] if parses is not None else [])
-        timings = parses.timings if parses is not None else Timings()
+        parsed = self._parsed_ahead.pop(shard.index, None)
+        reference = worker.actor.run.remote(shard, [parsed.tables] if parsed is not None else [])
+        timings = parsed.parse_timings if parsed is not None else Timings()
         self._calls[reference] = _Call(worker=worker, shard=shard, parse_timings=timings)
 
     def _collect(self, reference: Any, on_report: OnReport) -> None:
@@ -299,28 +291,24 @@ class RayScheduler:
     def _on_result(self, call: _Call, shard: Shard, result: ShardResult, on_report: OnReport) -> None:
         timings = call.parse_timings + result.timings
         if result.report is None:
-            self._parsed_ahead[shard.index] = _ParsesAhead(tables=call.tables, timings=timings)
+            call.parse_timings = timings
+            self._parsed_ahead[shard.index] = call
             self._to_tag.append(shard)
         else:
             on_report(result.report, timings)
             self._metrics.count_shard(result.report, timings)
             self._num_left -= 1
             self._metrics.set_shards_left(self._num_left)
-        if self._is_too_large(result.resident_bytes) and (self._to_tag or self._to_parse):
+        limit = self._max_worker_bytes
+        is_too_large = limit is not None and result.resident_bytes is not None and result.resident_bytes > limit
+        if is_too_large and (self._to_tag or self._to_parse):
             logger.info("a worker holds %d bytes and is replaced", result.resident_bytes)
-            self._replace(call.worker)
+            self._count_replaced("memory")
+            ray.kill(call.worker.actor)
+            call.worker.process = None
+            self._start(call.worker)
         else:
             self._idle.append(call.worker)
-
-    def _is_too_large(self, resident_bytes: int | None) -> bool:
-        limit = self._max_worker_bytes
-        return limit is not None and resident_bytes is not None and resident_bytes > limit
-
-    def _replace(self, worker: _Worker) -> None:
-        self._count_replaced("memory")
-        ray.kill(worker.actor)
-        worker.process = None
-        self._start(worker)
 
     def _count_replaced(self, cause: str) -> None:
         self.replaced[cause] += 1

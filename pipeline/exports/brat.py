@@ -36,9 +36,6 @@ def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[st
     Args:
         folder: must not exist, or be empty.
         labels: entity types that annotators can choose.
-
-    Raises:
-        StoreError: when there is no space.
     """
     with store_errors(folder), stage_folder(folder) as staged, (staged / INDEX_NAME).open("xb") as index:
         for item in items:
@@ -48,13 +45,8 @@ def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[st
             _write_new(staged / f"{name}.ann", "".join(f"{line}\n" for line in _annotations(item, text)))
             index.write(orjson.dumps({"file": name, **item.metadata}, option=orjson.OPT_APPEND_NEWLINE))
         # brat requires all four sections.
-        sections = [
-            "[entities]",
-            *sorted({_type(label) for label in labels}),
-            "[relations]",
-            "[events]",
-            "[attributes]",
-        ]
+        types = sorted({_type(label) for label in labels})
+        sections = ["[entities]", *types, "[relations]", "[events]", "[attributes]"]
         _write_new(staged / "annotation.conf", "".join(f"{line}\n" for line in sections))
 
 

@@ -11,13 +11,13 @@ the boundary between two pieces begins again in the second, so that every senten
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
 from concord.pipeline.exports.export_item import ExportItem, percent_encode
-from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, TokenRow
+from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, TokenRow, group_words
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 _WHITE_SPACE = re.compile(r"\s+")
@@ -26,13 +26,8 @@ _WHITE_SPACE = re.compile(r"\s+")
 def write_conllu(path: Path, items: Iterable[ExportItem]) -> None:
     """Atomically write documents, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
-    Ids are percent-encoded.
-
-    Args:
-        items: need no text, but at least one sentence each: the format cannot represent a document without words.
-
-    Raises:
-        StoreError: when there is no space.
+    Ids are percent-encoded. Items need no text, but at least one sentence each: the format cannot represent a document
+    without words.
     """
     write_compressed(path, (f"{line}\n" for item in items for line in _lines(item.document)))
 
@@ -51,18 +46,14 @@ def _lines(document: CollectedDocument) -> Iterator[str]:
 
 
 def _sentence_lines(sentence: CollectedSentence, next_start: int | None) -> Iterator[str]:
-    tokens = [tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))]
+    tokens = group_words(sentence)
     starts = [*(words[0].start_char for words in tokens[1:]), next_start]
     spaced = [start != words[0].end_char for words, start in zip(tokens, starts, strict=True)]
-    forms = [_form(words) for words in tokens]
+    forms = [_single_spaced(words[0].word if len(words) == 1 else words[0].text) for words in tokens]
     text = "".join(f"{form} " if space else form for form, space in zip(forms, spaced, strict=True))
     yield f"# text = {text.rstrip(' ')}"
     for words, form, space in zip(tokens, forms, spaced, strict=True):
         yield from _token_lines(words, form, is_spaced=space)
-
-
-def _form(words: Sequence[TokenRow]) -> str:
-    return _single_spaced(words[0].word if len(words) == 1 else words[0].text)
 
 
 def _single_spaced(text: str) -> str:

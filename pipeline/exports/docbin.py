@@ -14,7 +14,7 @@ from typing import Any
 
 from concord.models.config import ConfigError
 from concord.pipeline.exports.export_item import ExportItem, round_float
-from concord.pipeline.output.document_rows import CollectedSentence, TokenRow
+from concord.pipeline.output.document_rows import CollectedSentence, TokenRow, group_words
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 SPANS_KEY = "entities"
@@ -26,11 +26,7 @@ _ATTRIBUTES = ("ORTH", "TAG", "POS", "MORPH", "LEMMA", "HEAD", "DEP", "ENT_IOB",
 
 
 def require_spacy() -> None:
-    """Check that spaCy is installed.
-
-    Raises:
-        ConfigError: when it is not.
-    """
+    """Raise a ConfigError unless spaCy is installed."""
     if importlib.util.find_spec("spacy") is None:
         raise ConfigError("docbin: expected the library spaCy; install it with the extra 'spacy'")
 
@@ -43,9 +39,6 @@ def write_docbin(folder: Path, items: Iterable[ExportItem]) -> None:
 
     Args:
         folder: must not exist, or be empty.
-
-    Raises:
-        StoreError: when there is no space.
     """
     tokens: Any = importlib.import_module("spacy.tokens")
     vocab: Any = importlib.import_module("spacy.vocab")
@@ -96,9 +89,7 @@ class _Columns:
 
     def add_sentence(self, sentence: CollectedSentence, text: str, *, start: int) -> int:
         """Add the tokens of a sentence and of the gap that begins at ``start``; return the sentence's end."""
-        tokens = [
-            tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))
-        ]
+        tokens = group_words(sentence)
         governors = [_governor(words) for words in tokens]
         positions: dict[int, int] = {}
         for words, word in zip(tokens, governors, strict=True):

@@ -1,6 +1,5 @@
 """Export of an annotated collection to the formats that other tools read."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +30,7 @@ Writer: TypeAlias = Callable[[Path, Iterable[ExportItem]], None]
 ERRORS_SUFFIX = ".errors.jsonl"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class ExportReport:
     """What was exported; ``documents``, ``wordless`` and ``left_out`` add up to what was requested.
 
@@ -94,12 +93,11 @@ def export_collection(
 
     stream = ExportStream(destination, dead_letters=collection.manifest.dead_letters, on_document=on_document)
     documents = islice(read_collection(collection, wanted=is_wanted), limit)
-    items = (
-        stream.with_words(documents) if to == "conllu" else stream.with_texts(documents, SourceTexts(collection.plan))
-    )
+    texts = SourceTexts(collection.plan)
+    items = stream.with_words(documents) if to == "conllu" else stream.with_texts(documents, texts)
     writers(labels)[to](destination, items)
     # With a limit the collection is not read to its end.
-    return replace(stream.report(), labels=labels, unknown=tuple(sorted(unknown)) if limit is None else ())
+    return replace(stream.report, labels=labels, unknown=tuple(sorted(unknown)) if limit is None else ())
 
 
 def writers(labels: Sequence[str]) -> Mapping[ExportForm, Writer]:
@@ -114,17 +112,15 @@ def writers(labels: Sequence[str]) -> Mapping[ExportForm, Writer]:
 
 
 class ExportStream:
-    """Turns documents into export items, counts them, and sets aside those whose text is gone."""
+    """Turns documents into export items, counts them in ``report``, and sets aside those whose text is gone."""
 
     def __init__(
         self, destination: Path, *, dead_letters: int, on_document: Callable[[], object] = lambda: None
     ) -> None:
         """See ``export_collection`` and ``ExportReport`` for the arguments."""
+        self.report = ExportReport(dead_letters=dead_letters)
         self._errors = destination.with_name(f"{destination.name}{ERRORS_SUFFIX}")
-        self._dead_letters = dead_letters
         self._on_document = on_document
-        self._left_out: list[DeadLetter] = []
-        self._counts: Counter[str] = Counter()
 
     def with_words(self, documents: Iterable[CollectedDocument]) -> Iterator[ExportItem]:
         """Yield the documents that have words, without their texts."""
@@ -132,47 +128,30 @@ class ExportStream:
             if document.sentences:
                 yield self._item(document)
             else:
-                self._counts["wordless"] += 1
+                self.report.wordless += 1
             self._on_document()
 
     def with_texts(self, documents: Iterable[CollectedDocument], texts: SourceTexts) -> Iterator[ExportItem]:
-        """Yield the documents with their texts; at the end, write a list of those whose text is gone.
-
-        Raises:
-            InputError: when an input file of many records is gone.
-        """
+        """Yield the documents with their texts; at the end, write a list of those whose text is gone."""
+        left_out: list[DeadLetter] = []
         for document in documents:
             text = texts.find(document.row)
             if isinstance(text, DeadLetter):
-                self._left_out.append(text)
+                left_out.append(text)
             else:
                 yield self._item(document, text)
             self._on_document()
-        if self._left_out:
-            write_compressed(self._errors, (f"{orjson.dumps(letter).decode()}\n" for letter in self._left_out))
+        if left_out:
+            write_compressed(self._errors, (f"{orjson.dumps(dead_letter).decode()}\n" for dead_letter in left_out))
+            self.report.left_out, self.report.errors = len(left_out), self._errors
         else:
             self._errors.unlink(missing_ok=True)  # of an earlier attempt
 
-    def report(self) -> ExportReport:
-        """Return the counts, after all documents have passed."""
-        return ExportReport(
-            documents=self._counts["documents"],
-            sentences=self._counts["sentences"],
-            words=self._counts["words"],
-            entities=self._counts["entities"],
-            wordless=self._counts["wordless"],
-            left_out=len(self._left_out),
-            dead_letters=self._dead_letters,
-            errors=self._errors if self._left_out else None,
-        )
-
     def _item(self, document: CollectedDocument, text: str = "") -> ExportItem:
-        self._counts.update(
-            documents=1,
-            sentences=len(document.sentences),
-            words=sum(len(sentence.tokens) for sentence in document.sentences),
-            entities=len(document.entities),
-        )
+        self.report.documents += 1
+        self.report.sentences += len(document.sentences)
+        self.report.words += sum(len(sentence.tokens) for sentence in document.sentences)
+        self.report.entities += len(document.entities)
         return ExportItem(name=document.row.doc_id, document=document, text=text)
 
 

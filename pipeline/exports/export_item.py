@@ -39,15 +39,10 @@ class ExportItem:
 
 
 def percent_encode(name: str, *, also: str = "") -> str:
-    """Encode white space, control characters and ``%``; ``urllib.parse.unquote`` decodes the result.
-
-    Args:
-        also: further characters to encode.
-    """
+    """Encode white space, control characters, ``%`` and ``also``; ``urllib.parse.unquote`` decodes the result."""
+    encoded = f" %{also}"
     return "".join(
-        quote(character, safe="")
-        if character in " %" or character in also or not character.isprintable()
-        else character
+        quote(character, safe="") if character in encoded or not character.isprintable() else character
         for character in name
     )
 

@@ -15,9 +15,6 @@ def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:
     """Atomically write items, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
     Offsets count code points of ``text``; the other fields are columns of the tables.
-
-    Raises:
-        StoreError: when there is no space.
     """
     write_compressed(path, (orjson.dumps(_record(item), option=orjson.OPT_APPEND_NEWLINE).decode() for item in items))
 
@@ -32,14 +29,8 @@ def _record(item: ExportItem) -> dict[str, Any]:
 
 
 def _sentence(sentence: CollectedSentence) -> dict[str, Any]:
-    row = sentence.row
-    return {
-        "sent_id": row.sent_id,
-        "start_char": row.start_char,
-        "end_char": row.end_char,
-        "continues": row.continues,
-        "tokens": [_rounded(token._asdict()) for token in sentence.tokens],
-    }
+    fields = {name: getattr(sentence.row, name) for name in ("sent_id", "start_char", "end_char", "continues")}
+    return {**fields, "tokens": [_rounded(token._asdict()) for token in sentence.tokens]}
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:

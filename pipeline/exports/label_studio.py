@@ -26,9 +26,6 @@ def write_label_studio(path: Path, items: Iterable[ExportItem]) -> None:
     The score of a prediction is the lowest confidence of its entities, 1 if there are none: sorted by it, the tasks
     that need a review most come first. Line ends become line feeds, without changing offsets; see
     ``normalize_line_ends``.
-
-    Raises:
-        StoreError: when there is no space.
     """
     write_compressed(path, _json_chunks(items))
 
@@ -36,16 +33,8 @@ def write_label_studio(path: Path, items: Iterable[ExportItem]) -> None:
 def labeling_config(labels: Iterable[str]) -> str:
     """Return the labeling configuration for the tasks."""
     rows = [f"    <Label value={quoteattr(label)}/>" for label in labels]
-    return "\n".join(
-        [
-            "<View>",
-            f'  <Labels name="{_FROM}" toName="{_TO}">',
-            *rows,
-            "  </Labels>",
-            f'  <Text name="{_TO}" value="$text"/>',
-            "</View>",
-        ]
-    )
+    text = f'  <Text name="{_TO}" value="$text"/>'
+    return "\n".join(["<View>", f'  <Labels name="{_FROM}" toName="{_TO}">', *rows, "  </Labels>", text, "</View>"])
 
 
 def _json_chunks(items: Iterable[ExportItem]) -> Iterator[str]:

@@ -127,7 +127,7 @@ def write_review_queue(
     queue = sorted(passages, key=lambda sentence: sentence.rank)
     labels = entity_types(collection.manifest.shards)
     writers(labels)[to](destination, (passages[sentence] for sentence in queue))
-    report = stream.report()
+    report = stream.report
     return ReviewReport(choices=tuple(queue), left_out=report.left_out, labels=labels, errors=report.errors)
 
 
@@ -179,10 +179,9 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
     """Return a sentence with its least confident decision, without a rank."""
     words = [word for piece in pieces for word in piece.tokens]
     entities = _entities(document, pieces)
-    decisions: list[EntityRow | TokenRow] = [*entities]
-    decisions += [
-        word for word in words if not any(entity.start_char <= word.start_char < entity.end_char for entity in entities)
-    ]
+    covered = [range(entity.start_char, entity.end_char) for entity in entities]
+    outside = [word for word in words if not any(word.start_char in interval for interval in covered)]
+    decisions: list[EntityRow | TokenRow] = [*entities, *outside]
     least = min(decisions, key=_probability)
     label = least.label if isinstance(least, EntityRow) else least.ner
     return QueuedSentence(

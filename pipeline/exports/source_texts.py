@@ -31,7 +31,6 @@ class SourceTexts:
 
         Raises:
             InputError: when a file of many records is gone or cannot be opened.
-            StoreError: when its disk fails.
         """
         try:
             text = self._find(row)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -126,6 +126,11 @@ def words_with_spaces(tokens: Sequence[TokenRow]) -> Iterator[tuple[str, str]]:
         space = " " if 0 <= end < token.start_char else ""
         yield ("", "") if shares_token else (space, token.text)
         start, end = token.start_char, token.end_char
+
+
+def group_words(sentence: CollectedSentence) -> list[tuple[TokenRow, ...]]:
+    """Group the words of a sentence by token: those of a multi-word token have the same offsets."""
+    return [tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))]
 
 
 def _read_shard(output: OutputPath, report: ShardReport, wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:

@@ -123,13 +123,12 @@ def entity_types(reports: Iterable[ShardReport]) -> tuple[str, ...]:
 
 def backed_off(reports: Iterable[ShardReport]) -> dict[str, BackOffStep]:
     """Return the shards that had to back off, by name; their bytes may differ from those of an undisturbed run."""
-    steps = {f"{report.shard:05d}": _step_of(report.stats) for report in reports}
-    return {name: step for name, step in steps.items() if step is not BackOffStep.AS_PLANNED}
-
-
-def _step_of(stats: Mapping[str, float]) -> BackOffStep:
-    names = (name.removeprefix(_BACKED_OFF) for name in stats if name.startswith(_BACKED_OFF))
-    return max((BackOffStep[name.upper()] for name in names), default=BackOffStep.AS_PLANNED)
+    steps = {}
+    for report in reports:
+        names = [name.removeprefix(_BACKED_OFF) for name in report.stats if name.startswith(_BACKED_OFF)]
+        if names:
+            steps[f"{report.shard:05d}"] = max(BackOffStep[name.upper()] for name in names)
+    return steps
 
 
 def _near_ties(prediction: Prediction, limit: float) -> int:

@@ -146,31 +146,31 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
 
 
 def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
-    rows = [
-        {"entity_id": number, **_entity_row(item, *span)} for item in flat for number, span in enumerate(item.spans)
-    ]
-    return {name: [row[name] for row in rows] for name in ENTITIES.names}
-
-
-def _entity_row(item: _FlatDocument, sent_id: int, span: Span, confidence: float) -> dict[str, Any]:
-    within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
-    words = item.words[within]
-    if len(words) != span.end - span.start:
-        raise ValueError(f"entity {span}: expected it within the document's {len(item.words)} words")
-    start_char, end_char = words[0].start_char, words[-1].end_char
-    return {
-        "doc_id": item.doc_id,
-        "sent_id": sent_id,
-        "start_char": start_char,
-        "end_char": end_char,
-        "start_token": span.start + 1,
-        "end_token": span.end,
-        "text": item.annotated.parsed.document.text[start_char:end_char],
-        "label": span.label,
-        "confidence": confidence,
-        "uncertainty": max(item.uncertainty[within]),
-        "refined": any(item.refined[within]),
-    }
+    columns: dict[str, list[Any]] = {name: [] for name in ENTITIES.names}
+    for item in flat:
+        for entity_id, (sent_id, span, confidence) in enumerate(item.spans):
+            within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
+            words = item.words[within]
+            if len(words) != span.end - span.start:
+                raise ValueError(f"entity {span}: expected it within the document's {len(item.words)} words")
+            start_char, end_char = words[0].start_char, words[-1].end_char
+            row = {
+                "doc_id": item.doc_id,
+                "entity_id": entity_id,
+                "sent_id": sent_id,
+                "start_char": start_char,
+                "end_char": end_char,
+                "start_token": span.start + 1,
+                "end_token": span.end,
+                "text": item.annotated.parsed.document.text[start_char:end_char],
+                "label": span.label,
+                "confidence": confidence,
+                "uncertainty": max(item.uncertainty[within]),
+                "refined": any(item.refined[within]),
+            }
+            for name, column in columns.items():
+                column.append(row[name])
+    return columns
 
 
 def _table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:

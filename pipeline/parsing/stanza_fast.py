@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from concord.pipeline.parsing.spanning_tree import best_tree
-from concord.pipeline.parsing.stanza_plain import (
-    MAX_WORD_LENGTH,
-    PlainStanza,
-    WordAnalysis,
-    restore_lemma,
-    stanza_document,
-)
+from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis, restore_lemma, stanza_document, truncate
 from concord.pipeline.parsing.tokens import (
     BOTH_END,
     SENTENCE_END,
@@ -105,16 +99,13 @@ class FastStanza(PlainStanza):
             for document in paragraphs
         ]
         expansions = self._expand([span for document in spans for sentence in document for span in sentence])
+
+        def token(view: str, span: TokenSpan) -> Token:
+            forms = expansions.get(span.text) if span.is_multi_word else None
+            return make_token(view, span.start, span.end, forms or (span.text,))
+
         return [
-            [
-                [
-                    make_token(view, span.start, span.end, expansions.get(span.text, (span.text,)))
-                    if span.is_multi_word
-                    else make_token(view, span.start, span.end, (span.text,))
-                    for span in sentence
-                ]
-                for sentence in document
-            ]
+            [[token(view, span) for span in sentence] for sentence in document]
             for view, document in zip(views, spans, strict=True)
         ]
 
@@ -187,23 +178,15 @@ class FastStanza(PlainStanza):
     def analyse(self, sentences: Sequence[Sequence[str]]) -> list[list[WordAnalysis]]:
         analyses: list[list[WordAnalysis]] = [[] for _ in sentences]
         for batch in _length_sorted(sentences, batch_words=self._batch_words):
-            forms = [[form[:MAX_WORD_LENGTH] for form in sentences[index]] for index in batch]
+            forms = [[truncate(form) for form in sentences[index]] for index in batch]
             tags = self._tag(forms)
             lemmas = self._lemmatize(forms, tags)
             arcs = self._attach(forms, tags, lemmas)
             for row, index in enumerate(batch):
+                words = zip(sentences[index], tags[row], lemmas[row], arcs[row], strict=True)
                 analyses[index] = [
-                    WordAnalysis(
-                        _name_or_none(upos),
-                        _name_or_none(xpos),
-                        _name_or_none(feats),
-                        restore_lemma(lemma, form),
-                        head,
-                        deprel,
-                    )
-                    for form, (upos, xpos, feats), lemma, (head, deprel) in zip(
-                        sentences[index], tags[row], lemmas[row], arcs[row], strict=True
-                    )
+                    WordAnalysis(_or_none(upos), _or_none(xpos), _or_none(feats), restore_lemma(lemma, form), *arc)
+                    for form, (upos, xpos, feats), lemma, arc in words
                 ]
         return analyses
 
@@ -240,23 +223,17 @@ class FastStanza(PlainStanza):
     ) -> list[list[str]]:
         """Return each word's lemma, ``_`` where there is none."""
         processor = self._nlp.processors["lemma"]
+        tagged = [list(zip(sentence, row, strict=True)) for sentence, row in zip(sentences, tags, strict=True)]
         if processor.config.get("dict_only"):
+            look_up = processor.trainer.predict_dict
             return [
-                [
-                    lemma or "_"
-                    for lemma in processor.trainer.predict_dict(
-                        [(form, _name_or_none(upos)) for form, (upos, _, _) in zip(sentence, row, strict=True)]
-                    )
-                ]
-                for sentence, row in zip(sentences, tags, strict=True)
+                [lemma or "_" for lemma in look_up([(form, _or_none(upos)) for form, (upos, _, _) in words])]
+                for words in tagged
             ]
         document = stanza_document(
             [
-                [
-                    {"text": form, "upos": upos, "xpos": xpos, "feats": feats}
-                    for form, (upos, xpos, feats) in zip(sentence, row, strict=True)
-                ]
-                for sentence, row in zip(sentences, tags, strict=True)
+                [{"text": form, "upos": upos, "xpos": xpos, "feats": feats} for form, (upos, xpos, feats) in words]
+                for words in tagged
             ]
         )
         return [[word.lemma or "_" for word in found.words] for found in processor.process(document).sentences]
@@ -380,7 +357,7 @@ def _length_sorted(sentences: Sequence[Sequence[str]], *, batch_words: int) -> I
         yield batch
 
 
-def _name_or_none(name: str) -> str | None:
+def _or_none(name: str) -> str | None:
     return None if name == "_" else name
 
 

@@ -38,20 +38,15 @@ class StanzaPackage:
 
 
 def find_package(config: ParserConfig) -> StanzaPackage:
-    """Find the package that a configuration names.
-
-    Raises:
-        ModelError: when it is not installed.
-    """
+    """Find the package that a configuration names; ModelError if it is not installed."""
     if config.package == EMBEDDED_PACKAGE:
         if config.language != "en":
             raise ModelError(f"parser.package: {EMBEDDED_PACKAGE} is for language 'en', not {config.language!r}")
         return _read_package(_EMBEDDED_FOLDER, language="en", name="default")
-    if config.directory is not None:
-        return _read_package(Path(config.directory), language=config.language, name=config.package)
     from stanza.resources.common import DEFAULT_MODEL_DIR
 
-    return _read_package(Path(DEFAULT_MODEL_DIR), language=config.language, name=config.package)
+    folder = DEFAULT_MODEL_DIR if config.directory is None else config.directory
+    return _read_package(Path(folder), language=config.language, name=config.package)
 
 
 def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdentity:
@@ -69,22 +64,14 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
 
 
 def choose_device(config: ParserConfig) -> Literal["cpu", "cuda"]:
-    """Return the device to parse on.
-
-    Raises:
-        ModelError: when cuda is configured and not available.
-    """
+    """Return the device to parse on; ModelError if cuda is configured and not available."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ModelError("parser.device: expected a CUDA device, found none; use parser.device=auto or cpu")
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> Any:
-    """Load a package as a Stanza pipeline; nothing is downloaded.
-
-    Raises:
-        ModelError: when Stanza cannot read it.
-    """
+    """Load a package as a Stanza pipeline; nothing is downloaded. ModelError if Stanza cannot read it."""
     import stanza
 
     try:

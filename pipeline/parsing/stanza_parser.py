@@ -24,11 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def build_parser(config: ParserConfig) -> "StanzaParser":
-    """Load the parser of a configuration.
-
-    Raises:
-        ModelError: when the package is not installed or does not load, or there is no such device.
-    """
+    """Load the parser of a configuration; raises what ``StanzaParser`` raises."""
     return StanzaParser(config)
 
 
@@ -82,7 +78,7 @@ class StanzaParser:
                 [] if fault else list(_pieces(sentences, cap=self._sentence_cap))
                 for fault, sentences in zip(faults, tokenized, strict=True)
             ]
-            forms = [_forms(piece) for document_pieces in pieces for piece in document_pieces]
+            forms = [_forms(piece.tokens) for document_pieces in pieces for piece in document_pieces]
             analyses = iter(self._stanza.analyse(forms))
         return [
             _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
@@ -94,11 +90,9 @@ class StanzaParser:
 
         A sentence above the cap is parsed in the same pieces as one from raw text; each piece has its own root.
         """
-        cut = [
-            cut_sentence([make_token("", 0, 0, [word]) for word in words], cap=self._sentence_cap)
-            for words in sentences
-        ]
-        forms = [[word.form for token in piece for word in token.words] for pieces in cut for piece in pieces]
+        tokens = [[make_token("", 0, 0, [word]) for word in words] for words in sentences]
+        cut = [cut_sentence(sentence, cap=self._sentence_cap) for sentence in tokens]
+        forms = [_forms(piece) for pieces in cut for piece in pieces]
         with _one_thread(), torch.inference_mode():
             analyses = iter(self._stanza.analyse(forms))
         return [tuple(_join_pieces([next(analyses) for _ in pieces])) for pieces in cut]
@@ -125,8 +119,8 @@ def _pieces(sentences: Sequence[Sequence[Token]], *, cap: int) -> Iterator[_Piec
             yield _Piece(tokens, continues=index > 0)
 
 
-def _forms(piece: _Piece) -> list[str]:
-    return [word.form for token in piece.tokens for word in token.words]
+def _forms(tokens: Sequence[Token]) -> list[str]:
+    return [word.form for token in tokens for word in token.words]
 
 
 def _join_pieces(pieces: Sequence[Sequence[WordAnalysis]]) -> Iterator[WordAnalysis]:
@@ -149,12 +143,7 @@ def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Seq
                 end_char=word.end,
                 text=document.text[word.start : word.end],
                 word=word.form,
-                lemma=analysis.lemma,
-                upos=analysis.upos,
-                xpos=analysis.xpos,
-                feats=analysis.feats,
-                head=analysis.head,
-                deprel=analysis.deprel,
+                **analysis._asdict(),
             )
             for word, analysis in zip(words, next(analyses), strict=True)
         )
@@ -169,8 +158,6 @@ def _dead_letter(document: Document, fault: str) -> DeadLetter:
         position=document.source_position,
         stage="parse",
         error="offsets",
-        message=(
-            f"{document.source_uri} at {document.source_position}: expected tokens that cover the text in order, "
-            f"but {fault}; change the text there, or try another parser.package"
-        ),
+        message=f"{document.source_uri} at {document.source_position}: expected tokens that cover the text in order, "
+        f"but {fault}; change the text there, or try another parser.package",
     )

@@ -46,7 +46,7 @@ class PlainStanza:
         """Tag, lemmatize and parse sentences given as words."""
         if not sentences:
             return []
-        document = stanza_document([[{"text": form[:MAX_WORD_LENGTH]} for form in sentence] for sentence in sentences])
+        document = stanza_document([[{"text": truncate(form)} for form in sentence] for sentence in sentences])
         for name in ("pos", "lemma", "depparse"):
             document = self._nlp.processors[name].process(document)
         return [
@@ -58,9 +58,14 @@ class PlainStanza:
         ]
 
 
+def truncate(form: str) -> str:
+    """Return the part of a word that Stanza sees."""
+    return form[:MAX_WORD_LENGTH]
+
+
 def restore_lemma(lemma: str | None, form: str) -> str | None:
     """Return the lemma of a word that Stanza may have seen truncated."""
-    if len(form) > MAX_WORD_LENGTH and lemma == form[:MAX_WORD_LENGTH]:
+    if len(form) > MAX_WORD_LENGTH and lemma == truncate(form):
         return form
     return None if lemma == "_" and form != "_" else lemma
 

@@ -33,7 +33,7 @@ class JsonLinesReader:
                     line = stream.read_line()
                     if not line:
                         return
-                    if _is_blank(line, start):
+                    if not _without_bom(line, start).strip():
                         continue
                     doc_id = document_id(_fields(line, start, config), name=name, position=start, config=config)
                 except RecordError:
@@ -55,7 +55,7 @@ class JsonLinesReader:
                             f"{piece.uri}, byte {start}: expected the line to end by byte {piece.end}; the file has"
                             " changed since the plan was made: run again into a new output folder"
                         )
-                    if _is_blank(line, start):
+                    if not _without_bom(line, start).strip():
                         continue
                     fields = _fields(line, start, config)
                     is_duplicate = start in duplicates
@@ -68,10 +68,6 @@ class JsonLinesReader:
         with cursor_at(path, position, opened_by=LineStream) as stream:
             line = stream.read_line()
         return record_text(_fields(line, position, config), doc_id=None, config=config)
-
-
-def _is_blank(line: bytes, start: int) -> bool:
-    return not _without_bom(line, start).strip()
 
 
 def _without_bom(line: bytes, start: int) -> bytes:

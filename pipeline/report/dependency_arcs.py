@@ -1,7 +1,7 @@
 """The layout of a dependency tree as arcs above the words of a sentence, in pixels."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from concord.models.labels import OUTSIDE
@@ -59,22 +59,21 @@ class Tree:
 def draw_tree(tokens: Sequence[TokenRow]) -> Tree:
     """Lay out words and arcs. Widths of text are estimates, so all text is to be drawn centred."""
     centres = _centres(tokens)
-    spans = [
-        (min(token.head, number), max(token.head, number))
+    spans = {
+        number: (min(token.head, number), max(token.head, number))
         for number, token in enumerate(tokens, 1)
-        if _has_arc(token, number, len(tokens))
-    ]
-    levels = _levels(spans)
+        if 0 < token.head <= len(tokens) and token.head != number
+    }
+    levels = _levels(spans.values())
     base = _HEAD_ROOM + _LEVEL * max(levels.values(), default=1)
-    arcs = [
-        _root(token, centres[number - 1], base=base)
-        if token.head == 0
-        else _arc(token, centres[token.head - 1], centres[number - 1], base=base, level=levels[_pair(token, number)])
-        for number, token in enumerate(tokens, 1)
-        if token.head == 0 or _has_arc(token, number, len(tokens))
-    ]
+    arcs = []
+    for number, (token, x) in enumerate(zip(tokens, centres, strict=True), 1):
+        if token.head == 0:
+            arcs.append(_root(token, x, base=base))
+        elif number in spans:
+            arcs.append(_arc(token, centres[token.head - 1], x, base=base, level=levels[spans[number]]))
     return Tree(
-        width=_right_edge(tokens, centres),
+        width=round(centres[-1] + _column_width(tokens[-1]) / 2) + _MARGIN if centres else 2 * _MARGIN,
         height=base + _TAG_DROP + _FOOT_ROOM,
         text_y=base + _TEXT_DROP,
         tag_y=base + _TAG_DROP,
@@ -103,14 +102,6 @@ def _character_width(character: str) -> float:
     return 0.68 if character.isupper() else 0.56
 
 
-def _pair(token: TokenRow, number: int) -> tuple[int, int]:
-    return min(token.head, number), max(token.head, number)
-
-
-def _has_arc(token: TokenRow, number: int, length: int) -> bool:
-    return 0 < token.head <= length and token.head != number
-
-
 def _column_width(token: TokenRow) -> float:
     size = _WORD_SIZE if token.ner == OUTSIDE else _BOLD_SIZE
     return max(text_width(token.text, size), text_width(token.upos or "", _LABEL_SIZE), 2 * _OFFSET + 8)
@@ -134,25 +125,13 @@ def _centres(tokens: Sequence[TokenRow]) -> list[int]:
     return centres
 
 
-def _right_edge(tokens: Sequence[TokenRow], centres: Sequence[int]) -> int:
-    return round(centres[-1] + _column_width(tokens[-1]) / 2) + _MARGIN if centres else 2 * _MARGIN
-
-
-def _levels(spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
+def _levels(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """Assign each arc a level: above every shorter one that it overlaps."""
     levels: dict[tuple[int, int], int] = {}
     for left, right in sorted(spans, key=lambda span: (span[1] - span[0], span)):
-        below = [
-            level
-            for (other_left, other_right), level in levels.items()
-            if _overlap(left, right, other_left, other_right)
-        ]
+        below = [level for (start, end), level in levels.items() if left < end and start < right]
         levels[left, right] = 1 + max(below, default=0)
     return levels
-
-
-def _overlap(left: int, right: int, other_left: int, other_right: int) -> bool:
-    return left < other_right and other_left < right
 
 
 def _root(token: TokenRow, x: int, *, base: int) -> Arc:

@@ -12,9 +12,9 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
-from concord.pipeline.report.bar_chart import Bar, lay_out_bars
-from concord.pipeline.report.dependency_arcs import Tree, draw_tree
-from concord.pipeline.report.statistics import BIN_WIDTH, Change, Quality, RecurringName, ShownSentence, measure_quality
+from concord.pipeline.report.bar_chart import lay_out_bars
+from concord.pipeline.report.dependency_arcs import draw_tree
+from concord.pipeline.report.statistics import BIN_WIDTH, Quality, RecurringName, ShownSentence, measure_quality
 from concord.pipeline.report.templates import format_count, load_template, type_colours, write_page
 from concord.pipeline.storage.output_paths import OutputPath, staging_folder
 
@@ -44,11 +44,7 @@ def write_report(output: OutputPath) -> OutputPath:
 
 
 def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
-    """Render the report as HTML.
-
-    Args:
-        stats: the content of stats.json; missing keys are not shown.
-    """
+    """Render the report as HTML; ``stats`` is the content of stats.json, of which missing keys are not shown."""
     plan, manifest = quality.plan, quality.manifest
     threshold = _threshold(plan)
     # Shades are relative to the darkest word shown.
@@ -66,7 +62,10 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
         near_ties=round(sum(shard.stats.get("near_ties", 0) for shard in manifest.shards)),
         backed_off=backed_off(manifest.shards),
         colours=type_colours(kind.label for kind in quality.types),
-        changes=[_change_view(change) for change in quality.changes[:SHOWN_CHANGES]],
+        changes=[
+            {"change": change, "examples": [_excerpt(*example) for example in change.examples]}
+            for change in quality.changes[:SHOWN_CHANGES]
+        ],
         other_changes=sum(change.count for change in quality.changes[SHOWN_CHANGES:]),
         names=[_name_view(name) for name in quality.least_consistent],
         uncertain=[_uncertain_view(sentence, darkest) for sentence in quality.uncertain_sentences],
@@ -94,52 +93,35 @@ def _component(identity: ComponentIdentity) -> str:
     return f"{identity.name} {identity.version}" if identity.version else identity.name
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Stage:
-    """How long a stage took, and its words per second."""
-
-    name: str
-    seconds: float
-    rate: int | None
-
-
-def _stages(stats: Mapping[str, Any]) -> list[_Stage]:
+def _stages(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return how long each stage took, and its words per second."""
     seconds = dict(stats.get("seconds", {}))
     if "wall_seconds" in stats:
         seconds["whole run"] = stats["wall_seconds"]
     words = stats.get("words", 0)
     return [
-        _Stage(name=name, seconds=taken, rate=round(words / taken) if taken > 0 and words else None)
+        {"name": name, "seconds": taken, "rate": round(words / taken) if taken > 0 and words else None}
         for name, taken in seconds.items()
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Chart:
-    """The histogram, with logarithmic heights: most words are certain and would dwarf all others."""
-
-    bars: tuple[Bar, ...]
-    across: tuple[tuple[float, str], ...]
-    up: tuple[tuple[float, str], ...]
-    threshold: float | None
-
-
-def _chart(histogram: Sequence[int], threshold: float | None) -> _Chart:
+def _chart(histogram: Sequence[int], threshold: float | None) -> dict[str, Any]:
+    """Lay out the histogram, with logarithmic heights: most words are certain and would dwarf all others."""
     bins = 10 * max(1, math.ceil(len(histogram) / 10))
     # Heights start below 1, so that a single word has a visible bar.
     decades = max(1, math.ceil(math.log10(max(histogram, default=1) + 1)))
     full = bins * BIN_WIDTH
-    return _Chart(
-        bars=lay_out_bars(histogram, bins=bins, bin_width=BIN_WIDTH, height=lambda count: _log_height(count, decades)),
-        across=tuple((10 * tenth, f"{full * tenth / 10:.2f}") for tenth in range(0, 11, 2)),
-        up=tuple((100 * _log_height(10**power, decades), format_count(10**power)) for power in range(decades + 1)),
-        threshold=100 * threshold / full if threshold is not None and 0 <= threshold <= full else None,
-    )
 
+    def height(count: int) -> float:
+        offset = 0.5
+        return (math.log10(count) + offset) / (decades + offset)
 
-def _log_height(count: int, decades: int) -> float:
-    offset = 0.5
-    return (math.log10(count) + offset) / (decades + offset)
+    return {
+        "bars": lay_out_bars(histogram, bins=bins, bin_width=BIN_WIDTH, height=height),
+        "across": [(10 * tenth, f"{full * tenth / 10:.2f}") for tenth in range(0, 11, 2)],
+        "up": [(100 * height(10**power), format_count(10**power)) for power in range(decades + 1)],
+        "threshold": 100 * threshold / full if threshold is not None and 0 <= threshold <= full else None,
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,14 +163,6 @@ def _segments(tokens: Sequence[TokenRow], words: Sequence[_Word]) -> list[_Segme
     return segments
 
 
-def _plain_words(tokens: Sequence[TokenRow]) -> list[_Word]:
-    return [_Word(gap=gap, text=text) for gap, text in words_with_spaces(tokens)]
-
-
-def _change_view(change: Change) -> dict[str, Any]:
-    return {"change": change, "examples": [_excerpt(*example) for example in change.examples]}
-
-
 def _excerpt(sentence: ShownSentence, position: int) -> dict[str, Any]:
     start, end = max(0, position - CONTEXT_WORDS), min(len(sentence.tokens), position + CONTEXT_WORDS + 1)
     words = [
@@ -215,29 +189,18 @@ def _uncertain_view(sentence: ShownSentence, darkest: float) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _SentenceView:
-    """A sentence of a whole document, with its tree."""
-
-    number: int
-    segments: list[_Segment]
-    tree: Tree
-
-
 def _document_view(document: CollectedDocument) -> dict[str, Any]:
-    shown = document.sentences[:SHOWN_SENTENCES]
+    """Return the first sentences of a document, each with its tree."""
+    sentences = []
+    for sentence in document.sentences[:SHOWN_SENTENCES]:
+        words = [_Word(gap=gap, text=text) for gap, text in words_with_spaces(sentence.tokens)]
+        segments = _segments(sentence.tokens, words)
+        sentences.append({"number": sentence.row.sent_id + 1, "segments": segments, "tree": draw_tree(sentence.tokens)})
     return {
         "row": document.row,
         "title": _title(document.row.meta) or document.row.doc_id,
-        "sentences": [
-            _SentenceView(
-                number=sentence.row.sent_id + 1,
-                segments=_segments(sentence.tokens, _plain_words(sentence.tokens)),
-                tree=draw_tree(sentence.tokens),
-            )
-            for sentence in shown
-        ],
-        "more": len(document.sentences) - len(shown),
+        "sentences": sentences,
+        "more": len(document.sentences) - len(sentences),
     }
 
 

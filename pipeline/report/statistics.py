@@ -23,6 +23,7 @@ from concord.pipeline.output.document_rows import (
 )
 from concord.pipeline.output.manifest import Manifest, check_equation
 from concord.pipeline.output.parquet_parts import iter_batches
+from concord.pipeline.output.schema import ERRORS
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.output_paths import OutputPath
 
@@ -120,13 +121,7 @@ class Quality:
 
 
 def measure_quality(output: OutputPath) -> Quality:
-    """Read a finished run's output and compute what the report shows.
-
-    Raises:
-        PlanError: when the folder contains no finished run.
-        IntegrityError: when the manifest cannot be read, or a part is missing or damaged.
-        ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
-    """
+    """Read a finished run's output and compute what the report shows; raises what ``write_report`` raises."""
     collection = open_collection(output)
     manifest = collection.manifest
     check_equation(manifest, where=str(output))
@@ -166,16 +161,13 @@ def measure_quality(output: OutputPath) -> Quality:
 def _display_rank(document: CollectedDocument) -> tuple[float, ...]:
     """Rank documents that are not long by their entities, before long ones; then by their length, shortest first."""
     row = document.row
-    if row.n_tokens > LONG_DOCUMENT_TOKENS:
-        return (0, -row.n_tokens)
-    return (1, row.n_entities, -row.n_tokens)
+    return (0, -row.n_tokens) if row.n_tokens > LONG_DOCUMENT_TOKENS else (1, row.n_entities, -row.n_tokens)
 
 
 def _reasons(parts: Sequence[OutputPath]) -> tuple[Reason, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     examples: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    columns = ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts")
-    for batch in chain.from_iterable(iter_batches(part, columns) for part in parts):
+    for batch in chain.from_iterable(iter_batches(part, tuple(ERRORS.names)) for part in parts):
         for row in batch.to_pylist():
             key = (row["stage"], row["error"])
             counts[key] += 1

@@ -24,11 +24,7 @@ def load_template(package: str, name: str) -> Template:
 
 
 def write_page(path: OutputPath, html: str, *, staging: Path) -> None:
-    """Atomically write a page, replacing any existing file.
-
-    Raises:
-        StoreError: when there is no space.
-    """
+    """Atomically write a page, replacing any existing file; StoreError if there is no space."""
     with store_errors(path):
         write_atomically(path, html.encode("utf-8", "backslashreplace"), staging=staging)
 

@@ -17,8 +17,7 @@ def run_bisecting(
 ) -> list[Result | DeadLetter]:
     """Run a batch in one call; when that raises, halve it until only the documents at fault are left out.
 
-    Returns:
-        the results, in order; a document at fault becomes a dead letter with the code ``<stage>_failed``.
+    They become dead letters with the code ``<stage>_failed``, in place of their results.
 
     Raises:
         ConcordError, torch.AcceleratorError: no document is at fault; the store, the model or the device is broken.

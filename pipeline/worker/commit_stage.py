@@ -66,7 +66,6 @@ class CommitStage:
         Raises:
             ReconciliationError: when a record of the shard is missing or came twice; nothing is written then.
             StoreError: when there is no space; nothing is committed then.
-            ShortageError: when memory runs out.
         """
         documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         failed = [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)]
@@ -91,20 +90,13 @@ class CommitStage:
 
     def _with_copied_rows(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], int]:
         """Return the tables with the rows that a shard copies in front, and the number of copied documents."""
-        sources = []
-        for rows in shard.carries:
-            report = self._folder.require_commit(rows.shard, generation=rows.generation)
-            sources.append(copy_rows(self._folder.output, report, rows))
+        sources = [copy_rows(self._folder, rows) for rows in shard.carries]
         unchanged = sum(source["documents"].num_rows for source in sources)
-        joined = {
-            name: pa.concat_tables(
-                signed.cast(signed_schema(name, **self._signature))
-                for source in (*sources, tables)
-                if (signed := source.get(name)) is not None
-            )
-            for name in SCHEMAS
-            if any(name in source for source in (*sources, tables))
-        }
+        joined: dict[str, pa.Table] = {}
+        for name in SCHEMAS:
+            schema = signed_schema(name, **self._signature)
+            if found := [source[name].cast(schema) for source in (*sources, tables) if name in source]:
+                joined[name] = pa.concat_tables(found)
         return joined, unchanged
 
     def _tabulate(

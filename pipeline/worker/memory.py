@@ -27,10 +27,7 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def bound_caches() -> None:
-    """Bound the caches that grow with every new batch shape, unless the environment sets them.
-
-    To be called before torch computes anything.
-    """
+    """Bound the caches that grow with every batch shape, unless the environment does; call it before torch computes."""
     for name, shapes in _CACHED_SHAPES.items():
         os.environ.setdefault(name, shapes)
 
@@ -54,11 +51,7 @@ def trim_heap() -> None:
 
 @contextmanager
 def shortage_errors() -> Iterator[None]:
-    """Turn every error that means a lack of memory into a ShortageError.
-
-    Raises:
-        ShortageError: for MemoryError, torch's OutOfMemoryError and errors of its allocators.
-    """
+    """Turn MemoryError, torch's OutOfMemoryError and errors of its allocators into a ShortageError."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError) as error:

@@ -24,18 +24,14 @@ class ParseStage:
         self._batch_documents = batch_documents
 
     def run(self, records: Sequence[Document | ParsedDocument | DeadLetter]) -> list[ParsedDocument | DeadLetter]:
-        """Parse records, in order.
-
-        Raises:
-            ShortageError: when memory runs out.
-        """
+        """Parse records, in order; ShortageError if memory runs out."""
         documents = [record for record in records if isinstance(record, Document)]
-        parsed: list[ParsedDocument | DeadLetter] = []
-        for start in range(0, len(documents), self._batch_documents):
-            batch = documents[start : start + self._batch_documents]
-            parsed.extend(run_bisecting(batch, self._parse, stage="parse"))
-        newly_parsed = iter(parsed)
-        return [_checked(next(newly_parsed) if isinstance(record, Document) else record) for record in records]
+        parsed = (
+            result
+            for start in range(0, len(documents), self._batch_documents)
+            for result in run_bisecting(documents[start : start + self._batch_documents], self._parse, stage="parse")
+        )
+        return [_checked(next(parsed) if isinstance(record, Document) else record) for record in records]
 
     def _parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
         with shortage_errors():
@@ -43,10 +39,9 @@ class ParseStage:
 
 
 def _checked(result: ParsedDocument | DeadLetter) -> ParsedDocument | DeadLetter:
-    fault = find_offset_fault(result) if isinstance(result, ParsedDocument) else None
-    if fault is None or isinstance(result, DeadLetter):
-        return result
-    return DeadLetter.for_document(result, stage="parse", error="offsets", message=fault)
+    if isinstance(result, ParsedDocument) and (fault := find_offset_fault(result)) is not None:
+        return DeadLetter.for_document(result, stage="parse", error="offsets", message=fault)
+    return result
 
 
 def find_offset_fault(parsed: ParsedDocument) -> str | None:

@@ -31,19 +31,13 @@ class ReadStage:
 
         Raises:
             InputError: when a file cannot be opened, or has visibly changed since the plan was made.
-            IntegrityError: when the stored parses cannot be read.
-            StoreError: when a store fails.
         """
-        self._check_marks(shard)
-        records = [record for piece in shard.pieces for record in read_piece(piece, self._config)]
-        sources = [*read_stored_parses(self._folder, shard.parses), *([parses] if parses is not None else [])]
-        return [_parse_from(sources, record) if isinstance(record, Document) else record for record in records]
-
-    def _check_marks(self, shard: Shard) -> None:
-        """Reject files behind URLs that have changed since they were planned."""
         for uri in dict.fromkeys(piece.uri for piece in shard.pieces if piece.uri in self._marks):
             if str(file_state(uri).changed) != self._marks[uri]:
                 raise InputError(f"{uri}: has changed since the plan was made; run the command again")
+        records = [record for piece in shard.pieces for record in read_piece(piece, self._config)]
+        sources = [*read_stored_parses(self._folder, shard.parses), *([parses] if parses is not None else [])]
+        return [_parse_from(sources, record) if isinstance(record, Document) else record for record in records]
 
 
 def _parse_from(sources: Sequence[Parses], document: Document) -> Document | ParsedDocument:

@@ -120,10 +120,11 @@ class ShardWorker:
         with clock.timing("read"):
             records = self.read_stage.run(shard, parses=parses)
         step, outcomes = self._annotate(shard, records, clock)
-        words = sum(_words(outcome) for outcome in outcomes if isinstance(outcome, AnnotatedDocument))
+        annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
+        words = sum(len(prediction.labels) for document in annotated for prediction in document.predictions)
         with clock.timing("write"):
             report = self.commit_stage.run(shard, outcomes, step=step)
-            del records, outcomes
+            del records, outcomes, annotated
             trim_heap()
         return report, Timings(**clock.seconds, words=words)
 
@@ -178,17 +179,14 @@ class ShardWorker:
                 else:
                     done = self._annotate_alone(shard, number, record, *stages, clock)
                     out_of_memory += sum(isinstance(one, DeadLetter) and one.error == _OUT_OF_MEMORY for one in done)
-                    self._check_memory(shard, out_of_memory)
+                    if self._crash_log.is_implausible(out_of_memory, shard):
+                        raise ShortageError(
+                            f"shard {shard.name}: no memory for {out_of_memory} documents, each alone: that is the "
+                            "machine rather than the documents; give workers more memory and run the command again, or "
+                            "leave them all out with --set max_dead_letters=1"
+                        )
                     outcomes += done
         return outcomes
-
-    def _check_memory(self, shard: Shard, out_of_memory: int) -> None:
-        if self._crash_log.is_implausible(out_of_memory, shard):
-            raise ShortageError(
-                f"shard {shard.name}: no memory for {out_of_memory} documents, each alone: that is the machine rather "
-                "than the documents; give workers more memory and run the command again, or leave them all out with "
-                "--set max_dead_letters=1"
-            )
 
     def _annotate_alone(
         self,
@@ -213,10 +211,7 @@ class ShardWorker:
 
 
 class ParseWorker:
-    """Parses shards for workers that tag them.
-
-    It never backs off: what it cannot do is left to the worker that tags.
-    """
+    """Parses shards for workers that tag them, and never backs off: what it cannot do is left to the one that tags."""
 
     def __init__(self, plan: Plan, *, parser: DocumentParser) -> None:
         """Build the stages of a plan."""
@@ -224,12 +219,7 @@ class ParseWorker:
         self._parse_stage = ParseStage(parser, batch_documents=plan.config.parser.batch_documents)
 
     def run(self, shard: Shard) -> tuple[dict[str, pa.Table], Timings]:
-        """Return the parses of a shard's documents as tables (see ``concord.pipeline.worker.stored_parses``).
-
-        Raises:
-            ConcordError: when the shard cannot be read, or memory runs out.
-            ValueError: when a parse cannot be written.
-        """
+        """Return the parses of a shard's documents as tables (see ``concord.pipeline.worker.stored_parses``)."""
         clock = _Clock()
         with clock.timing("read"):
             records = [record for record in self._read_stage.run(shard) if isinstance(record, Document)]
@@ -242,11 +232,7 @@ class ParseWorker:
 
 
 def build_parse_worker(plan: Plan) -> ParseWorker:
-    """Load a plan's parser alone and build the worker; sets threads and caches of the process.
-
-    Raises:
-        ModelError: when it cannot be loaded.
-    """
+    """Load a plan's parser alone and build the worker; see ``build_worker``."""
     bound_caches()
     torch.set_num_threads(plan.threads)
     return ParseWorker(plan, parser=build_parser(plan.config.parser))
@@ -305,7 +291,3 @@ class _Clock:
             yield
         finally:
             self.seconds[stage] += time.perf_counter() - start
-
-
-def _words(document: AnnotatedDocument) -> int:
-    return sum(len(prediction.labels) for prediction in document.predictions)

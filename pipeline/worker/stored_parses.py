@@ -58,12 +58,13 @@ class Parses:
 
 
 def read_stored_parses(folder: OutputFolder, shards: Sequence[ShardRef]) -> list[Parses]:
-    """Read the parses that committed shards hold.
-
-    Raises:
-        IntegrityError: when a commit record or part is missing or cannot be read.
-    """
-    return [Parses(_stored_tables(folder, shard)) for shard in shards]
+    """Read the parses that committed shards hold; IntegrityError if a commit record or part cannot be read."""
+    parses = []
+    for shard in shards:
+        files = folder.require_commit(shard.shard, generation=shard.generation).files
+        tables = {name: read_part(folder.output / files[name].path, columns) for name, columns in _COLUMNS.items()}
+        parses.append(Parses(tables))
+    return parses
 
 
 def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
@@ -91,11 +92,6 @@ def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
         name: pa.table(values[name], schema=pa.schema([SCHEMAS[name].field(column) for column in columns]))
         for name, columns in _COLUMNS.items()
     }
-
-
-def _stored_tables(folder: OutputFolder, shard: ShardRef) -> dict[str, pa.Table]:
-    report = folder.require_commit(shard.shard, generation=shard.generation)
-    return {name: read_part(folder.output / report.files[name].path, columns) for name, columns in _COLUMNS.items()}
 
 
 def _digest(document: Document) -> str:

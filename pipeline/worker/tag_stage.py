@@ -63,11 +63,7 @@ class TagStage:
         return self._config.threshold
 
     def run(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
-        """Tag records; the dead letters among them come first in the result.
-
-        Raises:
-            ShortageError: when memory runs out.
-        """
+        """Tag records; the dead letters among them come first in the result. ShortageError if memory runs out."""
         dead_letters = [record for record in records if isinstance(record, DeadLetter)]
         parsed = [record for record in records if isinstance(record, ParsedDocument)]
         return [*dead_letters, *run_bisecting(parsed, self._tag, stage="tag")]
@@ -101,10 +97,9 @@ class TagStage:
             )
         return [
             tuple(
-                chain.from_iterable(
-                    _cut(prediction, [len(piece.words) for piece in pieces])
-                    for prediction, pieces in zip(predictions, document, strict=True)
-                )
+                piece
+                for prediction, pieces in zip(predictions, document, strict=True)
+                for piece in _cut(prediction, [len(piece.words) for piece in pieces])
             )
             for document, predictions in zip(joined, predicted, strict=True)
         ]
@@ -146,11 +141,7 @@ def _sentence(pieces: Sequence[ParsedSentence]) -> Sentence:
 
 
 def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
-    """Cut a sentence's prediction into its pieces, given their lengths in words.
-
-    Raises:
-        ValueError: when it has not one label a word, or a number that is not finite.
-    """
+    """Cut a sentence's prediction into its pieces, given their lengths in words; ValueError if it is no valid one."""
     if len(prediction.labels) != sum(lengths):
         raise ValueError(f"labels: expected one for each of {sum(lengths)} words, got {len(prediction.labels)}")
     if not all(map(math.isfinite, chain(prediction.probabilities, prediction.uncertainty, prediction.confidences))):
