@@ -11,7 +11,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
 from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
 from concord.pipeline.errors import StoreError
-from concord.pipeline.storage import compressed
+from concord.pipeline.storage import atomic_writes
 
 WORDS = st.sampled_from(["Ada", "#", "1", "naïve", "a\u2028b", "no\u00a0way", "_", "NER=B-PER", "-", "\u00e9"])
 
@@ -73,7 +73,7 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
 
     path = tmp_path / "a.conll"
     path.write_text("old\tO\n")
-    monkeypatch.setattr(compressed, "stage_file", fail)
+    monkeypatch.setattr(atomic_writes, "stage_file", fail)
     with pytest.raises(StoreError, match="No space left"):
         write_gold(path, [], form="conll")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["old\tO\n"]
