@@ -1,0 +1,66 @@
+"""README, CONTRIBUTING and the pages behind them name files that exist, and figures that were measured."""
+
+import re
+from pathlib import Path
+
+import pytest
+from concord_testing.checkout import CHECKOUT
+
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/README.md",
+    "docs/benchmarks.md",
+    "docs/annotating.md",
+    "docs/training.md",
+)
+PAGES_WITH_EXAMPLES = (*PAGES, "examples/README.md")
+FOLDERS = ("concord", "conf", "docs", "examples", "models", "pipeline", "tests", "workflows")
+
+
+def links(page: str) -> list[str]:
+    """Return the targets of a page's links, from the root of the checkout; addresses of the web are left out."""
+    text = (CHECKOUT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#\s]+)", text)
+    return [str(Path(page).parent / target) for target in targets if "://" not in target]
+
+
+def named_files(page: str) -> list[str]:
+    """Return the files and folders of the checkout that a page names in backticks; patterns are left out."""
+    text = (CHECKOUT / page).read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    quoted = re.findall(r"`([\w./-]+)`", text)
+    return [name for name in quoted if "/" in name and Path(name).parts[0] in FOLDERS]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES)
+def test_linked_files_exist(page: str) -> None:
+    found = links(page)
+    assert [target for target in found if not (CHECKOUT / target).exists()] == []
+    assert found or page == "CONTRIBUTING.md"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_files_exist(page: str) -> None:
+    assert [name for name in named_files(page) if not (CHECKOUT / name).exists()] == []
+
+
+def test_each_way_through_the_code_names_at_most_ten_files() -> None:
+    text = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    ways = [re.findall(r"^\| \d+ \| `([^`]+)`", way, flags=re.MULTILINE) for way in text.split("\n### ")[1:]]
+    assert [len(way) for way in ways] == [10, 10, 10]
+    assert all((CHECKOUT / name).is_file() for way in ways for name in way)
+
+
+def test_every_page_of_the_documentation_is_in_its_index() -> None:
+    pages = {path.name for path in (CHECKOUT / "docs").iterdir() if path.suffix in (".md", ".ipynb")}
+    assert pages - {"README.md"} <= {Path(target).name for target in links("docs/README.md")}
+
+
+def test_every_result_of_a_benchmark_has_its_figures_and_its_script() -> None:
+    results = CHECKOUT / "tests" / "benchmarks" / "results"
+    listed = {Path(target).name for target in links("docs/benchmarks.md") if "results/" in target}
+    assert listed == {path.name for path in results.iterdir()}
+    text = (CHECKOUT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    scripts = set(re.findall(r"bench_\w+\.py", text))
+    assert sorted(name for name in scripts if not (results.parent / name).exists()) == []
