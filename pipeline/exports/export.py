@@ -1,4 +1,4 @@
-"""Export of an annotated collection to the formats that other tools read."""
+"""Export of an annotated collection, or of listed documents, to the formats that other tools read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ import orjson
 
 from concord.models.config import ConfigError
 from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import InputError
 from concord.pipeline.exports.brat import write_brat
 from concord.pipeline.exports.conllu import write_conllu
 from concord.pipeline.exports.docbin import require_spacy, write_docbin
@@ -98,6 +99,32 @@ def export_collection(
     writers(labels)[to](destination, items)
     # With a limit the collection is not read to its end.
     return replace(stream.report, labels=labels, unknown=tuple(sorted(unknown)) if limit is None else ())
+
+
+def read_ids(path: Path) -> frozenset[str]:
+    """Read the ids of the documents that a file lists.
+
+    A ``.json`` file holds Label Studio tasks. In any other file each line is an id, or a JSON object with a ``doc_id``,
+    as in an export to JSON Lines or the ``documents.jsonl`` of an export to brat.
+
+    Raises:
+        InputError: when the file cannot be read or has another form.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".json":
+            return frozenset(task["data"]["doc_id"] for task in orjson.loads(content))
+        lines = content.decode("utf-8-sig").split("\n")
+        return frozenset(
+            orjson.loads(line)["doc_id"] if line.startswith("{") else line.removesuffix("\r")
+            for line in lines
+            if line.strip()
+        )
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise InputError(
+            f"{path}: expected one id a line, JSON Lines with doc_id, or a .json file of Label Studio tasks: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def writers(labels: Sequence[str]) -> Mapping[ExportForm, Writer]:

@@ -4,7 +4,6 @@ A text is the one that was annotated if its SHA-256 is the same. It is looked up
 text is there, because records were inserted or removed, it is searched for in the whole file.
 """
 
-from collections.abc import Mapping
 from hashlib import sha256
 
 from concord.pipeline.documents import DeadLetter
@@ -24,7 +23,7 @@ class SourceTexts:
         self._config = plan.config.reader
         self._formats = {source.uri: source.format for source in plan.sources}
         # The last file whose texts had moved: its URI, and SHA-256 -> position.
-        self._index: tuple[str, Mapping[str, int]] = ("", {})
+        self._index: tuple[str, dict[str, int]] = ("", {})
 
     def find(self, row: DocumentRow) -> str | DeadLetter:
         """Return a document's text, or a dead letter if the input no longer holds it.
@@ -57,20 +56,15 @@ class SourceTexts:
             text = self._text_at(row.source_uri, row.source_position)
             if text is not None and _digest(text) == row.text_sha256:
                 return text
-            index = self._index_file(row.source_uri)
+            index = {}
+            for record in scan_file(row.source_uri, format=self._formats[row.source_uri], name="", config=self._config):
+                text = self._text_at(row.source_uri, record.position)
+                if text is not None:
+                    index[_digest(text)] = record.position
+            self._index = (row.source_uri, index)
         position = index.get(row.text_sha256)
         text = None if position is None else self._text_at(row.source_uri, position)
         return text if text is not None and _digest(text) == row.text_sha256 else None
-
-    def _index_file(self, uri: str) -> Mapping[str, int]:
-        """Index the texts of a file by SHA-256."""
-        index = {}
-        for record in scan_file(uri, format=self._formats[uri], name="", config=self._config):
-            text = self._text_at(uri, record.position)
-            if text is not None:
-                index[_digest(text)] = record.position
-        self._index = (uri, index)
-        return index
 
     def _text_at(self, uri: str, position: int) -> str | None:
         try:

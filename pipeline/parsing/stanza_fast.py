@@ -198,15 +198,10 @@ class FastStanza(PlainStanza):
         rows = _Rows([[(form,) for form in sentence] for sentence in sentences])
         dataset = Dataset(rows, processor.config, processor.pretrain, vocab=processor.vocab, evaluation=True)
         batch = dataset.collate_fn([dataset[i] for i in range(len(dataset))])
-        tensors = (batch.words, batch.words_mask, batch.wordchars, batch.wordchars_mask)
+        tensors = (batch.words, batch.words_mask, batch.wordchars, batch.wordchars_mask, batch.pretrained)
+        *features, pretrained = (tensor.to(self._device) for tensor in tensors)
         _, found = processor.trainer.model(
-            *(tensor.to(self._device) for tensor in tensors),
-            None,
-            batch.pretrained.to(self._device),
-            batch.word_orig_idx,
-            batch.lens,
-            batch.word_lens,
-            batch.text,
+            *features, None, pretrained, batch.word_orig_idx, batch.lens, batch.word_lens, batch.text
         )
         lengths = [int(length) for length in batch.lens]
         columns = [

@@ -5,7 +5,6 @@ after it. Nothing else is changed.
 """
 
 import codecs
-from dataclasses import dataclass
 
 import charset_normalizer
 
@@ -19,14 +18,6 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decoded:
-    """Text without its byte order mark; ``guessed`` names the encoding if it was guessed."""
-
-    text: str
-    guessed: str | None = None
 
 
 def check_encoding(encoding: str, *, line_based: bool) -> None:
@@ -49,25 +40,25 @@ def check_encoding(encoding: str, *, line_based: bool) -> None:
         )
 
 
-def decode(content: bytes, *, encoding: str) -> Decoded:
-    """Decode a whole text file.
+def decode(content: bytes, *, encoding: str) -> tuple[str, str | None]:
+    """Decode a whole text file; return its text, and the name of the encoding if it was guessed.
 
     Raises:
         RecordError: naming the first invalid byte.
     """
     marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
     if encoding != "auto":
-        return Decoded(text=_decode_as(content, encoding, hint=_hint(encoding, marked)))
+        return _decode_as(content, encoding, hint=_hint(encoding, marked)), None
     if marked is not None:
-        return Decoded(text=_decode_as(content, marked, hint="convert the file to utf-8"))
+        return _decode_as(content, marked, hint="convert the file to utf-8"), None
     try:
-        return Decoded(text=content.decode("utf-8-sig"))
+        return content.decode("utf-8-sig"), None
     except UnicodeDecodeError:
         best = charset_normalizer.from_bytes(content).best()
     hint = "set reader.encoding or convert the file"
     if best is None:
         raise RecordError("invalid_encoding", f"expected text, and no encoding fits the bytes; {hint}")
-    return Decoded(text=_decode_as(content, best.encoding, hint=f"{hint} to utf-8"), guessed=best.encoding)
+    return _decode_as(content, best.encoding, hint=f"{hint} to utf-8"), best.encoding
 
 
 def decode_line(line: bytes, *, encoding: str) -> str:

@@ -27,16 +27,17 @@ class TextReader:
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
         """Read the file."""
         try:
-            decoded = decode(read_whole(piece.uri, expected_size=piece.end), encoding=config.encoding)
+            text, guessed = decode(read_whole(piece.uri, expected_size=piece.end), encoding=config.encoding)
             if piece.duplicates:
                 raise duplicate_id(piece.name)
         except RecordError as error:
             error.doc_id = piece.name
             yield dead_letter(error, piece=piece, position=0, unit="byte")
             return
-        meta = None if decoded.guessed is None else orjson.dumps({"encoding": decoded.guessed}).decode()
-        yield Document(doc_id=piece.name, text=decoded.text, source_uri=piece.uri, source_position=0, meta=meta)
+        meta = None if guessed is None else orjson.dumps({"encoding": guessed}).decode()
+        yield Document(doc_id=piece.name, text=text, source_uri=piece.uri, source_position=0, meta=meta)
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
         """Read the text of a file."""
-        return decode(read_whole(path), encoding=config.encoding).text
+        text, _ = decode(read_whole(path), encoding=config.encoding)
+        return text

@@ -69,7 +69,9 @@ def draw_tree(tokens: Sequence[TokenRow]) -> Tree:
     arcs = []
     for number, (token, x) in enumerate(zip(tokens, centres, strict=True), 1):
         if token.head == 0:
-            arcs.append(_root(token, x, base=base))
+            # Up to the top: no arc of a projective tree passes over the root.
+            line = f"M{x} {_HEAD_ROOM}V{base}"
+            arcs.append(Arc(line=line, tip=_tip(x, base), relation=token.deprel, x=x, y=_HEAD_ROOM - 5))
         elif number in spans:
             arcs.append(_arc(token, centres[token.head - 1], x, base=base, level=levels[spans[number]]))
     return Tree(
@@ -132,11 +134,6 @@ def _levels(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
         below = [level for (start, end), level in levels.items() if left < end and start < right]
         levels[left, right] = 1 + max(below, default=0)
     return levels
-
-
-def _root(token: TokenRow, x: int, *, base: int) -> Arc:
-    # Up to the top: no arc of a projective tree passes over the root.
-    return Arc(line=f"M{x} {_HEAD_ROOM}V{base}", tip=_tip(x, base), relation=token.deprel, x=x, y=_HEAD_ROOM - 5)
 
 
 def _arc(token: TokenRow, head: int, dependent: int, *, base: int, level: int) -> Arc:

@@ -12,10 +12,9 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
-from concord.pipeline.report.bar_chart import lay_out_bars
 from concord.pipeline.report.dependency_arcs import draw_tree
 from concord.pipeline.report.statistics import BIN_WIDTH, Quality, RecurringName, ShownSentence, measure_quality
-from concord.pipeline.report.templates import format_count, load_template, type_colours, write_page
+from concord.pipeline.report.templates import format_count, lay_out_bars, load_template, type_colours, write_page
 from concord.pipeline.storage.output_paths import OutputPath, staging_folder
 
 REPORT_NAME = "report.html"

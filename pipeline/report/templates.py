@@ -1,10 +1,11 @@
-"""The Jinja environment of all HTML pages, and what renders and writes them.
+"""The Jinja environment of all HTML pages, what renders and writes them, and the bars of their histograms.
 
 A page is one file that holds everything it shows and requests nothing from the network. Its template extends
 ``concord.pipeline.report/base.html.j2``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +19,18 @@ COLOURS = 8
 """How many colours the stylesheet has for entity types."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """A bar: position and size in percent of the chart, the interval that it covers, and its count."""
+
+    left: float
+    width: float
+    height: float
+    start: float
+    end: float
+    count: int
+
+
 def load_template(package: str, name: str) -> Template:
     """Return a template that lies in a package, beside the module that renders it."""
     return _environment().get_template(f"{package}/{name}")
@@ -27,6 +40,31 @@ def write_page(path: OutputPath, html: str, *, staging: Path) -> None:
     """Atomically write a page, replacing any existing file; StoreError if there is no space."""
     with store_errors(path):
         write_atomically(path, html.encode("utf-8", "backslashreplace"), staging=staging)
+
+
+def lay_out_bars(
+    counts: Sequence[int], *, bins: int, bin_width: float, height: Callable[[int], float]
+) -> tuple[Bar, ...]:
+    """Return the bars of a histogram, without the empty ones.
+
+    Args:
+        counts: of the first bins, from 0 on.
+        bins: how many bins the chart is wide.
+        bin_width: in the unit of the axis.
+        height: takes a count, returns the share of the chart's height.
+    """
+    return tuple(
+        Bar(
+            left=100 * number / bins,
+            width=100 / bins,
+            height=100 * height(count),
+            start=number * bin_width,
+            end=(number + 1) * bin_width,
+            count=count,
+        )
+        for number, count in enumerate(counts)
+        if count
+    )
 
 
 def type_colours(types: Iterable[str]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Tag stage: parsed documents to annotated ones."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
@@ -75,7 +76,8 @@ class TagStage:
         ]
         if self._config.precision == "fp32":
             return annotated
-        compared = _first_words(documents, _COMPARED_WORDS)
+        words = accumulate(sum(len(sentence.words) for sentence in document.sentences) for document in documents)
+        compared = 1 + bisect_left(list(words), _COMPARED_WORDS)  # as many documents as it takes, at most all
         references = self._predict(documents[:compared], "fp32")
         return [
             *(replace(document, in_fp32=reference) for document, reference in zip(annotated, references, strict=False)),
@@ -103,16 +105,6 @@ class TagStage:
             )
             for document, predictions in zip(joined, predicted, strict=True)
         ]
-
-
-def _first_words(documents: Sequence[ParsedDocument], words: int) -> int:
-    """Return how many documents it takes, from the first on, to reach a number of words; all if they have fewer."""
-    total = 0
-    for number, document in enumerate(documents):
-        total += sum(len(sentence.words) for sentence in document.sentences)
-        if total >= words:
-            return number + 1
-    return len(documents)
 
 
 def _join_pieces(sentences: Sequence[ParsedSentence]) -> list[list[ParsedSentence]]:

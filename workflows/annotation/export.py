@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from concord.pipeline.exports.document_ids import read_ids
-from concord.pipeline.exports.export import ExportForm, ExportReport, export_collection
+from concord.pipeline.exports.export import ExportForm, ExportReport, export_collection, read_ids
 from concord.pipeline.exports.label_studio import labeling_config
 from concord.pipeline.exports.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
 from concord.pipeline.storage.output_paths import OutputPath

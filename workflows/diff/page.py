@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.report.bar_chart import Bar, lay_out_bars
-from concord.pipeline.report.templates import load_template, type_colours
+from concord.pipeline.report.templates import Bar, lay_out_bars, load_template, type_colours
 from concord.workflows.diff.diff import Diff, confusion_matrix, listed_documents
 from concord.workflows.diff.differences import BARS, LIMITS, EntityChange, Side
 from concord.workflows.diff.entity_changes import CHANGES

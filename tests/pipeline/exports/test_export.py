@@ -31,8 +31,7 @@ from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exports import docbin
 from concord.pipeline.exports import export as export_module
-from concord.pipeline.exports.document_ids import read_ids
-from concord.pipeline.exports.export import ExportForm, export_collection
+from concord.pipeline.exports.export import ExportForm, export_collection, read_ids
 from concord.pipeline.output import document_rows, parquet_parts
 
 FILE_FORMS: tuple[ExportForm, ...] = ("conllu", "jsonl", "label-studio")
