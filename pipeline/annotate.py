@@ -98,9 +98,7 @@ def annotate(
 def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: ComponentIdentity | None = None) -> RunReport:
     """Return what ``annotate`` would find to do, and write nothing.
 
-    Returns:
-        the counts of what earlier calls have committed; ``read``, ``shards`` and ``changes`` are those of the run to
-        come.
+    The counts are of what earlier calls have committed; ``read``, ``shards`` and ``changes`` are of the run to come.
 
     Raises:
         PlanError, InputError, ModelError: as ``annotate`` would.

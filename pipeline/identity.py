@@ -1,9 +1,8 @@
 """What decides whether a document must be annotated again: parser, tagger and configuration."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
@@ -36,9 +35,15 @@ class Recipe(Config):
     config: dict[str, Any]
     """See ``row_config``."""
 
+    @classmethod
+    def of(cls, config: AnnotateConfig, parser: ComponentIdentity, tagger: ComponentIdentity, schema: int) -> Self:
+        """Return the recipe of a run."""
+        signatures = {"parser": component_signature(parser), "tagger": component_signature(tagger)}
+        return cls(schema_version=schema, **signatures, config=row_config(config))
+
     def difference(self, earlier: "Recipe") -> list[str]:
         """Return in plain words what differs from an earlier recipe; nothing if the rows would be the same."""
-        then, now = _flat(earlier.model_dump(mode="json")), _flat(self.model_dump(mode="json"))
+        then, now = earlier._flat(), self._flat()
         return [
             f"{key}: was {then.get(key)!r}, is now {now.get(key)!r}"
             for key in sorted(then.keys() | now.keys())
@@ -49,6 +54,11 @@ class Recipe(Config):
         """Return whether a document's parse would be the same."""
         then, now = ((it.schema_version, it.parser, it.config["parser"]) for it in (earlier, self))
         return then == now
+
+    def _flat(self) -> dict[str, Any]:
+        """Return all values by dotted keys; every value of a row_config is a section."""
+        config = {f"{name}.{key}": value for name, section in self.config.items() for key, value in section.items()}
+        return self.model_dump(exclude={"config"}) | config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,13 +105,3 @@ def row_config(config: AnnotateConfig) -> dict[str, Any]:
     Unlike in ``deciding_config``, the input and how it is cut into shards are left out as well.
     """
     return {key: value for key, value in deciding_config(config).items() if key not in {"input", "limit", "planning"}}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, prefix="" if key == "config" else f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

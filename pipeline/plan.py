@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Self
+from typing import Self
 
 import orjson
 from pydantic import Field, ValidationError
@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import PlanError
-from concord.pipeline.identity import ComponentIdentity, Recipe, component_signature, deciding_config, row_config
+from concord.pipeline.identity import ComponentIdentity, Recipe, deciding_config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +191,7 @@ class Plan(Config):
 
     def to_json(self) -> bytes:
         """Return the canonical JSON text: sorted keys, no white space, equal for equal plans."""
-        return _canonical_json(self.model_dump(mode="json"))
+        return orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def from_json(cls, content: bytes | str) -> Self:
@@ -214,23 +214,14 @@ class Plan(Config):
     def digest(self) -> str:
         """SHA-256 in hex of everything that decides the output; see deciding_config for what does not."""
         values = self.model_dump(mode="json", include=_DECIDING) | {"config": deciding_config(self.config)}
-        return sha256(_canonical_json(values)).hexdigest()
+        return sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property
     def recipe(self) -> Recipe:
         """Everything that decides the rows of its documents."""
-        return Recipe(
-            schema_version=self.schema_version,
-            parser=component_signature(self.parser),
-            tagger=component_signature(self.tagger),
-            config=row_config(self.config),
-        )
+        return Recipe.of(self.config, self.parser, self.tagger, self.schema_version)
 
     @property
     def is_first(self) -> bool:
         """Whether it builds on no earlier generation."""
         return not self.kept and not any(shard.carries or shard.parses for shard in self.shards)
-
-
-def _canonical_json(values: dict[str, Any]) -> bytes:
-    return orjson.dumps(values, option=orjson.OPT_SORT_KEYS)

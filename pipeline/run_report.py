@@ -89,13 +89,9 @@ class RunTally:
     def report_progress(self) -> None:
         """Call back with the progress so far."""
         if self._on_progress is not None:
+            done, shards = self._committed + self._shards, len(self._plan.shards) + len(self._plan.kept)
             self._on_progress(
-                Progress(
-                    shards_done=self._committed + self._shards,
-                    shards=len(self._plan.shards) + len(self._plan.kept),
-                    read_done=self._read_done,
-                    read=self._plan.read,
-                )
+                Progress(shards_done=done, shards=shards, read_done=self._read_done, read=self._plan.read)
             )
 
     def add(self, report: ShardReport, timings: Timings) -> None:
@@ -110,9 +106,6 @@ class RunTally:
 
         The file holds ``shards`` and ``words`` that were timed, ``wall_seconds`` of all calls together, ``seconds`` by
         stage summed over workers, and ``words_per_second`` by stage (of one worker) and of the whole ``run``.
-
-        Raises:
-            StoreError: when there is no space.
         """
         earlier = folder.stats()
         earlier_seconds = earlier.get("seconds", {})

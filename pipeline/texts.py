@@ -29,12 +29,7 @@ class TextAnnotator:
     def __init__(
         self, *, parse: ParseStage, tag: TagStage, parser: str = "", tagger: str = "", calibration: str = UNCALIBRATED
     ) -> None:
-        """Take the stages and what the metadata of tables says of them.
-
-        Args:
-            parser, tagger: their signatures.
-            calibration: as in ``signed_schema``.
-        """
+        """Take the stages, and their signatures and calibration for the metadata of tables (see ``signed_schema``)."""
         self._parse = parse
         self._tag = tag
         self._signatures = {"parser": parser, "tagger": tagger, "calibration": calibration}

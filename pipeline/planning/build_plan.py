@@ -4,7 +4,7 @@ A collection is annotated in generations. The first plan covers the whole input;
 and covers what is new, changed, or due for another tagger.
 """
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -51,9 +51,7 @@ def make_plan(
         hashes: hashes the files; in this process and without a cache if None.
 
     Raises:
-        InputError: when there is nothing to read, or a file cannot be opened.
-        StoreError: when reading fails half-way.
-        ConfigError: when reader.encoding cannot be used.
+        InputError, StoreError, ConfigError: when the input or reader.encoding cannot be used.
     """
     config = config.model_copy(update={"input": absolute_input(config.input), "output": absolute_output(config.output)})
     inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
@@ -84,7 +82,7 @@ def make_plan(
         changes=work.changes,
         reasons=tuple(reasons) if work.changes.again else (),
         read=sum(source.records for source in sources),
-        ignored=len(inputs.ignored),
+        ignored=inputs.ignored,
         marks=_marks(files, work.shards),
     )
 
@@ -102,9 +100,6 @@ def retry_plan(
 
     Only the files that hold such dead letters are read. One that has changed is brought up to date with them; what is
     new or changed elsewhere in the input is left to the next plan of ``make_plan``.
-
-    Raises:
-        InputError, StoreError: when a file that holds one is gone or cannot be read.
     """
     chosen = [letter for letters in existing.dead_letters.values() for letter in letters if choice.matches(letter)]
     files = _files_with(chosen, config)
@@ -125,12 +120,8 @@ def retry_plan(
     )
     # Small shards are merged when the collection is next brought up to date.
     work = next_generation(existing, diff, config.planning.model_copy(update={"compact_at": None}))
-    sources = tuple(
-        _source(files[source.uri], states[source.uri], digests[source.uri], counts[source.uri])
-        if source.uri in files
-        else source
-        for source in base.sources
-    )
+    read_again = {source.uri: source for source in _sources(files.values(), states, digests, counts)}
+    sources = tuple(read_again.get(source.uri, source) for source in base.sources)
     return Plan(
         schema_version=base.schema_version,
         generation=generation,
@@ -175,7 +166,7 @@ def _plan_all(
 
     shards = cut_shards(records(), shard_bytes=config.planning.shard_bytes)
     digests = hashes.hash(states)
-    sources = [_source(file, states[file.path], digests[file.path], counts[file.path]) for file in files[: len(states)]]
+    sources = _sources(files[: len(states)], states, digests, counts)
     return sources, NextGeneration(reused=(), shards=shards, changes=Changes(new=sum(counts.values())))
 
 
@@ -202,8 +193,7 @@ def _plan_changes(
             room = room and room - counts[file.path]
 
     diff = diff_input(existing, records(), reused_files=set(reused))
-    sources = [_source(file, states[file.path], digests[file.path], counts[file.path]) for file in files]
-    return sources, next_generation(existing, diff, config.planning)
+    return _sources(files, states, digests, counts), next_generation(existing, diff, config.planning)
 
 
 def _files_with(letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -> dict[str, InputFile]:
@@ -239,16 +229,21 @@ def _read(
         return
     piece = Piece(uri=file.path, format=file.format, start=0, end=scanned[-1].end, records=len(scanned), name=file.name)
     for number, (record, outcome) in enumerate(zip(scanned, read_piece(piece, config), strict=True)):
-        if isinstance(outcome, Document):
-            yield InputRecord(file, number, record, outcome.doc_id, fingerprint(outcome.text), outcome.meta)
-        else:
-            yield InputRecord(file, number, record, outcome.doc_id)
+        content = (fingerprint(outcome.text), outcome.meta) if isinstance(outcome, Document) else (None, None)
+        yield InputRecord(file, number, record, outcome.doc_id, *content)
 
 
-def _source(file: InputFile, state: FileState, digest: str, records: int) -> Source:
-    if file.state is None and file_state(file.path) != state:
-        raise _changed(file)
-    return Source(uri=file.path, format=file.format, size=state.size, sha256=digest, records=records)
+def _sources(
+    files: Iterable[InputFile], states: Mapping[str, FileState], digests: Mapping[str, str], counts: Mapping[str, int]
+) -> list[Source]:
+    sources = []
+    for file in files:
+        path, state = file.path, states[file.path]
+        if file.state is None and file_state(path) != state:
+            raise _changed(file)
+        source = Source(uri=path, format=file.format, size=state.size, sha256=digests[path], records=counts[path])
+        sources.append(source)
+    return sources
 
 
 def _changed(file: InputFile) -> InputError:

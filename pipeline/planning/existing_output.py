@@ -1,7 +1,7 @@
 """What an output folder already holds: its documents, dead letters, and the committed shards that hold them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
@@ -9,33 +9,23 @@ from typing import NamedTuple
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
 from concord.pipeline.output.manifest import ShardReport, shard_ref
 from concord.pipeline.output.parquet_parts import iter_batches
-from concord.pipeline.plan import ShardRef
+from concord.pipeline.plan import ShardRef, Source
 from concord.pipeline.readers.fields import DUPLICATE_ID
 from concord.pipeline.storage.output_paths import OutputPath
 
 FINGERPRINT_BYTES = 16
 """Of a SHA-256. The chance that two of 1e9 texts agree in these bytes is 1e-21."""
 
+_DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "n_chars")
+
 
 class ExistingDocument(NamedTuple):
-    """The part of a document's row that shows whether the document has changed.
-
-    Attributes:
-        shard: the committed shard that holds it.
-        text, meta: fingerprints; see ``fingerprint``.
-    """
+    """The part of a document's row that shows whether it has changed; text and meta as fingerprints."""
 
     shard: ShardRef
     text: bytes
     source_uri: str
     meta: bytes
-
-
-class ExistingFile(NamedTuple):
-    """An input file as it was annotated: its SHA-256 in hex, and how many records the planner counted in it."""
-
-    sha256: str
-    records: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +40,7 @@ class ExistingOutput:
         superseded: ids of a shard whose row in a later shard counts instead.
         dead_letters: by the shard that holds them.
         characters: how much text a shard holds, in code points.
-        files: the input files that were annotated, by path.
+        files: the input files as they were annotated, by path.
     """
 
     shards: frozenset[ShardRef]
@@ -60,14 +50,10 @@ class ExistingOutput:
     superseded: Mapping[ShardRef, Sequence[str]]
     dead_letters: Mapping[ShardRef, Sequence[ExistingDeadLetter]]
     characters: Mapping[ShardRef, int]
-    files: Mapping[str, ExistingFile]
+    files: Mapping[str, Source]
 
     def unchanged_files(self, digests: Mapping[str, str]) -> set[str]:
-        """Return the files whose content is as it was annotated.
-
-        Args:
-            digests: SHA-256 in hex of the input's files, by path.
-        """
+        """Return the files whose content is as it was annotated, given the SHA-256 in hex of the input's, by path."""
         return {uri for uri, file in self.files.items() if digests.get(uri) == file.sha256}
 
     def reusable_files(self, digests: Mapping[str, str]) -> set[str]:
@@ -103,27 +89,25 @@ def scan_existing(
     *,
     current: Collection[ShardRef],
     parsed: Collection[ShardRef],
-    files: Mapping[str, ExistingFile],
+    files: Mapping[str, Source],
 ) -> ExistingOutput:
-    """Read which documents and dead letters committed shards hold.
-
-    Args:
-        reports: of these shards; where two of them hold a document, the later one counts.
-
-    Raises:
-        IntegrityError: when a part cannot be read.
-    """
+    """Read which documents and dead letters committed shards hold; of two that hold a document, the later counts."""
     documents: dict[str, ExistingDocument] = {}
     superseded: defaultdict[ShardRef, list[str]] = defaultdict(list)
     characters: Counter[ShardRef] = Counter()
     dead_letters: dict[ShardRef, list[ExistingDeadLetter]] = {}
     for report in reports:
         shard = shard_ref(report)
-        for doc_id, document, length in _documents(output, report, shard):
-            if doc_id in documents:
-                superseded[documents[doc_id].shard].append(doc_id)
-            documents[doc_id] = document
-            characters[shard] += length
+        uris: dict[str, str] = {}
+        for batch in iter_batches(output / report.files["documents"].path, _DOCUMENT_COLUMNS):
+            columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
+            for doc_id, digest, uri, meta, length in zip(*columns, strict=True):
+                if doc_id in documents:
+                    superseded[documents[doc_id].shard].append(doc_id)
+                text = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
+                # Documents of one file share the string of its path.
+                documents[doc_id] = ExistingDocument(shard, text, uris.setdefault(uri, uri), fingerprint(meta))
+                characters[shard] += length
         if "errors" in report.files:
             batches = iter_batches(output / report.files["errors"].path, ExistingDeadLetter._fields)
             dead_letters[shard] = [ExistingDeadLetter(**row) for batch in batches for row in batch.to_pylist()]
@@ -142,15 +126,3 @@ def scan_existing(
 def fingerprint(text: str | None) -> bytes:
     """Return the bytes by which texts and metas are compared; empty for None."""
     return b"" if text is None else sha256(text.encode()).digest()[:FINGERPRINT_BYTES]
-
-
-def _documents(output: OutputPath, report: ShardReport, shard: ShardRef) -> Iterator[tuple[str, ExistingDocument, int]]:
-    """Yield id, row and length in code points of each document of a shard."""
-    columns = ("doc_id", "text_sha256", "source_uri", "meta", "n_chars")
-    uris: dict[str, str] = {}
-    for batch in iter_batches(output / report.files["documents"].path, columns):
-        values = (batch.column(name).to_pylist() for name in columns)
-        for doc_id, digest, uri, meta, length in zip(*values, strict=True):
-            text = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
-            # Documents of one file share the string of its path.
-            yield doc_id, ExistingDocument(shard, text, uris.setdefault(uri, uri), fingerprint(meta)), length

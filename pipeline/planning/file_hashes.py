@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -32,23 +33,18 @@ class FileHashes:
     def __init__(
         self, cache: OutputPath | None = None, *, hash_files: HashFiles = hash_here, use_cache: bool = True
     ) -> None:
-        """Read the cache.
-
-        Args:
-            cache: the file that earlier runs wrote; None for no cache.
-            use_cache: trust it; otherwise every file is hashed.
-        """
+        """Read the cache that earlier runs wrote, if any; without ``use_cache`` every file is hashed again."""
         self._cache = cache
         self._hash_files = hash_files
-        self._known = _read(cache) if use_cache else {}
+        self._known: Mapping[str, list[object]] = {}
+        if cache is not None and use_cache:
+            with suppress(FileNotFoundError, orjson.JSONDecodeError):
+                known = orjson.loads(cache.read_bytes())
+                self._known = known if isinstance(known, dict) else {}
         self._seen: dict[str, list[object]] = {}
 
     def hash(self, states: Mapping[str, FileState]) -> dict[str, str]:
-        """Return the SHA-256, in hex, of files in these states, by path.
-
-        Raises:
-            InputError, StoreError: when one cannot be read.
-        """
+        """Return the SHA-256, in hex, of files in these states, by path."""
         known = {
             path: str(self._known[path][2])
             for path, state in states.items()
@@ -67,11 +63,3 @@ class FileHashes:
         if self._cache is not None and self._seen != self._known:
             with store_errors(self._cache):
                 write_atomically(self._cache, orjson.dumps(self._seen), staging=staging)
-
-
-def _read(cache: OutputPath | None) -> Mapping[str, list[object]]:
-    try:
-        known = orjson.loads(cache.read_bytes()) if cache is not None else {}
-    except (FileNotFoundError, orjson.JSONDecodeError):
-        return {}
-    return known if isinstance(known, dict) else {}

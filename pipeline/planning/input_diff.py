@@ -61,10 +61,6 @@ class Retries:
     changed: frozenset[str] = frozenset()
     attempts: Mapping[tuple[str, int | str | None], int]
 
-    def attempts_of(self, uri: str, position: int, doc_id: str | None) -> int:
-        """Return how often a record has been tried again, this time included; 0 if it was no such dead letter."""
-        return self.attempts.get((uri, doc_id if uri in self.changed else position), 0)
-
 
 _NO_RETRIES = Retries(attempts={})
 
@@ -143,7 +139,8 @@ def diff_input(
             if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
                 renamed[document.shard].append(_renamed(doc_id, record))
         else:
-            attempts = retries.attempts_of(*place, record.doc_id)
+            mark = (record.file.path, record.doc_id) if record.file.path in retries.changed else place
+            attempts = retries.attempts.get(mark, 0)
             reason, parse = _reason(record, document, existing, attempts=attempts)
             rest.append(RecordToAnnotate(record, reason, is_duplicate, attempts, parse))
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
@@ -185,11 +182,7 @@ def choose_retries(
     ]
     # An existing document keeps its id, even where its file comes later.
     ids = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in unchanged}
-    attempts: dict[tuple[str, int | str | None], int] = {}
-    for letter in chosen:
-        mark = letter.doc_id if letter.source_uri in changed else letter.position
-        if mark is not None:
-            attempts[letter.source_uri, mark] = letter.attempts + 1
+    marked = ((letter, letter.doc_id if letter.source_uri in changed else letter.position) for letter in chosen)
     return Retries(
         places=places,
         skipped=frozenset(map(_place, skipped)),
@@ -198,7 +191,7 @@ def choose_retries(
         ),
         denied=frozenset(_place(letter) for letter in in_unchanged if letter.doc_id in ids),
         changed=changed,
-        attempts=attempts,
+        attempts={(letter.source_uri, mark): letter.attempts + 1 for letter, mark in marked if mark is not None},
     )
 
 

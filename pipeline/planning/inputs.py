@@ -3,12 +3,13 @@
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from glob import glob, has_magic
+from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from fsspec.utils import glob_translate
@@ -42,25 +43,15 @@ class InputFile:
     state: FileState | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
-    """The files of an input.
+class Inputs(NamedTuple):
+    """The files of an input, sorted by name, and the number of files whose names have no known suffix."""
 
-    Attributes:
-        files: sorted by name.
-        ignored: paths in the input's folders whose names have no known suffix.
-    """
-
-    files: tuple[InputFile, ...]
-    ignored: tuple[str, ...]
+    files: Sequence[InputFile]
+    ignored: int
 
 
 def absolute(where: str) -> str:
-    """Return the absolute path of a file or folder.
-
-    Raises:
-        InputError: for a URL.
-    """
+    """Return the absolute path of a file or folder; raise InputError for a URL."""
     if is_url(where):
         raise InputError(
             f"{without_secrets(where)}: expected a local path, got a URL; copy the files to a local folder"
@@ -89,12 +80,10 @@ def absolute_output(where: str) -> str:
     Raises:
         InputError: for a URL that is not of S3, or holds a secret.
     """
-    if not is_url(where) or where.startswith(_FILE):
-        return absolute_input(where)
-    check_url(where)
-    if not where.startswith(SCHEME):
+    output = absolute_input(where)
+    if is_url(output) and not output.startswith(SCHEME):
         raise InputError(f"{where}: expected a folder or an S3 URL for the output; other stores are read-only")
-    return where.rstrip("/")
+    return output
 
 
 def find_inputs(where: str, *, output: str, format: str) -> Inputs:
@@ -113,12 +102,11 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     if format != "auto":
         reader_for(format)
     found = _find_behind_url(where) if is_url(where) else _find_on_disk(where)
-    if not Path(where).is_file():
-        found = _outside(output, found)
+    states = found.states if Path(where).is_file() else _outside(output, found)
     files: list[InputFile] = []
     ignored: list[str] = []
     prefix = f"{found.root.rstrip('/')}/"
-    for path, state in found.states.items():
+    for path, state in states.items():
         known = format_of(path)
         if format != "auto":
             known = format if found.named or known == format else None
@@ -132,27 +120,21 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
         raise InputError(f"{where}: expected {expected}, got {got}; for other names set a pattern and reader.format")
     if ignored:
         logger.warning("%s: skipped %s; expected %s", where, _some(ignored), expected)
-    _check_names(files)
-    return Inputs(files=tuple(sorted(files, key=lambda file: file.name)), ignored=tuple(sorted(ignored)))
+    for file in files:
+        try:
+            file.path.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{file.path!a}: expected a file name in UTF-8; rename the file") from None
+    return Inputs(sorted(files, key=lambda file: file.name), len(ignored))
 
 
 def states_behind_url(where: str) -> Mapping[str, FileState | None]:
-    """Return the states of the files of an input behind a URL, by URL.
-
-    Raises:
-        InputError, StoreError: as ``find_inputs`` does.
-    """
+    """Return the states of the files of an input behind a URL, by URL."""
     return _find_behind_url(where).states
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """Files by path or URL, with the state of those behind URLs.
-
-    Attributes:
-        root: the folder below which files have their names.
-        named: whether each file was named, by itself or by a pattern.
-    """
+class _Found(NamedTuple):
+    """Files and their states, below the folder ``root``; ``named`` if by their own path or a pattern."""
 
     root: str
     named: bool
@@ -189,8 +171,8 @@ def _find_behind_url(where: str) -> _Found:
     return _Found(root=root, named=True, states=states)
 
 
-def _outside(output: str, found: _Found) -> _Found:
-    """Leave out what a run has written, so that no run reads its own output."""
+def _outside(output: str, found: _Found) -> Mapping[str, FileState | None]:
+    """Return the files that no run has written, so that none reads its own output."""
     real_output = os.path.realpath(output)
 
     @cache
@@ -203,8 +185,7 @@ def _outside(output: str, found: _Found) -> _Found:
         raise InputError(
             f"{found.root}: expected an input outside of the output folder {output}; choose another --output"
         )
-    states = {path: state for path, state in found.states.items() if not is_output(path.rpartition("/")[0] or "/")}
-    return replace(found, states=states)
+    return {path: state for path, state in found.states.items() if not is_output(path.rpartition("/")[0] or "/")}
 
 
 def _visible(root: str) -> Iterator[tuple[str, FileState]]:
@@ -222,9 +203,7 @@ def _folders(url: str, *, root: str) -> Iterator[str]:
 
 def _fixed_part(pattern: str) -> str:
     """Return the folder above the first part with a wildcard."""
-    parts = pattern.split("/")
-    magic = next(number for number, part in enumerate(parts) if has_magic(part))
-    return "/".join(parts[:magic]) or "/"
+    return "/".join(takewhile(lambda part: not has_magic(part), pattern.split("/"))) or "/"
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -248,21 +227,12 @@ def _match(pattern: str) -> Iterator[str]:
     """Yield the files that a pattern matches; a folder that it matches means the files below it."""
     # Not Path.glob: it also matches hidden files.
     for path in dict.fromkeys(glob(pattern, recursive=True)):  # noqa: PTH207
-        if Path(path).is_dir():
-            if "**" not in pattern:
-                yield from _walk(path)
-        else:
+        if not Path(path).is_dir():
             yield path
+        elif "**" not in pattern:
+            yield from _walk(path)
 
 
 def _some(paths: list[str]) -> str:
     shown = ", ".join(ascii(Path(path).name) for path in sorted(paths)[:3])
     return f"{len(paths)} other files ({shown}, ...)" if len(paths) > 3 else shown
-
-
-def _check_names(files: Iterable[InputFile]) -> None:
-    for file in files:
-        try:
-            file.path.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"{file.path!a}: expected a file name in UTF-8; rename the file") from None

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from concord.pipeline.config import PlanningConfig
 from concord.pipeline.plan import Changes, Piece, RowsToCopy, Shard, ShardRef
@@ -13,14 +13,8 @@ SMALL = 0.25
 """Of planning.shard_bytes, in characters: shards with less text are small."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NextGeneration:
-    """The shards of a plan.
-
-    Attributes:
-        reused: committed shards that stay untouched.
-        shards: those to be worked on.
-    """
+class NextGeneration(NamedTuple):
+    """The shards of a plan: committed ones that stay untouched, and those to be worked on."""
 
     reused: tuple[RowsToCopy, ...]
     shards: tuple[Shard, ...]
@@ -57,11 +51,7 @@ def next_generation(existing: ExistingOutput, diff: InputDiff, config: PlanningC
 
 
 def cut_shards(items: Iterable[RecordToAnnotate], *, shard_bytes: int, first_index: int = 0) -> tuple[Shard, ...]:
-    """Close a shard as soon as its records hold enough bytes; a record is never split.
-
-    Args:
-        items: in the order of the input.
-    """
+    """Cut records, in the order of the input, into shards; each is closed as soon as it holds enough bytes."""
     return tuple(
         Shard(
             index=index,

@@ -7,15 +7,15 @@ from operator import attrgetter
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import IntegrityError, ModelError, PlanError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
-from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, component_signature, row_config
+from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, component_signature
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.parsing.stanza_parser import parser_identity
-from concord.pipeline.plan import Plan, ShardRef
+from concord.pipeline.plan import Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import make_plan, retry_plan
-from concord.pipeline.planning.existing_output import ExistingFile, ExistingOutput, scan_existing
+from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
 from concord.pipeline.storage.remote_files import FileState
 
@@ -50,12 +50,7 @@ class Planner:
         self._parser = parser or parser_identity(config.parser)
         if not config.tagger.accept_parser:
             check_trees(tagger.name, tagger.trees, parser=component_signature(self._parser))
-        self._recipe = Recipe(
-            schema_version=SCHEMA_VERSION,
-            parser=component_signature(self._parser),
-            tagger=component_signature(tagger.identity),
-            config=row_config(config),
-        )
+        self._recipe = Recipe.of(config, self._parser, tagger.identity, SCHEMA_VERSION)
         self.hashes = FileHashes(
             folder.run / "files.json", hash_files=self._hash_files, use_cache=not config.planning.rehash
         )
@@ -140,12 +135,7 @@ class Planner:
         return finished.model_copy(update={"changes": following.changes, "reasons": following.reasons})
 
     def _plan(self, generation: int, *, base: Plan | None = None, unfinished: Plan | None = None) -> Plan:
-        """Make the plan of a generation.
-
-        Args:
-            base: the plan of a finished generation.
-            unfinished: that of a later generation, which was interrupted and no longer fits.
-        """
+        """Plan a generation after a finished one, and after a later one that was interrupted and no longer fits."""
         plans = [plan for plan in (base, unfinished) if plan is not None]
         files = _known_files(base, unfinished, limit=self._config.limit)
         existing = self._scan_existing(plans, files=files) if plans else None
@@ -161,13 +151,7 @@ class Planner:
             hashes=self.hashes,
         )
         if existing is not None:
-            if self._config.limit is not None and plan.changes.removed:
-                raise PlanError(
-                    f"limit: {plan.changes.removed:,} of the {len(existing.documents):,} documents in "
-                    f"{self._folder.output} are not among the first {self._config.limit:,} records and would be "
-                    "dropped; choose another --output"
-                )
-            self._check_removed(plan, existing)
+            self._check_removed(plan, existing, limit=self._config.limit)
         return plan
 
     def _manifest(self) -> Manifest | None:
@@ -177,7 +161,7 @@ class Planner:
         except IntegrityError:
             return None
 
-    def _scan_existing(self, plans: Sequence[Plan], *, files: Mapping[str, ExistingFile]) -> ExistingOutput:
+    def _scan_existing(self, plans: Sequence[Plan], *, files: Mapping[str, Source]) -> ExistingOutput:
         """Read what these generations, the earlier first, have committed."""
         reports: dict[ShardRef, ShardReport] = {}
         current: dict[int, ShardRef] = {}
@@ -216,11 +200,16 @@ class Planner:
                 "included"
             )
 
-    def _check_removed(self, plan: Plan, existing: ExistingOutput) -> None:
-        if plan.changes.removed > self._config.max_removed * len(existing.documents):
+    def _check_removed(self, plan: Plan, existing: ExistingOutput, *, limit: int | None = None) -> None:
+        removed, documents = plan.changes.removed, len(existing.documents)
+        text = f"{removed:,} of the {documents:,} documents in {self._folder.output}"
+        if limit is not None and removed:
             raise PlanError(
-                f"{self._config.input}: {plan.changes.removed:,} of the {len(existing.documents):,} documents in "
-                f"{self._folder.output} are gone; check that the input is complete, or allow it "
+                f"limit: {text} are not among the first {limit:,} records and would be dropped; choose another --output"
+            )
+        if removed > self._config.max_removed * documents:
+            raise PlanError(
+                f"{self._config.input}: {text} are gone; check that the input is complete, or allow it "
                 "with --set max_removed=1"
             )
 
@@ -252,7 +241,7 @@ def check_trees(name: str, trees: str | None, *, parser: str) -> None:
         )
 
 
-def _known_files(base: Plan | None, unfinished: Plan | None, *, limit: int | None) -> dict[str, ExistingFile]:
+def _known_files(base: Plan | None, unfinished: Plan | None, *, limit: int | None) -> dict[str, Source]:
     """Return the input files of which a finished generation holds every record, and a later one found no other content.
 
     Args:
@@ -261,8 +250,4 @@ def _known_files(base: Plan | None, unfinished: Plan | None, *, limit: int | Non
     if base is None or base.config.limit != limit:
         return {}
     later = {source.uri: source.sha256 for source in (unfinished or base).sources}
-    return {
-        source.uri: ExistingFile(source.sha256, source.records)
-        for source in base.sources
-        if later.get(source.uri) == source.sha256
-    }
+    return {source.uri: source for source in base.sources if later.get(source.uri) == source.sha256}

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
-from concord.pipeline.plan import RenamedDocument, ShardRef
-from concord.pipeline.planning.existing_output import ExistingDocument, ExistingFile, ExistingOutput, fingerprint
+from concord.pipeline.plan import RenamedDocument, ShardRef, Source
+from concord.pipeline.planning.existing_output import ExistingDocument, ExistingOutput, fingerprint
 from concord.pipeline.planning.input_diff import InputDiff, InputRecord, choose_retries, diff_input
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.records import ScannedRecord
@@ -35,7 +35,10 @@ def existing_output(
         superseded={},
         dead_letters={NEW: list(dead_letters)},
         characters={},
-        files={uri: ExistingFile("0" * 64, records.count(uri)) for uri in set(records)},
+        files={
+            uri: Source(uri=uri, format="jsonl", size=0, sha256="0" * 64, records=records.count(uri))
+            for uri in set(records)
+        },
     )
 
 
