@@ -22,32 +22,25 @@ from concord.workflows.grid.train_run import train_run
 from concord.workflows.registry.file_locks import exclusive
 
 WORK = Path("out/grid")
+PATH = click.Path(path_type=Path)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})
 def main() -> None:
     """Train the grid of results, pack its records, write its page."""
 
 
-results_option = click.option(
-    "--results", type=click.Path(path_type=Path), default=PACKED, show_default=True, help="The packed records, a file."
-)
+results_option = click.option("--results", type=PATH, default=PACKED, help="The packed records, a file.")
 work_option = click.option(
-    "--work",
-    type=click.Path(path_type=Path),
-    default=WORK,
-    show_default=True,
-    help="Folder of trainings and of records that are not packed yet.",
+    "--work", type=PATH, default=WORK, help="Folder of trainings and of records that are not packed yet."
 )
-grid_option = click.option(
-    "--grid", "conf", type=click.Path(path_type=Path), default=CONF, show_default=True, help="The grid."
-)
+grid_option = click.option("--grid", "conf", type=PATH, default=CONF, help="The grid.")
 
 
 @main.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the corpora.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), default=1)
+@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu")
 @click.option("--seed", "seeds", type=int, multiple=True, help="Only this seed; repeatable.")
 @click.option("--minutes", type=float, help="Start no further run after this time.")
 @click.option("--table", "tables", multiple=True, help="Only this table; repeatable.")
@@ -107,7 +100,7 @@ def pack(results: Path, work: Path) -> None:
 
 
 @main.command()
-@click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("docs/results.md"), show_default=True)
+@click.option("--output", "-o", type=PATH, default=Path("docs/results.md"))
 @grid_option
 @results_option
 @work_option

@@ -110,11 +110,7 @@ class GridConfig(Config):
 
 
 def read_grid(path: Path = CONF) -> GridConfig:
-    """Read the grid.
-
-    Raises:
-        ConfigError: naming the key at fault.
-    """
+    """Read the grid; a ConfigError names the key at fault."""
     return GridConfig.from_mapping(read_yaml(path), where=str(path))
 
 

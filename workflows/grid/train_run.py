@@ -72,20 +72,11 @@ def train_run(run: Run, grid: GridConfig, *, data: Path, work: Path, device: str
 
 
 def job_of(run: Run, grid: GridConfig, data: Path) -> TrainJob:
-    """Return the training job of a run, as ``concord train`` would read it.
-
-    Raises:
-        ConfigError: when the tagger has no such profile, or a key is unknown.
-    """
+    """Return the training job of a run, as ``concord train`` would read it."""
     corpus = grid.corpora[run.corpus]
-    files = {split: _split_file(data / corpus.folder, split) for split in ("train", "dev")}
-    overrides = [
-        f"data.train=[{json.dumps(str(files['train']))}]",
-        f"data.dev={json.dumps(str(files['dev']))}",
-        f"fit.seed={run.seed}",
-        *corpus.set,
-        *run.row.set,
-    ]
+    train_file, dev_file = (json.dumps(str(_split_file(data / corpus.folder, split))) for split in ("train", "dev"))
+    overrides = [f"data.train=[{train_file}]", f"data.dev={dev_file}", f"fit.seed={run.seed}"]
+    overrides += [*corpus.set, *run.row.set]
     return read_train_job(TRAIN_FOLDER / f"{run.row.tagger}.yaml", profile=run.profile, overrides=overrides)
 
 

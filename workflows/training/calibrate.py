@@ -11,21 +11,10 @@ import numpy as np
 from concord.models.calibration import Calibration
 from concord.models.checkpoint import CONFIG_NAME, save_calibration
 from concord.models.config import ConfigError
-from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error, reliability
+from concord.models.evaluation.reliability import Bin, brier_score, coverage, expected_calibration_error, reliability
 from concord.models.tagger import Tagger
-from concord.models.training.fit_calibration import (
-    Calibrated,
-    EntityMethod,
-    Observed,
-    TokenMethod,
-    apply,
-    choose_entities,
-    choose_tokens,
-    cross_validate,
-    fit,
-    observe,
-    raw,
-)
+from concord.models.training import fit_calibration
+from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.pipeline.saved_tagger import load_tagger, tagger_digest
@@ -46,6 +35,7 @@ from concord.workflows.training.provenance import (
 PICTURE_NAME = "reliability.png"
 LEAST_ENTITIES = 20
 KINDS = {"tokens": "words", "entities": "entities"}
+STATES = ("before", "after")
 
 Values = dict[str, Any]
 
@@ -97,10 +87,10 @@ def run(job: CalibrateJob) -> Answer:
     test_documents = _read(job, tagger, job.test) if job.test else None
     if test_documents is not None:
         _check_unseen(job, calibrated_provenance, test_documents, "--test")
-    observed = observe(tagger, documents, batch_words=job.batch_words)
+    observed = fit_calibration.observe(tagger, documents, batch_words=job.batch_words)
     tokens, entities = _choose(job, tagger, observed)
-    held_out = cross_validate(observed, tokens=tokens, entities=entities)
-    fitted = fit(observed, tokens=tokens, entities=entities)
+    held_out = fit_calibration.cross_validate(observed, tokens=tokens, entities=entities)
+    fitted = fit_calibration.fit(observed, tokens=tokens, entities=entities)
     figures = _figures(observed, held_out, tagger)
     fit_values = {
         **_sizes(documents, observed),
@@ -124,13 +114,13 @@ def run(job: CalibrateJob) -> Answer:
         "test": None,
     }
     if test_documents is not None:
-        drawn = observe(tagger, test_documents, batch_words=job.batch_words)
-        after = apply(fitted, drawn)
+        drawn = fit_calibration.observe(tagger, test_documents, batch_words=job.batch_words)
+        after = fit_calibration.apply(fitted, drawn)
         measured = _figures(drawn, after, tagger)
         values["test"] = {"data": list(job.test), **_sizes(test_documents, drawn), "figures": measured}
     picture = job.picture or target / PICTURE_NAME
     title = f"{tagger.name} {values['digest'][:12]} on {short_names(job.test or job.data)}"
-    draw_reliability(_diagram(drawn, after, measured), picture, title=title)
+    draw_reliability(_panels(drawn, after, measured), picture, title=title)
     values["picture"] = str(picture.absolute())
     return Answer(values=values, text=_describe(values))
 
@@ -182,7 +172,7 @@ def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[Toke
         raise InputError(
             f"{short_names(job.data)}: expected two documents or more, to measure a fit on documents left out of it"
         )
-    tokens = choose_tokens(observed) if job.tokens == "auto" else job.tokens
+    tokens = fit_calibration.choose_tokens(observed) if job.tokens == "auto" else job.tokens
     if not tagger.vocabulary.scheme.has_entities or job.entities == "none":
         return tokens, None
     if len(observed.entities.right) < LEAST_ENTITIES:
@@ -190,7 +180,7 @@ def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[Toke
             f"{short_names(job.data)}: expected data in which the tagger finds {LEAST_ENTITIES} entities or more, "
             f"got {len(observed.entities.right)}"
         )
-    return tokens, choose_entities(observed) if job.entities == "auto" else job.entities
+    return tokens, fit_calibration.choose_entities(observed) if job.entities == "auto" else job.entities
 
 
 def _write(source: Path, target: Path, calibration: Calibration, provenance: Provenance) -> None:
@@ -221,7 +211,7 @@ def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Values:
         if kind == "tokens" or tagger.vocabulary.scheme.has_entities
     }
     figures["coverage"] = {}
-    for name, state in (("before", raw(observed)), ("after", after)):
+    for name, state in (("before", fit_calibration.raw(observed)), ("after", after)):
         found = coverage(state.document_confidences(observed), observed.counts)
         shares = {f"at_{round(100 * share)}_percent": score for share, score in found.at.items()}
         figures["coverage"][name] = {"score": found.whole, **shares, "risk_coverage_area": found.risk_area}
@@ -230,7 +220,7 @@ def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Values:
 
 def _by_kind(observed: Observed, after: Calibrated) -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Return which predictions are right, and their probabilities before and after, of words and of entities."""
-    before = raw(observed)
+    before = fit_calibration.raw(observed)
     return {
         "tokens": (observed.words.right, {"before": before.words, "after": after.words}),
         "entities": (observed.entities.right, {"before": before.entities, "after": after.entities}),
@@ -247,22 +237,16 @@ def _errors(probabilities: np.ndarray, right: np.ndarray) -> Values:
     }
 
 
-def _diagram(observed: Observed, after: Calibrated, figures: Mapping[str, Any]) -> list[Values]:
-    """Return the panels of the reliability diagram."""
-    return [
-        {
-            "title": KINDS[kind],
-            "curves": {
-                name: {
-                    "ece": figures[kind][name]["ece"],
-                    "bins": [asdict(entry) for entry in reliability(probabilities, right)],
-                }
-                for name, probabilities in states.items()
-            },
+def _panels(observed: Observed, after: Calibrated, figures: Mapping[str, Any]) -> dict[str, dict[str, list[Bin]]]:
+    """Return the panels of the reliability diagram: title -> label of a curve -> its bins."""
+    return {
+        KINDS[kind]: {
+            f"{name}: calibration error {100 * figures[kind][name]['ece']:.2f} %": reliability(probabilities, right)
+            for name, probabilities in states.items()
         }
         for kind, (right, states) in _by_kind(observed, after).items()
         if kind in figures and len(right)
-    ]
+    }
 
 
 def _describe(values: Mapping[str, Any]) -> str:
@@ -279,13 +263,13 @@ def _describe(values: Mapping[str, Any]) -> str:
 
 
 def _describe_figures(sized: Mapping[str, Any], figures: Mapping[str, Any], how: str) -> list[str]:
-    rows: list[Sequence[object]] = []
-    for kind, title in KINDS.items():
-        if kind in figures:
-            before, after = figures[kind]["before"], figures[kind]["after"]
-            for name, key in (("15 bins of equal mass", "ece"), ("15 bins of equal width", "ece_equal_width")):
-                rows.append((f"calibration error of {title}, {name}", _percent(before[key]), _percent(after[key])))
-    before, after = figures["coverage"]["before"], figures["coverage"]["after"]
+    rows: list[Sequence[object]] = [
+        (f"calibration error of {title}, {name}", *(f"{100 * figures[kind][state][key]:.2f} %" for state in STATES))
+        for kind, title in KINDS.items()
+        if kind in figures
+        for name, key in (("15 bins of equal mass", "ece"), ("15 bins of equal width", "ece_equal_width"))
+    ]
+    before, after = (figures["coverage"][state] for state in STATES)
     names = {
         "score": "score of all documents",
         "at_95_percent": "score of the most certain 95 % of documents",
@@ -296,12 +280,5 @@ def _describe_figures(sized: Mapping[str, Any], figures: Mapping[str, Any], how:
     rows.append(("area under risk and coverage", f"{before[area]:.4f}", f"{after[area]:.4f}"))
     size = ", ".join(counted(sized[key], noun) for key, noun in (("documents", "document"), ("words", "word")))
     found = f"{sized['found_entities']:,} found entities"
-    return [
-        "",
-        f"{how} {short_names(sized['data'])} ({size}, {found})",
-        table(rows, header=("", "before", "after"), right={1, 2}),
-    ]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
+    place = f"{how} {short_names(sized['data'])} ({size}, {found})"
+    return ["", place, table(rows, header=("", *STATES), right={1, 2})]

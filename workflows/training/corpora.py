@@ -22,11 +22,7 @@ GOLD_TREES = "gold"
 
 
 def gold_format(wanted: GoldFormat, scheme: LabelScheme) -> GoldFormat:
-    """Return the format in which to read the corpora of a tagger, whose scheme decides what their labels are.
-
-    Raises:
-        ConfigError: when a column of token labels is given to a tagger of entities.
-    """
+    """Return the format in which to read the corpora of a tagger, whose scheme decides what their labels are."""
     if not scheme.has_entities:
         return wanted.model_copy(update={"label_scheme": scheme.name})
     if not wanted.read_scheme.has_entities or wanted.label_column in TAG_COLUMNS:
@@ -53,38 +49,27 @@ def read_gold_for(
 
 
 def check_gold(tagger: Tagger, documents: Sequence[Sequence[Sentence]], paths: Sequence[str]) -> None:
-    """Warn of what a tagger cannot get right in gold corpora that were read for it.
-
-    Raises:
-        InputError: when there is no sentence in them.
-    """
+    """Warn of what a tagger cannot get right in gold corpora that were read for it, and require a sentence in them."""
     require_sentences(documents, paths)
     found = label_types(documents, tagger.vocabulary.scheme)
     if not tagger.vocabulary.scheme.has_entities:
-        unknown = found - set(tagger.vocabulary.labels)
-        if unknown:
+        if unknown := found - set(tagger.vocabulary.labels):
             warn(f"the tagger does not know {', '.join(sorted(unknown))} of the corpus; these count as wrong.")
         return
     if not found:
         warn("the corpus holds no entity, so every F1 is 0.")
-    unknown = found - set(tagger.entity_types)
-    if unknown:
+    if unknown := found - set(tagger.entity_types):
         warn(
             f"the tagger knows {', '.join(tagger.entity_types)}; every {', '.join(sorted(unknown))} "
             "of the corpus counts as missed. --labels GPE=LOC,MISC= maps or drops types."
         )
     for path in paths if tagger.needs_trees else ():
-        source = tree_source(path)
-        if source != tagger.trees:
+        if (source := tree_source(path)) != tagger.trees:
             warn(f"the tagger learned from trees of {tagger.trees!r}, {path} has those of {source!r}.")
 
 
 def require_sentences(documents: Iterable[Iterable[Sentence]], paths: Iterable[str]) -> None:
-    """Check that corpora have at least one sentence.
-
-    Raises:
-        InputError: when they have none.
-    """
+    """Raise an InputError unless corpora have at least one sentence."""
     if not any(sentence.words for document in documents for sentence in document):
         raise InputError(f"{', '.join(paths)}: expected a gold corpus with one sentence or more, got none")
 
@@ -125,11 +110,7 @@ def read_documents(
 
 
 def relabel(sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: LabelScheme) -> list[Sentence]:
-    """Rename the entity types, or the token labels, of sentences; None removes the entities of a type.
-
-    Raises:
-        ConfigError: when a token label is mapped to None.
-    """
+    """Rename the entity types, or the token labels, of sentences; None removes the entities of a type."""
     rename = _rename_types if scheme.has_entities else _rename_labels
     return [rename(sentence, labels) for sentence in sentences]
 

@@ -8,13 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from concord.models.evaluation.breakdown import (
-    SENTENCE_LENGTHS,
-    recurring_scores,
-    scores_by_sentence_length,
-    sentence_length,
-    uncertainty_by_outcome,
-)
+from concord.models.evaluation import breakdown
+from concord.models.evaluation.breakdown import sentence_length
 from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshold
 from concord.models.outputs import Prediction
@@ -22,7 +17,7 @@ from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.saved_tagger import load_tagger
 from concord.workflows.training.corpora import Documents, without_labels
-from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS
+from concord.workflows.training.evaluate import WARM_UP_DOCUMENTS, label_sequences
 
 SAMPLES = (1, 2, 4, 8, 16, 32)
 SLOTS = (0, 1, 2, 5, 10, 20)
@@ -40,14 +35,11 @@ class FigureData:
 
     def __init__(self, tagger: Tagger, documents: Documents, *, folder: Path, device: str, batch_words: int) -> None:
         """Take a tagger with the folder and device it was loaded from and to, and documents with gold labels."""
-        self.tagger = tagger
-        self.documents = documents
-        self.plain = without_labels(documents)
-        self.gold = gold_sequences(documents)
-        self.scheme = self.tagger.vocabulary.scheme
-        self._folder = folder
-        self._device = device
-        self._batch_words = batch_words
+        self.tagger, self.scheme = tagger, tagger.vocabulary.scheme
+        self.documents, self.plain, self.gold = documents, without_labels(documents), gold_sequences(documents)
+        self.places = [(document, place) for document in self.plain for place in range(len(document))]
+        """The document of each sentence, and the sentence's index there."""
+        self._folder, self._device, self._batch_words = folder, device, batch_words
 
     @cached_property
     def predicted(self) -> list[Prediction]:
@@ -59,30 +51,23 @@ class FigureData:
         points = []
         for samples in SAMPLES:
             predicted, speed = self._predict_timed(self.plain, samples=samples)
-            points.append(
-                {
-                    "samples": samples,
-                    "f1": self._f1([prediction.labels for prediction in predicted]),
-                    "draft_f1": self._f1([prediction.draft_labels for prediction in predicted]),
-                    "words_per_second": speed,
-                }
-            )
+            final, draft = label_sequences(predicted)
+            f1, draft_f1 = self._f1(final), self._f1(draft)
+            points.append({"samples": samples, "f1": f1, "draft_f1": draft_f1, "words_per_second": speed})
         return {"score": self.scheme.measure, "device": self._device, "points": points}
 
     def length(self) -> Values:
         """Measure score and speed by length of sentences; the scores are of the whole corpus, the speed of each bin."""
         timed: dict[str, tuple[int, float]] = {}
-        for name in SENTENCE_LENGTHS:
-            documents = [
+        for name in breakdown.SENTENCE_LENGTHS:
+            chosen = (
                 [sentence for sentence in document if sentence.words and sentence_length(len(sentence.words)) == name]
                 for document in self.plain
-            ]
-            documents = [document for document in documents if document]
-            if documents:
+            )
+            if documents := list(filter(None, chosen)):
                 timed[name] = sum(map(len, documents)), self._predict_timed(documents)[1]
         # Last, since it lets an encoder keep its features.
-        labels = [prediction.labels for prediction in self.predicted]
-        scores = scores_by_sentence_length(self.gold, labels, scheme=self.scheme)
+        scores = breakdown.scores_by_sentence_length(self.gold, label_sequences(self.predicted)[0], scheme=self.scheme)
         bins = [
             {
                 "words": name,
@@ -117,22 +102,18 @@ class FigureData:
         tagger = load_tagger(self._folder, device=self._device)
         if not isinstance(tagger, TwoStageTagger):
             raise TypeError(f"expected a tagger of two stages, got {tagger.name}")
-        own = tagger.memory_slots
-        points = []
+        own, points = tagger.memory_slots, []
         for slots in SLOTS:
             tagger.set_memory_slots(slots)
-            labels = [prediction.labels for prediction in self._predict(tagger)]
-            recurring = recurring_scores(self.documents, labels, scheme=self.scheme)
+            labels, _ = label_sequences(self._predict(tagger))
+            recurring = breakdown.recurring_scores(self.documents, labels, scheme=self.scheme)
             points.append({"slots": slots, "f1": self._f1(labels), "recurring": recurring.recall})
         return {"score": self.scheme.measure, "own": own, "points": points}
 
     def uncertainty(self) -> Values:
         """Count right and wrong drafts by their uncertainty in nats."""
-        found = uncertainty_by_outcome(
-            self.gold,
-            [prediction.draft_labels for prediction in self.predicted],
-            [prediction.uncertainty for prediction in self.predicted],
-        )
+        nats = [prediction.uncertainty for prediction in self.predicted]
+        found = breakdown.uncertainty_by_outcome(self.gold, label_sequences(self.predicted)[1], nats)
         most = max((*found.right, *found.wrong))
         edges = UNCERTAINTY_STEP * np.arange(int(most / UNCERTAINTY_STEP) + 2)
         return {

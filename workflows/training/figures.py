@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from concord.models.data.sentence import Sentence
 from concord.models.labels import OUTSIDE
-from concord.models.outputs import AttentionMap
+from concord.models.outputs import AttentionMap, Prediction
 from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
@@ -19,7 +18,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.console import Answer, info, table
 from concord.workflows.training import plots
-from concord.workflows.training.corpora import Documents, read_gold_for, short_names
+from concord.workflows.training.corpora import read_gold_for, short_names
 from concord.workflows.training.figure_data import FigureData, Values
 
 NUMBERS_NAME = "figures.json"
@@ -29,6 +28,14 @@ LONGEST_WORD = 24
 MOST_COLUMNS = 80
 # Attention over a document needs memory by its sentences times the square of the longest one.
 MOST_CELLS = 4_000_000
+# In the order that FigureData asks for.
+FIGURES: dict[str, tuple[Callable[[FigureData], Values], Callable[..., None]]] = {
+    "samples": (FigureData.samples, plots.draw_samples),
+    "length": (FigureData.length, plots.draw_length),
+    "threshold": (FigureData.threshold, plots.draw_threshold),
+    "memory": (FigureData.memory, plots.draw_memory),
+    "uncertainty": (FigureData.uncertainty, plots.draw_uncertainty),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,29 +72,24 @@ def run(job: FiguresJob) -> Answer:
     tagger = load_tagger(job.folder, device=job.device)
     documents = read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
     data = FigureData(tagger, documents, folder=job.folder, device=job.device, batch_words=job.batch_words)
-    last = len(data.gold)
-    unknown = [number for number in job.sentences if not 1 <= number <= last]
-    if unknown:
-        raise InputError(f"--sentence: expected a number from 1 to {last:,}, got {unknown[0]}")
+    for number in job.sentences:
+        if not 1 <= number <= len(data.places):
+            raise InputError(f"--sentence: expected a number from 1 to {len(data.places):,}, got {number}")
     digest = tagger_digest(job.folder)
     title = f"{tagger.name} {digest[:12]} on {short_names(job.data)}"
     job.output.mkdir(parents=True, exist_ok=True)
     drawn: Values = {}
-    left_out: dict[str, str] = {}
-    for figure in FIGURES:
-        reason = figure.reason_against(tagger)
-        if reason is not None:
-            left_out[figure.name] = reason
-            continue
-        info(f"{figure.name} ...")
-        path = job.output / f"{figure.name}.{job.picture}"
-        values = figure.measure(data)
-        figure.draw(values, path, title=title)
-        drawn[figure.name] = {"file": path.name, **values}
+    left_out = _inapplicable(tagger)
+    for name, (measure, draw) in FIGURES.items():
+        if name not in left_out:
+            info(f"{name} ...")
+            path = job.output / f"{name}.{job.picture}"
+            values = measure(data)
+            draw(values, path, title=title)
+            drawn[name] = {"file": path.name, **values}
     info("attention ...")
     attention, reasons = _draw_attention(job, data, title=title)
     drawn |= {"attention": attention} if attention else {}
-    left_out |= reasons
     values = {
         "tagger": tagger.name,
         "digest": digest,
@@ -95,42 +97,23 @@ def run(job: FiguresJob) -> Answer:
         "device": job.device,
         "folder": str(job.output.absolute()),
         "figures": drawn,
-        "left_out": left_out,
+        "left_out": left_out | reasons,
     }
     numbers = json.dumps(values, ensure_ascii=False, indent=1) + "\n"
     (job.output / NUMBERS_NAME).write_text(numbers, encoding="utf-8")
     return Answer(values=values, text=_describe(values))
 
 
-def _without_stages(tagger: Tagger) -> str | None:
-    return None if isinstance(tagger, TwoStageTagger) else f"{tagger.name} has one stage and no threshold"
-
-
-def _without_samples(tagger: Tagger) -> str | None:
-    return None if hasattr(tagger.config, "samples") else f"{tagger.name} draws no weight samples"
-
-
-def _without_memory(tagger: Tagger) -> str | None:
-    remembers = isinstance(tagger, TwoStageTagger) and tagger.memory_slots is not None
-    return None if remembers else f"{tagger.name} has no document memory"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Figure:
-    name: str
-    measure: Callable[[FigureData], Values]
-    draw: Callable[..., None]
-    reason_against: Callable[[Tagger], str | None] = lambda _: None
-
-
-# In the order that FigureData asks for.
-FIGURES = (
-    _Figure(name="samples", reason_against=_without_samples, measure=FigureData.samples, draw=plots.draw_samples),
-    _Figure(name="length", measure=FigureData.length, draw=plots.draw_length),
-    _Figure(name="threshold", reason_against=_without_stages, measure=FigureData.threshold, draw=plots.draw_threshold),
-    _Figure(name="memory", reason_against=_without_memory, measure=FigureData.memory, draw=plots.draw_memory),
-    _Figure(name="uncertainty", measure=FigureData.uncertainty, draw=plots.draw_uncertainty),
-)
+def _inapplicable(tagger: Tagger) -> dict[str, str]:
+    """Return the figures that do not apply to a tagger, with reasons."""
+    reasons = {}
+    if not hasattr(tagger.config, "samples"):
+        reasons["samples"] = f"{tagger.name} draws no weight samples"
+    if not isinstance(tagger, TwoStageTagger):
+        reasons["threshold"] = f"{tagger.name} has one stage and no threshold"
+    if not isinstance(tagger, TwoStageTagger) or tagger.memory_slots is None:
+        reasons["memory"] = f"{tagger.name} has no document memory"
+    return reasons
 
 
 def _draw_attention(job: FiguresJob, data: FigureData, *, title: str) -> tuple[list[Values], dict[str, str]]:
@@ -139,7 +122,7 @@ def _draw_attention(job: FiguresJob, data: FigureData, *, title: str) -> tuple[l
     left_out: dict[str, str] = {}
     for number in job.sentences or _most_uncertain(data):
         place = f"attention in sentence {number:,}"
-        document, own = _find(data.plain, number)
+        document, own = data.places[number - 1]
         sentence = document[own]
         if not data.tagger.learns_from_documents:
             document, own = [sentence], 0
@@ -151,31 +134,27 @@ def _draw_attention(job: FiguresJob, data: FigureData, *, title: str) -> tuple[l
             maps = data.tagger.attention_maps(document)[own]
             if not maps:
                 return [], {"attention": f"{data.tagger.name} has no attention over words or labels"}
-            drawn.append(_draw_maps(job, data, number, maps, title=title))
+            drawn.append(_draw_maps(job, number, sentence.words, data.predicted[number - 1], maps, title=title))
     return drawn, left_out
 
 
 def _draw_maps(
-    job: FiguresJob, data: FigureData, number: int, maps: Mapping[str, AttentionMap], *, title: str
+    job: FiguresJob,
+    number: int,
+    words: Sequence[str],
+    prediction: Prediction,
+    maps: Mapping[str, AttentionMap],
+    *,
+    title: str,
 ) -> Values:
-    prediction = data.predicted[number - 1]
-    document, place = _find(data.plain, number)
-    words = document[place].words
     rows = [_row_name(*columns) for columns in zip(words, prediction.labels, prediction.draft_labels, strict=True)]
     numbers = {}
     for name, found in maps.items():
         weights, columns = _weights(found)
         path = job.output / f"attention-{number}-{'-'.join(name.split())}.{job.picture}"
-        heads = len(found.weights)
-        name_and_place = f"attention: {name}; sentence {number:,}"
-        plots.draw_attention(
-            weights,
-            path,
-            rows=rows,
-            columns=[_shown(column) for column in columns],
-            heads=heads,
-            title=f"{name_and_place}\n{title}",
-        )
+        heads, shown = len(found.weights), [_shown(column) for column in columns]
+        own_title = f"attention: {name}; sentence {number:,}\n{title}"
+        plots.draw_attention(weights, path, rows=rows, columns=shown, heads=heads, title=own_title)
         numbers[name] = {"file": path.name, "heads": heads, "columns": columns, "weights": weights}
     return {
         "sentence": number,
@@ -210,22 +189,8 @@ def _shown(word: str) -> str:
 
 def _most_uncertain(data: FigureData) -> list[int]:
     """Return the 1-based numbers of the sentences with the most uncertain words, among those that can be drawn."""
-    sizes = {
-        number: max(prediction.uncertainty)
-        for number, prediction in enumerate(data.predicted, start=1)
-        if 1 < len(prediction.labels) <= LONGEST_DRAWN
-    }
-    return sorted(sizes, key=lambda number: (-sizes[number], number))[:UNCERTAIN_SENTENCES]
-
-
-def _find(documents: Documents, number: int) -> tuple[Sequence[Sentence], int]:
-    """Return the document of a sentence, given by its 1-based number in the corpus, and its index there."""
-    rest = number - 1
-    for document in documents:
-        if rest < len(document):
-            return document, rest
-        rest -= len(document)
-    raise IndexError(f"sentence {number}: the corpus has no such sentence")
+    found = [n for n, predicted in enumerate(data.predicted, 1) if 1 < len(predicted.labels) <= LONGEST_DRAWN]
+    return sorted(found, key=lambda number: -max(data.predicted[number - 1].uncertainty))[:UNCERTAIN_SENTENCES]
 
 
 def _describe(values: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Pictures of a training, a calibration, and the figures of the papers, drawn from plain values as PNG or SVG."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
+from concord.models.evaluation.reliability import Bin
 from concord.models.training.fit import EpochResult
 
 # Two colours that people with the common forms of colour blindness can tell apart (Okabe and Ito, 2008).
@@ -39,107 +41,99 @@ def draw_curves(epochs: Sequence[EpochResult], path: Path, *, title: str) -> Non
     _save(figure, path)
 
 
-def draw_reliability(panels: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
-    """Draw reliability diagrams before and after a calibration: the share that is right by mean confidence."""
-    figure, drawn = _panels(len(panels), title)
-    for axes, panel in zip(drawn, panels, strict=True):
-        bins = [entry for curve in panel["curves"].values() for entry in curve["bins"]]
-        least = min(min(entry["confidence"], entry["accuracy"]) for entry in bins)
-        axes.plot([least, 1], [least, 1], color=GREY, linewidth=0.8)
-        for (name, curve), color, marker in zip(panel["curves"].items(), (ORANGE, BLUE), ("s", "o"), strict=True):
-            places, heights = ([entry[key] for entry in curve["bins"]] for key in ("confidence", "accuracy"))
-            label = f"{name}: calibration error {100 * curve['ece']:.2f} %"
-            axes.plot(places, heights, color=color, marker=marker, label=label)
-        axes.set(xlabel=f"mean confidence of {panel['title']}", ylabel="share that is right")
-        axes.legend(loc="upper left", fontsize="small")
-    _save(figure, path)
+def draw_reliability(panels: Mapping[str, Mapping[str, Sequence[Bin]]], path: Path, *, title: str) -> None:
+    """Draw reliability diagrams before and after a calibration: the share that is right by mean confidence.
+
+    Args:
+        panels: what the predictions are of -> label of a curve -> its bins.
+    """
+    with _panels(len(panels), path, title) as drawn:
+        for axes, (kind, curves) in zip(drawn, panels.items(), strict=True):
+            least = min(min(entry.confidence, entry.accuracy) for bins in curves.values() for entry in bins)
+            axes.plot([least, 1], [least, 1], color=GREY, linewidth=0.8)
+            for (label, bins), color, marker in zip(curves.items(), (ORANGE, BLUE), ("s", "o"), strict=True):
+                confidences, accuracies = [entry.confidence for entry in bins], [entry.accuracy for entry in bins]
+                axes.plot(confidences, accuracies, color=color, marker=marker, label=label)
+            axes.set(xlabel=f"mean confidence of {kind}", ylabel="share that is right")
+            axes.legend(loc="upper left", fontsize="small")
 
 
 def draw_threshold(values: Mapping[str, Any], path: Path, *, title: str) -> None:
     """Draw the effect of the threshold: the change of F1 from the drafts alone, and the share of words refined."""
-    figure, (change, share) = _panels(2, title)
-    points = [point for point in values["points"] if point["threshold"] >= 0]
-    thresholds = [point["threshold"] for point in points]
-    change.plot(thresholds, [point["f1_change"] for point in points], color=BLUE, marker=".")
-    everything = values["points"][0]["f1_change"]
-    change.axhline(everything, color=ORANGE, linestyle="--", label=f"every word refined: {everything:+.2f}")
-    change.axhline(0.0, color=GREY, linewidth=0.8)
-    change.set(ylabel=f"change of {values['score']} in points")
-    share.plot(thresholds, [100.0 * point["refined_share"] for point in points], color=BLUE, marker=".")
-    share.set(ylabel="words refined in percent", yscale="symlog", ylim=(0, None))
-    share.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    for axes in (change, share):
-        axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own threshold: {values['own']:.2f} nats")
-        axes.set(xlabel="threshold in nats")
-    _legend(figure, change)
-    _save(figure, path)
+    with _panels(2, path, title) as (change, share):
+        points = [point for point in values["points"] if point["threshold"] >= 0]
+        thresholds = [point["threshold"] for point in points]
+        change.plot(thresholds, [point["f1_change"] for point in points], color=BLUE, marker=".")
+        everything = values["points"][0]["f1_change"]
+        change.axhline(everything, color=ORANGE, linestyle="--", label=f"every word refined: {everything:+.2f}")
+        change.axhline(0.0, color=GREY, linewidth=0.8)
+        change.set(ylabel=f"change of {values['score']} in points")
+        share.plot(thresholds, [100.0 * point["refined_share"] for point in points], color=BLUE, marker=".")
+        share.set(ylabel="words refined in percent", yscale="symlog", ylim=(0, None))
+        share.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        for axes in (change, share):
+            axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own threshold: {values['own']:.2f} nats")
+            axes.set(xlabel="threshold in nats")
 
 
 def draw_samples(values: Mapping[str, Any], path: Path, *, title: str) -> None:
     """Draw F1 and speed by the number of weight samples."""
-    figure, (scores, speed) = _panels(2, title)
-    numbers = [point["samples"] for point in values["points"]]
-    scores.plot(numbers, [point["f1"] for point in values["points"]], color=BLUE, marker="o", label="final labels")
-    drafts = [point["draft_f1"] for point in values["points"]]
-    scores.plot(numbers, drafts, color=ORANGE, marker="s", linestyle="--", label="drafts alone")
-    scores.set(ylabel=f"{values['score']} in percent")
-    _draw_speed(speed, numbers, values["points"], device=values["device"])
-    for axes in (scores, speed):
-        axes.set(xlabel="weight samples M", xscale="log")
-        _tick_at(axes, numbers)
-    _legend(figure, scores)
-    _save(figure, path)
+    with _panels(2, path, title) as (scores, speed):
+        numbers = [point["samples"] for point in values["points"]]
+        scores.plot(numbers, [point["f1"] for point in values["points"]], color=BLUE, marker="o", label="final labels")
+        drafts = [point["draft_f1"] for point in values["points"]]
+        scores.plot(numbers, drafts, color=ORANGE, marker="s", linestyle="--", label="drafts alone")
+        scores.set(ylabel=f"{values['score']} in percent")
+        _draw_speed(speed, numbers, values["points"], device=values["device"])
+        for axes in (scores, speed):
+            axes.set(xlabel="weight samples M", xscale="log")
+            _tick_at(axes, numbers)
 
 
 def draw_memory(values: Mapping[str, Any], path: Path, *, title: str) -> None:
     """Draw F1 and the share of recurring names, or words, that are right, by the slots of the document memory."""
-    figure, panels = _panels(2, title)
-    numbers = [point["slots"] for point in values["points"]]
-    for axes, key, label in (
-        (panels[0], "f1", f"{values['score']} in percent"),
-        (panels[1], "recurring", f"recurring {'names' if values['score'] == 'F1' else 'words'} right in percent"),
-    ):
-        axes.plot(numbers, [point[key] for point in values["points"]], color=BLUE, marker="o")
-        axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own memory: {values['own']} slots")
-        axes.set(xlabel="memory slots read at most", ylabel=label)
-        _tick_at(axes, numbers)
-    _legend(figure, panels[0])
-    _save(figure, path)
+    with _panels(2, path, title) as panels:
+        numbers = [point["slots"] for point in values["points"]]
+        for axes, key, label in (
+            (panels[0], "f1", f"{values['score']} in percent"),
+            (panels[1], "recurring", f"recurring {'names' if values['score'] == 'F1' else 'words'} right in percent"),
+        ):
+            axes.plot(numbers, [point[key] for point in values["points"]], color=BLUE, marker="o")
+            axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own memory: {values['own']} slots")
+            axes.set(xlabel="memory slots read at most", ylabel=label)
+            _tick_at(axes, numbers)
 
 
 def draw_length(values: Mapping[str, Any], path: Path, *, title: str) -> None:
     """Draw F1 and speed by the length of sentences."""
-    figure, (scores, speed) = _panels(2, title)
-    bins = values["bins"]
-    places = range(len(bins))
-    names = [f"{entry['words']}\n({entry['sentences']:,})" for entry in bins]
-    scores.plot(places, [entry["f1"] for entry in bins], color=BLUE, marker="o")
-    scores.set(ylabel=f"{values['score']} in percent")
-    _draw_speed(speed, places, bins, device=values["device"])
-    for axes in (scores, speed):
-        axes.set(xlabel="words of the sentence (sentences)")
-        axes.set_xticks(places, names, fontsize="small")
-    _save(figure, path)
+    with _panels(2, path, title) as (scores, speed):
+        bins = values["bins"]
+        places = range(len(bins))
+        names = [f"{entry['words']}\n({entry['sentences']:,})" for entry in bins]
+        scores.plot(places, [entry["f1"] for entry in bins], color=BLUE, marker="o")
+        scores.set(ylabel=f"{values['score']} in percent")
+        _draw_speed(speed, places, bins, device=values["device"])
+        for axes in (scores, speed):
+            axes.set(xlabel="words of the sentence (sentences)")
+            axes.set_xticks(places, names, fontsize="small")
 
 
 def draw_uncertainty(values: Mapping[str, Any], path: Path, *, title: str) -> None:
     """Draw histograms of the uncertainty of right and of wrong drafts."""
-    figure, (axes,) = _panels(1, title)
-    edges = values["edges"]
-    for key, color, filled in (("right", BLUE, True), ("wrong", ORANGE, False)):
-        total, mean = sum(values[key]), values[f"mean_{key}"]
-        if not total:
-            continue
-        shares = [100.0 * count / total for count in values[key]]
-        label = f"{key}: {total:,} words, mean {mean:.3f} nats"
-        axes.stairs(shares, edges, fill=filled, color=color, alpha=0.4 if filled else 1.0, linewidth=2, label=label)
-        axes.axvline(mean, color=color, linestyle="--")
-    axes.set(xlabel="uncertainty of the draft in nats", ylabel="share of these words in percent", yscale="log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    _legend(figure, axes)
-    _save(figure, path)
+    with _panels(1, path, title) as (axes,):
+        edges = values["edges"]
+        for key, color, filled in (("right", BLUE, True), ("wrong", ORANGE, False)):
+            total, mean = sum(values[key]), values[f"mean_{key}"]
+            if not total:
+                continue
+            shares = [100.0 * count / total for count in values[key]]
+            label = f"{key}: {total:,} words, mean {mean:.3f} nats"
+            axes.stairs(shares, edges, fill=filled, color=color, alpha=0.4 if filled else 1.0, linewidth=2, label=label)
+            axes.axvline(mean, color=color, linestyle="--")
+        axes.set(xlabel="uncertainty of the draft in nats", ylabel="share of these words in percent", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_attention(
@@ -176,13 +170,19 @@ def _figure(inches: tuple[float, float], title: str) -> Figure:
     return figure
 
 
-def _panels(number: int, title: str) -> tuple[Figure, Sequence[Axes]]:
+@contextmanager
+def _panels(number: int, path: Path, title: str) -> Iterator[Sequence[Axes]]:
+    """Save what is drawn on the panels, with the labels of the first below all of them unless it has a legend."""
     figure = _figure((1.6 + 4.2 * number, 4.0), title)
     panels = figure.subplots(1, number, squeeze=False)[0]
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
-    return figure, panels
+    yield panels
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles and panels[0].get_legend() is None:
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
+    _save(figure, path)
 
 
 def _draw_speed(axes: Axes, places: Sequence[int], points: Sequence[Mapping[str, Any]], *, device: str) -> None:
@@ -195,11 +195,6 @@ def _tick_at(axes: Axes, numbers: Sequence[int]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(numbers))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([str(number) for number in numbers])
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Put the legend of one panel below all panels, where it covers nothing."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
 
 
 def _save(figure: Figure, path: Path) -> None:

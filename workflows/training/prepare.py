@@ -186,18 +186,13 @@ def _write(split: _Split, path: Path, form: GoldFormat) -> None:
         column = form.label_column if isinstance(form.label_column, str) else "Label"
     # Keep the record of the parser that made the trees.
     header = read_header(split.files[0]) if len(split.files) == 1 and ".conllu" in split.files[0].name else {}
-    write_gold(
-        path,
-        split.documents,
-        form="conllu" if path.suffix == ".conllu" else "conll",
-        label_column=column,
-        header=header,
-    )
+    written_form: GoldForm = "conllu" if path.suffix == ".conllu" else "conll"
+    write_gold(path, split.documents, form=written_form, label_column=column, header=header)
 
 
 def _describe_splits(splits: Sequence[_Split], *, tokens: bool) -> list[dict[str, Any]]:
     described = []
-    known_names = _names_in(splits[0].documents) if not tokens else set()
+    known_names = {name for document in splits[0].documents for _, name in _mentions(document)} if not tokens else set()
     known_words = {word for sentence in splits[0].sentences for word in sentence.words}
     for number, split in enumerate(splits):
         sentences = split.sentences
@@ -245,24 +240,16 @@ def _mentions(document: GoldDocument) -> Iterable[tuple[str, tuple[str, ...]]]:
             yield span.label, name_key(sentence.words[span.start : span.end])
 
 
-def _names_in(documents: Iterable[GoldDocument]) -> Names:
-    return {name for document in documents for _, name in _mentions(document)}
-
-
 def _shared_sentences(split: _Split, others: Sequence[_Split]) -> dict[str, int]:
     """Count the sentences that occur word for word in another split."""
-    return {
-        other.name: sum(sentence.words in known for sentence in split.sentences)
-        for other in others
-        for known in [{sentence.words for sentence in other.sentences}]
-    }
+    known = {other.name: {sentence.words for sentence in other.sentences} for other in others}
+    return {name: sum(sentence.words in found for sentence in split.sentences) for name, found in known.items()}
 
 
 def _describe(values: Mapping[str, Any], job: PrepareJob) -> str:
     splits = values["splits"]
     tokens = "labels" in splits[0]
-    parts = [_token_table(splits) if tokens else _entity_table(splits)]
-    parts.append(_type_table(splits, "labels" if tokens else "types"))
+    parts = [_split_table(splits, tokens=tokens), _type_table(splits, "labels" if tokens else "types")]
     shared = [
         f"{count:,} of {split['sentences']:,} sentences of {split['name']} occur word for word in {other}"
         f" ({100 * count / split['sentences']:.2f} %)"
@@ -278,30 +265,21 @@ def _describe(values: Mapping[str, Any], job: PrepareJob) -> str:
     return "\n\n".join(parts)
 
 
-def _entity_table(splits: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            *(split[key] for key in ("name", "label_scheme", "documents", "sentences", "words", "entities")),
-            _share(split["recurring_entities"], split["entities"]),
-            _share(split["unseen_entities"], split["entities"]),
-        )
-        for split in splits
-    ]
-    header = ("corpus", "labels in", "documents", "sentences", "words", "entities", "recurring", "unseen")
+def _split_table(splits: Sequence[Mapping[str, Any]], *, tokens: bool) -> str:
+    rows: list[Sequence[object]] = []
+    for split in splits:
+        counts = [split[key] for key in ("documents", "sentences", "words")]
+        if tokens:
+            unseen = _share(split["unseen_words"], split["words"])
+            rows.append((split["name"], *counts, len(split["labels"]), unseen))
+        else:
+            shares = [_share(split[key], split["entities"]) for key in ("recurring_entities", "unseen_entities")]
+            rows.append((split["name"], split["label_scheme"], *counts, split["entities"], *shares))
+    if tokens:
+        header = ["corpus", "documents", "sentences", "words", "labels", "unseen words"]
+        return table(rows, header=header, right=range(1, len(header)))
+    header = ["corpus", "labels in", "documents", "sentences", "words", "entities", "recurring", "unseen"]
     return table(rows, header=header, right=range(2, len(header)))
-
-
-def _token_table(splits: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            *(split[key] for key in ("name", "documents", "sentences", "words")),
-            len(split["labels"]),
-            _share(split["unseen_words"], split["words"]),
-        )
-        for split in splits
-    ]
-    header = ("corpus", "documents", "sentences", "words", "labels", "unseen words")
-    return table(rows, header=header, right=range(1, len(header)))
 
 
 def _type_table(splits: Sequence[Mapping[str, Any]], key: str) -> str:

@@ -78,10 +78,8 @@ class Overlap:
 
 def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> Part:
     """Return the part for corpora whose documents have been read."""
-    files = [
-        CorpusFile(name=f"{path.parent.name}/{path.name}", sha256=file_sha256(path))
-        for path in map(Path, dict.fromkeys(paths))
-    ]
+    unique = map(Path, dict.fromkeys(paths))
+    files = [CorpusFile(name=f"{path.parent.name}/{path.name}", sha256=file_sha256(path)) for path in unique]
     return Part(role=role, files=files, documents=sorted(set(_hashes(documents))))
 
 
@@ -89,12 +87,8 @@ def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]
     """Count the documents that a bundle has seen; a repeated document counts each time."""
     hashes = _hashes(documents)
     known = {part.role: set(part.documents) for part in provenance.parts}
-    seen = {role: sum(found in hashed for found in hashes) for role, hashed in known.items()}
-    return Overlap(
-        compared=len(hashes),
-        short=len(documents) - len(hashes),
-        seen={role: number for role, number in seen.items() if number},
-    )
+    seen = {role: number for role, found in known.items() if (number := sum(one in found for one in hashes))}
+    return Overlap(compared=len(hashes), short=len(documents) - len(hashes), seen=seen)
 
 
 def document_hash(document: Sequence[Sentence]) -> str:
@@ -119,8 +113,7 @@ def read_provenance(folder: Path) -> Provenance | None:
     if not path.exists():
         return None
     try:
-        values = json.loads(path.read_bytes())
-        return Provenance.from_mapping(values, where=str(path))
+        return Provenance.from_mapping(json.loads(path.read_bytes()), where=str(path))
     except ConfigError as error:
         raise ModelError(str(error)) from error
     except ValueError as error:

@@ -54,9 +54,8 @@ def write_tables(values: Mapping[str, Any], folder: Path, *, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(
-            stream, ["breakdown", "part", *SCORE_COLUMNS], extrasaction="ignore", lineterminator="\n"
-        )
+        columns = ["breakdown", "part", *SCORE_COLUMNS]
+        writer = csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for breakdown in BREAKDOWNS:
             for part, found in (values.get(breakdown) or {}).items():
@@ -97,8 +96,7 @@ def _describe_entities(values: Mapping[str, Any]) -> list[str]:
         _parts_table(values, titles, {"precision": "precision", "recall": "recall", "F1": "f1", "gold": "gold"}),
         "",
         f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
-        _describe_consistency(values["consistency"], values["draft_consistency"]),
-        *_describe_recurring(values["recurring_names"], values["draft_recurring_names"]),
+        *_describe_recurring(values),
     ]
 
 
@@ -119,22 +117,17 @@ def _parts_table(values: Mapping[str, Any], titles: Mapping[str, str], columns: 
     return table(rows, header=("", *columns), right=range(1, len(columns) + 1))
 
 
-def _describe_consistency(final: Mapping[str, Any], draft: Mapping[str, Any]) -> str:
-    if final["share"] is None or draft["share"] is None:
-        return "no name recurs within a document"
-    return (
-        f"recurring names that agree within their document: {final['share']:.2f} % of "
-        f"{final['occurrences']:,} occurrences (drafts: {draft['share']:.2f} %)"
-    )
-
-
-def _describe_recurring(final: Mapping[str, Any], draft: Mapping[str, Any]) -> list[str]:
-    if not final["gold"]:
-        return []
-    return [
-        f"recurring names that are right: {final['recall']:.2f} % of {final['gold']:,} mentions "
-        f"(drafts: {draft['recall']:.2f} %)"
-    ]
+def _describe_recurring(values: Mapping[str, Any]) -> list[str]:
+    lines = ["no name recurs within a document"]
+    agreeing, drafts = values["consistency"], values["draft_consistency"]
+    if agreeing["share"] is not None and drafts["share"] is not None:
+        share = f"{agreeing['share']:.2f} % of {agreeing['occurrences']:,} occurrences"
+        lines = [f"recurring names that agree within their document: {share} (drafts: {drafts['share']:.2f} %)"]
+    right, drafts = values["recurring_names"], values["draft_recurring_names"]
+    if right["gold"]:
+        share = f"{right['recall']:.2f} % of {right['gold']:,} mentions"
+        lines.append(f"recurring names that are right: {share} (drafts: {drafts['recall']:.2f} %)")
+    return lines
 
 
 def _describe_uncertainty(found: Mapping[str, Any]) -> str:

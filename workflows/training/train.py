@@ -107,13 +107,12 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             resume=options.resume,
             progress=sys.stderr.isatty(),
         )
-        parts = [
-            describe_part("train", job.data.train, corpora["train"]),
-            describe_part("dev", [job.data.dev], corpora["dev"]),
-        ]
-        write_provenance(result.bundle, Provenance(parts=parts))
+        train_part = describe_part("train", job.data.train, corpora["train"])
+        dev_part = describe_part("dev", [job.data.dev], corpora["dev"])
+        write_provenance(result.bundle, Provenance(parts=[train_part, dev_part]))
         values = _write_result(job, corpora, result, folder)
-        _log_scores(values, tracked_run)
+        if tracked_run is not None:
+            tracked_run.log_metrics(_score_metrics(values), step=result.best.epoch)
         registration = Registration(bundle=result.bundle.name, name=job.register_as, alias=options.alias)
         status = "FINISHED"
     except KeyboardInterrupt:
@@ -243,20 +242,14 @@ def _datasets(job: TrainJob) -> list[tuple[str, str]]:
 
 
 def _report_epoch(epoch: EpochResult, config: FitConfig, tracked_run: TrackedRun | None) -> None:
+    parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
     info(
         f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev {epoch.measure} {epoch.dev_score:.2f} "
-        f"({_precision_and_recall(epoch)}draft {epoch.draft_score:.2f}), "
-        f"{epoch.seconds + epoch.dev_seconds:.0f} s"
+        f"({parts}draft {epoch.draft_score:.2f}), {epoch.seconds + epoch.dev_seconds:.0f} s"
     )
     if tracked_run is not None:
         numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
         tracked_run.log_metrics(numbers, step=epoch.epoch)
-
-
-def _precision_and_recall(epoch: EpochResult) -> str:
-    if epoch.dev_precision is None or epoch.dev_recall is None:
-        return ""
-    return f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
 
 
 def _write_result(job: TrainJob, corpora: Mapping[str, Documents], result: FitResult, folder: Path) -> dict[str, Any]:
@@ -281,10 +274,8 @@ def _write_result(job: TrainJob, corpora: Mapping[str, Documents], result: FitRe
     return values
 
 
-def _log_scores(values: Mapping[str, Any], tracked_run: TrackedRun | None) -> None:
-    """Log the chosen model's scores, overall and by type, at the step of its epoch."""
-    if tracked_run is None:
-        return
+def _score_metrics(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the chosen model's scores, overall and by type, as metrics of the tracking store."""
     numbers = {}
     for part, prefix in SCORES.items():
         found = values.get(part, {})
@@ -293,7 +284,7 @@ def _log_scores(values: Mapping[str, Any], tracked_run: TrackedRun | None) -> No
         for kind, scores in found.get("scores", {}).items():
             suffix = "" if kind == "all" else f".{kind}"
             numbers |= {f"{prefix}_{key}{suffix}": scores[key] for key in ("f1", "precision", "recall")}
-    tracked_run.log_metrics(numbers, step=values["best"]["epoch"])
+    return numbers
 
 
 def _artifacts(folder: Path) -> list[str]:
