@@ -154,8 +154,7 @@ def _check_unseen(
     if provenance is None or not provenance.parts:
         warn(f"{job.model} has no record of its training data; whether it has seen {option} is unknown.")
         return None
-    again = option == "--data"
-    known = [part for part in provenance.parts if not (again and part.role == "calibration")]
+    known = [part for part in provenance.parts if option != "--data" or part.role != "calibration"]
     found = find_overlap(Provenance(parts=known), documents)
     if found.seen and not job.allow_overlap:
         raise ConfigError(
@@ -278,7 +277,6 @@ def _describe_figures(sized: Mapping[str, Any], figures: Mapping[str, Any], how:
     rows += [(name, f"{before[key]:.2f} %", f"{after[key]:.2f} %") for key, name in names.items()]
     area = "risk_coverage_area"
     rows.append(("area under risk and coverage", f"{before[area]:.4f}", f"{after[area]:.4f}"))
-    size = ", ".join(counted(sized[key], noun) for key, noun in (("documents", "document"), ("words", "word")))
-    found = f"{sized['found_entities']:,} found entities"
-    place = f"{how} {short_names(sized['data'])} ({size}, {found})"
+    size = f"{counted(sized['documents'], 'document')}, {counted(sized['words'], 'word')}"
+    place = f"{how} {short_names(sized['data'])} ({size}, {sized['found_entities']:,} found entities)"
     return ["", place, table(rows, header=("", *STATES), right={1, 2})]

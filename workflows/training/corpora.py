@@ -17,7 +17,7 @@ from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
 from concord.pipeline.errors import InputError
 from concord.workflows.console import warn
 
-Documents = list[list[Sentence]]
+Documents = Sequence[Sequence[Sentence]]
 GOLD_TREES = "gold"
 
 
@@ -36,19 +36,14 @@ def gold_format(wanted: GoldFormat, scheme: LabelScheme) -> GoldFormat:
 def read_gold_for(
     tagger: Tagger, paths: Sequence[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None
 ) -> Documents:
-    """Read gold corpora to score a tagger on, and warn of what it cannot get right in them.
-
-    Raises:
-        ConfigError: when the corpora have no labels for this tagger.
-        InputError: when one cannot be read, has no tree for a tagger that needs trees, or none has a sentence.
-    """
+    """Read gold corpora to score a tagger on, and warn of what it cannot get right in them."""
     form = gold_format(form or GoldFormat(), tagger.vocabulary.scheme)
     documents = read_corpora(paths, labels=labels, form=form, trees=tagger.needs_trees)
     check_gold(tagger, documents, paths)
     return documents
 
 
-def check_gold(tagger: Tagger, documents: Sequence[Sequence[Sentence]], paths: Sequence[str]) -> None:
+def check_gold(tagger: Tagger, documents: Documents, paths: Sequence[str]) -> None:
     """Warn of what a tagger cannot get right in gold corpora that were read for it, and require a sentence in them."""
     require_sentences(documents, paths)
     found = label_types(documents, tagger.vocabulary.scheme)
@@ -120,7 +115,7 @@ def tree_source(path: str) -> str:
     return read_header(Path(path)).get(PARSER_KEY, GOLD_TREES)
 
 
-def label_types(documents: Sequence[Sequence[Sentence]], scheme: LabelScheme) -> set[str]:
+def label_types(documents: Documents, scheme: LabelScheme) -> set[str]:
     """Return the entity types of gold labels, or the labels themselves where each word has one."""
     return {span.label for labels in gold_sequences(documents) for span in scheme.scored_spans(labels)}
 
@@ -130,7 +125,7 @@ def short_names(paths: Iterable[str]) -> str:
     return ", ".join("/".join(Path(path).parts[-2:]) for path in paths)
 
 
-def without_labels(documents: Sequence[Sequence[Sentence]]) -> Documents:
+def without_labels(documents: Documents) -> Documents:
     """Remove the gold labels, since a tagger may not know all of their types."""
     return [[replace(sentence, labels=None) for sentence in document] for document in documents]
 

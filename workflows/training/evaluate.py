@@ -1,7 +1,11 @@
-"""Evaluation of a tagger on a gold corpus: strict spans by type, length and novelty; drafts, consistency, uncertainty,
-speed. For a tagger of token labels, accuracy as a whole and by label.
+"""Evaluation of a tagger on a gold corpus, as values, as text and as tables in files.
+
+Strict spans by type, length and novelty; drafts, consistency, uncertainty, speed. For a tagger of token labels,
+accuracy as a whole and by label.
 """
 
+import csv
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,11 +23,26 @@ from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.saved_tagger import load_tagger, tagger_digest
-from concord.workflows.console import Answer
-from concord.workflows.training.corpora import gold_format, read_corpora, read_gold_for, without_labels
-from concord.workflows.training.score_tables import describe_scores
+from concord.workflows.console import Answer, counted, table
+from concord.workflows.training.corpora import Documents, gold_format, read_corpora, read_gold_for, without_labels
 
 WARM_UP_DOCUMENTS = 3
+SHOWN_LABELS = 60
+BREAKDOWNS = (
+    *("scores", "draft_scores", "label_scores", "by_mention_length", "by_sentence_length", "by_novelty"),
+    "by_position",
+)
+SCORE_COLUMNS = ("precision", "recall", "f1", "gold", "predicted", "correct")
+PART_NAMES = {
+    breakdown.SAME_TYPE: "  with this label",
+    breakdown.OTHER_TYPE: "  with other labels only",
+    breakdown.UNSEEN: "unseen",
+    "O": "outside",
+    "S": "single",
+    "B": "first",
+    "I": "inside",
+    "E": "last",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,15 +88,13 @@ def run(job: EvaluateJob) -> Answer:
     return Answer(values=values, text=describe_scores(values))
 
 
-def score_tagger(tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob) -> dict[str, Any]:
+def score_tagger(tagger: Tagger, documents: Documents, job: EvaluateJob) -> dict[str, Any]:
     """Return the scores of a tagger as plain values: percent, uncertainty in nats, speed in words a second."""
     predicted, seconds = predict_timed(tagger, documents, job)
     return score_predictions(tagger, documents, predicted, seconds, job)
 
 
-def predict_timed(
-    tagger: Tagger, documents: Sequence[Sequence[Sentence]], job: EvaluateJob
-) -> tuple[list[list[Prediction]], float]:
+def predict_timed(tagger: Tagger, documents: Documents, job: EvaluateJob) -> tuple[list[list[Prediction]], float]:
     """Label documents without their gold labels; return predictions and the seconds they took after a warm-up."""
     plain = without_labels(documents)
     predict = partial(
@@ -91,7 +108,7 @@ def predict_timed(
 
 def score_predictions(
     tagger: Tagger,
-    documents: Sequence[Sequence[Sentence]],
+    documents: Documents,
     predicted: Sequence[Sequence[Prediction]],
     seconds: float,
     job: EvaluateJob,
@@ -130,6 +147,40 @@ def label_sequences(predicted: Iterable[Prediction]) -> tuple[list[tuple[str, ..
     return [final for final, _ in pairs], [draft for _, draft in pairs]
 
 
+def describe_scores(values: Mapping[str, Any]) -> str:
+    """Return the answer of ``concord evaluate`` as text."""
+    size = ", ".join(counted(values[f"{noun}s"], noun) for noun in ("document", "sentence", "word"))
+    speed = f"{values['words_per_second']:,.0f} words/s, {values['sentences_per_second']:,.1f} sentences/s"
+    refined = f"stage two decided the labels of {counted(values['refined_words'], 'word')}"
+    return "\n".join(
+        [
+            f"{values['tagger']} {values['digest'][:12]} on {', '.join(values['data'])}",
+            f"{size}; {speed}",
+            "",
+            *(_describe_token_labels(values) if "accuracy" in values else _describe_entities(values)),
+            *([] if values["threshold"] is None else [refined]),
+            _describe_uncertainty(values["uncertainty"]),
+        ]
+    )
+
+
+def write_tables(values: Mapping[str, Any], folder: Path, *, name: str) -> None:
+    """Write scores into a folder: all of them as NAME.json, the breakdowns as one table NAME.csv.
+
+    Args:
+        values: from ``score_tagger``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+        columns = ["breakdown", "part", *SCORE_COLUMNS]
+        writer = csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        for group in BREAKDOWNS:
+            for part, found in (values.get(group) or {}).items():
+                writer.writerow({"breakdown": group, "part": part, **found})
+
+
 def _entity_scores(gold: Labels, final: Labels, draft: Labels) -> dict[str, Any]:
     by_stage = {"scores": span_scores(gold, final), "draft_scores": span_scores(gold, draft)}
     return {
@@ -140,15 +191,12 @@ def _entity_scores(gold: Labels, final: Labels, draft: Labels) -> dict[str, Any]
 
 
 def _token_scores(gold: Labels, final: Labels, draft: Labels) -> dict[str, Any]:
-    found = token_scores(gold, final)
-    return {
-        "accuracy": found.accuracy,
-        "draft_accuracy": token_scores(gold, draft).accuracy,
-        "label_scores": _score_values(found.by_label),
-    }
+    found, drafts = token_scores(gold, final), token_scores(gold, draft)
+    by_label = _score_values(found.by_label)
+    return {"accuracy": found.accuracy, "draft_accuracy": drafts.accuracy, "label_scores": by_label}
 
 
-def _name_scores(documents: Sequence[Sequence[Sentence]], gold: Labels, final: Labels, draft: Labels) -> dict[str, Any]:
+def _name_scores(documents: Documents, gold: Labels, final: Labels, draft: Labels) -> dict[str, Any]:
     return {
         "by_position": _score_values(breakdown.scores_by_position(gold, final)),
         "consistency": _consistency(documents, final),
@@ -158,7 +206,7 @@ def _name_scores(documents: Sequence[Sequence[Sentence]], gold: Labels, final: L
     }
 
 
-def _consistency(documents: Sequence[Sequence[Sentence]], labels: Labels) -> dict[str, Any]:
+def _consistency(documents: Documents, labels: Labels) -> dict[str, Any]:
     """Measure how far the mentions of a gold name within a document agree in their label."""
     remaining = iter(labels)
     labelled = [[(sentence.words, next(remaining)) for sentence in document] for document in documents]
@@ -181,3 +229,79 @@ def _score_values(scores: Mapping[str, Scores]) -> dict[str, Any]:
 
 def _values(scores: Scores) -> dict[str, Any]:
     return {"precision": scores.precision, "recall": scores.recall, "f1": scores.f1, **asdict(scores)}
+
+
+def _describe_token_labels(values: Mapping[str, Any]) -> list[str]:
+    frequent = sorted(values["label_scores"].items(), key=lambda item: (-item[1]["gold"], item[0]))
+    rows = [(label, found["recall"], found["precision"], found["gold"]) for label, found in frequent[:SHOWN_LABELS]]
+    rest = [f"and {len(frequent) - SHOWN_LABELS:,} more labels: --json"] if len(frequent) > SHOWN_LABELS else []
+    titles = {"by_sentence_length": "words by length of the sentence", "by_novelty": "words by training corpus"}
+    return [
+        f"accuracy {values['accuracy']:.2f} % (drafts: {values['draft_accuracy']:.2f} %)",
+        "",
+        table(rows, header=("label", "accuracy", "precision", "gold")),
+        *rest,
+        "",
+        _parts_table(values, titles, {"accuracy": "recall", "gold": "gold"}),
+        "",
+    ]
+
+
+def _describe_entities(values: Mapping[str, Any]) -> list[str]:
+    scores, drafts = values["scores"], values["draft_scores"]
+    keys = ("precision", "recall", "f1", "gold")
+    rows = [
+        (kind, *(found[key] for key in keys), drafts[kind]["f1"] if kind in drafts else 0.0)
+        for kind, found in scores.items()
+    ]
+    titles = {
+        "by_mention_length": "names by words",
+        "by_sentence_length": "names by words of the sentence",
+        "by_novelty": "names by training corpus",
+        "by_position": "words by place in the name",
+    }
+    return [
+        table(rows, header=("type", "precision", "recall", "F1", "gold", "draft F1")),
+        "",
+        _parts_table(values, titles, {"precision": "precision", "recall": "recall", "F1": "f1", "gold": "gold"}),
+        "",
+        f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
+        *_describe_recurring(values),
+    ]
+
+
+def _parts_table(values: Mapping[str, Any], titles: Mapping[str, str], columns: Mapping[str, str]) -> str:
+    """Lay out several breakdowns in one table with common columns.
+
+    Args:
+        titles: key of a breakdown -> its title.
+        columns: header -> key of a score.
+    """
+    rows: list[Sequence[object]] = []
+    for key, title in titles.items():
+        parts = {name: part for name, part in (values[key] or {}).items() if part["gold"] or part["predicted"]}
+        if parts:
+            rows.append((title, *[""] * len(columns)))
+        for name, part in parts.items():
+            rows.append((f"  {PART_NAMES.get(name, name)}", *(part[score] for score in columns.values())))
+    return table(rows, header=("", *columns), right=range(1, len(columns) + 1))
+
+
+def _describe_recurring(values: Mapping[str, Any]) -> list[str]:
+    lines = ["no name recurs within a document"]
+    agreeing, drafts = values["consistency"], values["draft_consistency"]
+    if agreeing["share"] is not None and drafts["share"] is not None:
+        share = f"{agreeing['share']:.2f} % of {agreeing['occurrences']:,} occurrences"
+        lines = [f"recurring names that agree within their document: {share} (drafts: {drafts['share']:.2f} %)"]
+    right, drafts = values["recurring_names"], values["draft_recurring_names"]
+    if right["gold"]:
+        share = f"{right['recall']:.2f} % of {right['gold']:,} mentions"
+        lines.append(f"recurring names that are right: {share} (drafts: {drafts['recall']:.2f} %)")
+    return lines
+
+
+def _describe_uncertainty(found: Mapping[str, Any]) -> str:
+    outcomes = ("right", "wrong")
+    means = [f"{mean:.3f} nats where {name}" for name in outcomes if (mean := found[f"mean_{name}"]) is not None]
+    ratio = "" if found["ratio"] is None else f" ({found['ratio']:.1f} times)"
+    return f"uncertainty of drafts: {', '.join(means)}{ratio}"

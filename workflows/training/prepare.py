@@ -216,15 +216,11 @@ def _describe_splits(splits: Sequence[_Split], *, tokens: bool) -> list[dict[str
 
 
 def _describe_entities(split: _Split, known: Names | None) -> dict[str, Any]:
-    types: Counter[str] = Counter()
-    recurring = unseen = 0
-    for document in split.documents:
-        mentions = list(_mentions(document))
-        types.update(kind for kind, _ in mentions)
-        counts = Counter(name for _, name in mentions)
-        recurring += sum(count for count in counts.values() if count > 1)
-        unseen += sum(count for name, count in counts.items() if known is not None and name not in known)
+    types = Counter(kind for document in split.documents for kind, _ in _mentions(document))
+    counts = [Counter(name for _, name in _mentions(document)) for document in split.documents]
     in_documents = any(document.name is not None for document in split.documents)
+    recurring = sum(count for names in counts for count in names.values() if count > 1)
+    unseen = sum(count for names in counts for name, count in names.items() if name not in (known or ()))
     return {
         "entities": types.total(),
         "types": dict(types.most_common()),
@@ -283,9 +279,7 @@ def _split_table(splits: Sequence[Mapping[str, Any]], *, tokens: bool) -> str:
 
 
 def _type_table(splits: Sequence[Mapping[str, Any]], key: str) -> str:
-    total: Counter[str] = Counter()
-    for split in splits:
-        total.update(split[key])
+    total = sum((Counter(split[key]) for split in splits), Counter[str]())
     rows = [(kind, *(split[key].get(kind, 0) for split in splits)) for kind, _ in total.most_common(SHOWN_TYPES)]
     header = ("label" if key == "labels" else "type", *(split["name"] for split in splits))
     rest = [f"and {len(total) - SHOWN_TYPES:,} more: --json"] if len(total) > SHOWN_TYPES else []

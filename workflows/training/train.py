@@ -23,7 +23,7 @@ from concord.models.tagger import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
 from concord.models.words.encoder import EncoderMissingError
 from concord.models.words.representation import WordRepresentation
-from concord.models.words.word_vectors import WordVectors, read_word_vectors
+from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.errors import ModelError
 from concord.workflows.console import Answer, indented, info, table, warn
 from concord.workflows.environment import code_tags, describe_environment
@@ -42,7 +42,6 @@ from concord.workflows.training.corpora import (
 )
 from concord.workflows.training.plots import draw_curves
 from concord.workflows.training.provenance import Provenance, describe_part, write_provenance
-from concord.workflows.training.score_tables import write_tables
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
@@ -172,7 +171,9 @@ def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: Mapping[str, Docu
     if tagger.needs_trees:
         tagger.trees = _tree_source(job)
     if vectors is not None:
-        _load_vectors(tagger, vocabulary, vectors)
+        tables = [module for module in tagger.modules() if isinstance(module, WordRepresentation)]
+        found = max((representation.load_vectors(vocabulary, vectors) for representation in tables), default=0)
+        info(f"{found:,} of {len(vocabulary.words):,} words have a pretrained vector")
     return tagger
 
 
@@ -185,19 +186,12 @@ def _tree_source(job: TrainJob) -> str:
     return sources[job.data.dev]
 
 
-def _load_vectors(tagger: Tagger, vocabulary: Vocabulary, vectors: WordVectors) -> None:
-    tables = [module for module in tagger.modules() if isinstance(module, WordRepresentation)]
-    found = [representation.load_vectors(vocabulary, vectors) for representation in tables]
-    info(f"{max(found, default=0):,} of {len(vocabulary.words):,} words have a pretrained vector")
-
-
 def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
     """Mark a folder as this training's, or check that it is."""
     path = folder / JOB_NAME
     # Without a state nothing was trained yet, and the folder is free.
     if path.exists() and (folder / STATE_NAME).exists():
-        existing = json.loads(path.read_text(encoding="utf-8"))
-        if existing.get("digest") != job.digest:
+        if json.loads(path.read_text(encoding="utf-8")).get("digest") != job.digest:
             raise ConfigError(f"{folder}: contains another training; choose another --output")
         if not resume:
             raise ConfigError(f"{folder}: contains this training already; --resume continues it")
@@ -268,7 +262,7 @@ def _write_result(job: TrainJob, corpora: Mapping[str, Documents], result: FitRe
     for part, path in (("dev", job.data.dev), ("test", job.data.test)):
         if path is not None:
             values[part] = evaluate.score_tagger(tagger, corpora[part], evaluation_job(job, result.bundle, path))
-            write_tables(values[part], folder / TABLES, name=part)
+            evaluate.write_tables(values[part], folder / TABLES, name=part)
     (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
     return values
