@@ -1,7 +1,8 @@
 """Batches: where text becomes tensors, once.
 
 Shape letters used everywhere: B sentences of a batch, T words of a sentence, C characters of a word, H hidden
-units, L labels, S memory slots, M Monte-Carlo weight samples.
+units, L labels, S memory slots, M Monte-Carlo weight samples. Tensors are float unless said otherwise; ``mask`` is
+``(B, T)``, bool, true for words and false for padding; ``lengths`` is ``(B,)``, int64, on the CPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,11 +62,7 @@ class Batch:
 
     @property
     def gold(self) -> Tensor:
-        """The gold labels.
-
-        Raises:
-            ValueError: if a sentence of the batch has none.
-        """
+        """The gold labels; raises ValueError if a sentence of the batch has none."""
         if self.labels is None:
             raise ValueError("loss: expected gold labels for every sentence of the batch, got a sentence without")
         return self.labels
@@ -93,12 +90,7 @@ class BatchEncoder:
     """Encodes sentences as batches, with the look-up tables of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, *, max_characters: int = 64) -> None:
-        """Build the tables.
-
-        Args:
-            max_characters: characters of a word that the character network sees; longer words, such as web addresses,
-                are truncated.
-        """
+        """Build the tables; longer words, such as web addresses, are truncated to ``max_characters``."""
         self._vocabulary = vocabulary
         self._max_characters = max_characters
         self._word_numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
@@ -114,10 +106,7 @@ class BatchEncoder:
         documents: Sequence[int] | None = None,
         device: torch.device | str = "cpu",
     ) -> Batch:
-        """Encode sentences, each with at least one word.
-
-        Args:
-            documents: number of each sentence's document; by default every sentence is a document of its own.
+        """Encode sentences, each with at least one word; by default every sentence is a document of its own.
 
         Raises:
             ValueError: for an empty sentence, or a gold label that is not in the vocabulary.

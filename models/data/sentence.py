@@ -50,11 +50,7 @@ def first_words(sentence: Sentence) -> str:
 
 
 def check_trees(sentences: Iterable[Sentence]) -> None:
-    """Check that every sentence has tags, heads and relations.
-
-    Raises:
-        TreeError: naming the first sentence that lacks them.
-    """
+    """Raise TreeError, naming the sentence, unless every sentence has tags, heads and relations."""
     for sentence in sentences:
         if sentence.tags is None or sentence.heads is None or sentence.relations is None:
             raise TreeError(

@@ -37,14 +37,7 @@ class LabelDistribution(ABC):
 
     @abstractmethod
     def log_prob(self, labels: Tensor) -> Tensor:
-        """Return the log-probability of label sequences in nats.
-
-        Args:
-            labels: shape ``(B, T)``, int64; padded entries are ignored.
-
-        Returns:
-            Shape ``(B,)``, float.
-        """
+        """Return the log-probability of label sequences ``(B, T)`` in nats, shape ``(B,)``; padding is ignored."""
 
     @abstractmethod
     def mode(self) -> Tensor:

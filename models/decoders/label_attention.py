@@ -23,12 +23,9 @@ class LabelAttention(nn.Module):
     """Multi-head attention from words to labels; all layers but the last."""
 
     def __init__(self, width: int, *, heads: int, dropout: float, naive: bool) -> None:
-        """Build the projections.
+        """Build the projections, which a naive layer omits, as it does the scale; ``width`` is a multiple of ``heads``.
 
-        Args:
-            width: dimensions of hidden states and label embeddings, a multiple of ``heads``.
-            dropout: on the attention weights, as in the released code; the paper has none there.
-            naive: omit projections and scale.
+        The dropout is on the attention weights, as in the released code; the paper has none there.
         """
         super().__init__()
         self._heads = heads
@@ -42,9 +39,8 @@ class LabelAttention(nn.Module):
         """Concatenate each word's hidden state with the labels it attends to, which have a residual connection.
 
         Args:
-            hidden: H, shape ``(B, T, width)``, float.
-            labels: the label embeddings, shape ``(L, width)``, float.
-            mask: true for words, false for padding, shape ``(B, T)``, bool.
+            hidden: H, shape ``(B, T, width)``.
+            labels: the label embeddings, shape ``(L, width)``.
 
         Returns:
             ``[H ; H + attended]``, shape ``(B, T, 2 * width)``, which the next layer reads; and the weights before

@@ -8,14 +8,9 @@ from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 
 
 class SoftmaxDistribution(LabelDistribution):
-    """Independent labels, from logits of shape ``(B, T, L)``."""
+    """Independent labels, from logits of shape ``(B, T, L)``, which are normalised in fp32."""
 
     def __init__(self, logits: Tensor, mask: Tensor) -> None:
-        """Normalise the logits in fp32.
-
-        Args:
-            mask: true for words, false for padding, shape ``(B, T)``, bool.
-        """
         self._log_probabilities = logits.float().log_softmax(dim=-1)
         self._mask = mask
 
@@ -39,13 +34,9 @@ class SoftmaxDistribution(LabelDistribution):
 
 
 def joint_probability(probabilities: Tensor, query: SpanQuery) -> Tensor:
-    """Return the probability of spans whose words are labelled independently.
+    """Return the probability of spans whose words are labelled independently; ``(..., B, T, L)`` to ``(..., K)``.
 
-    Args:
-        probabilities: shape ``(..., B, T, L)``, float.
-
-    Returns:
-        Shape ``(..., K)``: the product over a span's words of the sum over the labels that the word may have.
+    It is the product over a span's words of the sum over the labels that the word may have.
     """
     joint = probabilities.new_ones(*probabilities.shape[:-3], len(query.starts))
     for step in range(query.allowed.shape[1]):

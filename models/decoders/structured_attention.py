@@ -23,7 +23,6 @@ class StructuredAttention(nn.Module):
     """
 
     def __init__(self, dimension: int, *, merge: Merge) -> None:
-        """Build the layer; ``dimension`` is that of states and label embeddings."""
         super().__init__()
         self.output_dimension = dimension if merge == "residual" else 2 * dimension
         self.value = nn.Linear(dimension, dimension)
@@ -31,15 +30,11 @@ class StructuredAttention(nn.Module):
         self._merge = merge
 
     def forward(self, hidden: Tensor, label_embedding: Tensor, distribution: CrfDistribution) -> Tensor:
-        """Refine the states of a batch.
+        """Refine the states of a batch, shape ``(B, T, dimension)`` to ``(B, T, output_dimension)``.
 
         Args:
-            hidden: shape ``(B, T, dimension)``, float.
-            label_embedding: shape ``(L, dimension)``, float.
+            label_embedding: shape ``(L, dimension)``.
             distribution: over the label sequences of the batch, as scored from ``hidden``.
-
-        Returns:
-            Shape ``(B, T, output_dimension)``, float.
         """
         values = self.value(label_embedding)
         expected = (distribution.marginals().to(values.dtype) @ values).relu()

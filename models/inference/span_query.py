@@ -21,15 +21,12 @@ from concord.models.labels import Span
 def span_query(
     labels: Tensor, kept: Sequence[tuple[int, int]], sentences: Iterable[int], vocabulary: Vocabulary
 ) -> SpanQuery | None:
-    """Build the query for the entities among the kept words of some sentences of a batch.
+    """Build the query for the entities among the kept words of some sentences; None if there is no entity.
 
     Args:
         labels: shape ``(B, T)``, int64.
         kept: the kept words of each sentence of the batch, half-open.
         sentences: numbers of the sentences to query.
-
-    Returns:
-        None if there is no entity, which is always so for word labels.
     """
     if not vocabulary.scheme.has_entities:
         return None

@@ -87,11 +87,7 @@ class TokenTable:
         calibration: Calibration | None = None,
         labels: int | None = None,
     ) -> "TokenTable":
-        """Create a table with a row for every word.
-
-        Args:
-            labels: the number of labels to store distributions over; None stores no distributions.
-        """
+        """Create a table with a row for every word, which stores distributions over ``labels`` labels unless None."""
         words = sum(len(sentence.words) for document in documents for sentence in document)
         return cls(
             documents=documents,

@@ -30,23 +30,15 @@ class MultiHeadSelfAttention(nn.Module):
         self.value = nn.Linear(input_dimension, self.output_dimension, bias=False)
 
     def weights(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return how much each word (row) attends to each word (column).
+        """Return how much each word (row) attends to each word (column), shape ``(B, heads, T, T)``.
 
-        Args:
-            states: shape ``(B, T, D)``, float.
-            mask: False where padded, shape ``(B, T)``, bool.
-
-        Returns:
-            Shape ``(B, heads, T, T)``, float; each row sums to 1, padded columns are 0.
+        The states have shape ``(B, T, D)``. Each row sums to 1; padded columns are 0.
         """
         scores = self._split(self.query(states)) @ self._split(self.key(states)).transpose(-1, -2) / self._scale
         return scores.masked_fill(~mask[:, None, None, :], float("-inf")).softmax(dim=-1)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return the context vectors of each word, all heads concatenated; shape ``(B, T, output_dimension)``, float.
-
-        The arguments are those of ``weights``.
-        """
+        """Return the context vectors of each word, all heads concatenated, shape ``(B, T, output_dimension)``."""
         contexts = self.weights(states, mask) @ self._split(self.value(states))
         return contexts.transpose(1, 2).flatten(2)
 
@@ -69,7 +61,7 @@ class OtherWordsAttention(nn.Module):
         self.value = nn.Linear(width, width, bias=False)
 
     def weights(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return A, shape ``(B, T, T)``, float; rows and columns of padding are 0."""
+        """Return A, shape ``(B, T, T)``, for states ``(B, T, H)``; rows and columns of padding are 0."""
         others = mask[:, :, None] & mask[:, None, :] & ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
         scores = self.query(states) @ self.key(states).transpose(1, 2) / self._scale
         # The lowest number instead of -inf keeps a row without any other word, and its gradient, finite.
@@ -78,15 +70,7 @@ class OtherWordsAttention(nn.Module):
         return weights * others
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return M.
-
-        Args:
-            states: shape ``(B, T, H)``, float.
-            mask: False where padded, shape ``(B, T)``, bool.
-
-        Returns:
-            Shape ``(B, T, H)``, float; zeros where padded.
-        """
+        """Return M, shape ``(B, T, H)``; zeros where padded."""
         values = self.value(states)
         gathered: Tensor = self.weights(states, mask).to(values.dtype) @ values + values
         return gathered * mask[:, :, None]
@@ -100,31 +84,18 @@ class GlobalAttention(nn.Module):
     """
 
     def __init__(self, width: int, query_width: int) -> None:
-        """Build the projections.
-
-        Args:
-            query_width: width of q, a summary of the sentence.
-        """
+        """Build the projections; ``query_width`` is the width of q, a summary of the sentence."""
         super().__init__()
         self.state = nn.Linear(width, width)
         self.query = nn.Linear(query_width, width)
         self.score = nn.Linear(width, 1, bias=False)
 
     def weights(self, states: Tensor, query: Tensor, mask: Tensor) -> Tensor:
-        """Return a, shape ``(B, T)``, float; 0 where padded."""
+        """Return a, ``(B, T)``, for states ``(B, T, H)`` and q, ``(B, Q)``; 0 where padded. No sentence is empty."""
         scores = self.score((self.state(states) + self.query(query)[:, None]).tanh())[:, :, 0]
         weights: Tensor = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
         return weights
 
     def forward(self, states: Tensor, query: Tensor, mask: Tensor) -> Tensor:
-        """Return z.
-
-        Args:
-            states: shape ``(B, T, H)``, float.
-            query: q, shape ``(B, Q)``, float.
-            mask: False where padded, shape ``(B, T)``, bool; no sentence is empty.
-
-        Returns:
-            Shape ``(B, T, H)``, float; zeros where padded.
-        """
+        """Return z, shape ``(B, T, H)``; zeros where padded."""
         return self.weights(states, query, mask)[:, :, None].to(states.dtype) * states

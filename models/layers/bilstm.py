@@ -31,31 +31,18 @@ class BiLstm(nn.Module):
         super().__init__()
         between = config.dropout if config.layers > 1 else 0.0
         self.lstm = nn.LSTM(
-            input_dimension,
-            config.hidden,
-            config.layers,
-            batch_first=True,
-            bidirectional=True,
-            dropout=between,
+            input_dimension, config.hidden, config.layers, batch_first=True, bidirectional=True, dropout=between
         )
         self.dropout = nn.Dropout(config.dropout)
         self.output_dimension = 2 * config.hidden
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Encode sentences in both directions.
-
-        Args:
-            inputs: shape ``(B, T, D)``, float.
-            lengths: shape ``(B,)``, int64, on the CPU.
-
-        Returns:
-            Shape ``(B, T, output_dimension)``, float; zeros where padded.
-        """
+        """Encode sentences; shape ``(B, T, D)`` to ``(B, T, output_dimension)``, zeros where padded."""
         return self.read(inputs, lengths)[0]
 
     def read(self, inputs: Tensor, lengths: Tensor, *, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
         """Encode sentences from an initial state, zeros if None; also return the last state of each sentence."""
-        outputs, last = run_lstm_from(self.lstm, inputs, lengths, state)
+        outputs, last = run_lstm(self.lstm, inputs, lengths, state=state)
         return self.dropout(outputs), last
 
 
@@ -67,7 +54,6 @@ class NoLstm(nn.Module):
         self.output_dimension = input_dimension
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Return the inputs; shapes as in ``BiLstm``."""
         del lengths
         return inputs
 
@@ -77,24 +63,18 @@ def build_bilstm(config: BiLstmConfig | None, input_dimension: int) -> BiLstm | 
     return NoLstm(input_dimension) if config is None else BiLstm(config, input_dimension)
 
 
-def run_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, *, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Run a batch-first LSTM over padded sentences; the outputs are zero where padded.
-
-    Args:
-        weights: tensors that replace the LSTM's parameters of these names.
-    """
-    return run_lstm_from(lstm, inputs, lengths, None, weights=weights)[0]
-
-
-def run_lstm_from(
+def run_lstm(
     lstm: nn.LSTM,
     inputs: Tensor,
     lengths: Tensor,
-    state: LstmState | None,
     *,
+    state: LstmState | None = None,
     weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, LstmState]:
-    """Run a batch-first LSTM like ``run_lstm``, from an initial state, and return the last state too."""
+    """Run a batch-first LSTM over padded sentences; return its outputs, zero where padded, and the last states.
+
+    It starts from ``state``, zeros if None; ``weights`` replace the LSTM's parameters of these names.
+    """
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     outputs, last = functional_call(lstm, dict(weights), (packed, state)) if weights else lstm(packed, state)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
@@ -102,14 +82,7 @@ def run_lstm_from(
 
 
 def reversal_index(lengths: Tensor, steps: int) -> Tensor:
-    """Return the index that reverses each sentence within its own length; padding stays in place.
-
-    Args:
-        lengths: shape ``(B,)``, int64.
-
-    Returns:
-        Shape ``(B, steps)``, int64.
-    """
+    """Return the index, ``(B, steps)``, that reverses each sentence within its own length; padding stays in place."""
     positions = torch.arange(steps)[None, :]
     ends = lengths[:, None]
     return torch.where(positions < ends, ends - 1 - positions, positions)

@@ -39,15 +39,7 @@ class CrossLstm(nn.Module):
         self.output_dimension = 2 * config.hidden
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Encode sentences in both directions.
-
-        Args:
-            inputs: shape ``(B, T, D)``, float.
-            lengths: shape ``(B,)``, int64, on the CPU.
-
-        Returns:
-            Shape ``(B, T, output_dimension)``, float; zeros where padded.
-        """
+        """Encode sentences; shape ``(B, T, D)`` to ``(B, T, output_dimension)``, zeros where padded."""
         return _run(self.lstm, inputs, lengths, rate=self._rate if self.training else 0.0)
 
 
@@ -88,11 +80,11 @@ def _new_lstm(config: StackedLstmConfig, input_dimension: int, *, bidirectional:
 
 def _run(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, *, rate: float) -> Tensor:
     if not rate:
-        return run_lstm(lstm, inputs, lengths)
+        return run_lstm(lstm, inputs, lengths)[0]
     masked = {
         name: parameter * draw_mask((parameter.shape[1],), rate, like=parameter)
         for name, parameter in lstm.named_parameters()
         if name.startswith("weight")
     }
-    outputs = run_lstm(lstm, inputs, lengths, weights=masked)
+    outputs, _ = run_lstm(lstm, inputs, lengths, weights=masked)
     return outputs * draw_mask((outputs.shape[2],), rate, like=outputs)

@@ -34,10 +34,9 @@ class TwoStreamConfig(Config):
 
 
 def relative_sinusoids(length: int, dimension: int, *, like: Tensor) -> Tensor:
-    """Return the encodings of the offsets from length - 1 down to 1 - length.
+    """Return the encodings of the offsets from length - 1 down to 1 - length, shape ``(2 * length - 1, dimension)``.
 
-    Returns:
-        Shape ``(2 * length - 1, dimension)``; row ``length - 1`` is offset 0 whatever the length.
+    Row ``length - 1`` is offset 0 whatever the length.
     """
     offsets = torch.arange(length - 1, -length, -1, device=like.device, dtype=torch.float32)
     exponents = torch.arange(0, dimension, 2, device=like.device, dtype=torch.float32) / dimension
@@ -46,13 +45,9 @@ def relative_sinusoids(length: int, dimension: int, *, like: Tensor) -> Tensor:
 
 
 def align_offsets(scores: Tensor) -> Tensor:
-    """Rearrange scores by offset into scores by key.
+    """Rearrange scores by offset, ``(..., T, 2T - 1)``, into scores by key, ``(..., T, T)``.
 
-    Args:
-        scores: shape ``(..., T, 2T - 1)``; column c is offset T - 1 - c.
-
-    Returns:
-        Shape ``(..., T, T)``; entry (i, j) is the score of offset i - j in row i.
+    Column c is offset T - 1 - c; entry (i, j) of the result is the score of offset i - j in row i.
     """
     length = scores.shape[-2]
     flat = nn.functional.pad(scores, (0, 1)).flatten(-2)
@@ -64,7 +59,6 @@ class RelativeAttention(nn.Module):
     """Multi-head attention with relative positions, without output projection as in the released code."""
 
     def __init__(self, config: TwoStreamConfig) -> None:
-        """Build the projections; every layer and stream has its own."""
         super().__init__()
         self._heads = config.heads
         self._scale = math.sqrt(config.head_dimension)
@@ -79,14 +73,7 @@ class RelativeAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_dropout)
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Score every key for every query.
-
-        Args:
-            queries, keys: shape ``(B, T, width)``.
-
-        Returns:
-            Shape ``(B, heads, T, T)``, scaled.
-        """
+        """Score every key for every query, both ``(B, T, width)``; shape ``(B, heads, T, T)``, scaled."""
         query = self._split(self.query(queries))
         key = self._split(self.key(keys))
         positions = self.position(relative_sinusoids(queries.shape[1], query.shape[-1], like=query))
@@ -95,15 +82,7 @@ class RelativeAttention(nn.Module):
         return (by_content + align_offsets(by_offset)) / self._scale
 
     def forward(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """Attend from words to words or to labels.
-
-        Args:
-            queries, keys: shape ``(B, T, width)``.
-            mask: False where padded, shape ``(B, T)``, bool.
-
-        Returns:
-            Shape ``(B, T, width)``, zeros where padded.
-        """
+        """Attend from words to words or to labels; shape ``(B, T, width)``, zeros where padded."""
         scores = self.scores(queries, keys).masked_fill(~mask[:, None, None, :], float("-inf"))
         weights = self.dropout(scores.softmax(dim=-1))
         attended: Tensor = (weights @ self._split(self.value(keys))).transpose(1, 2).flatten(2)
@@ -173,15 +152,7 @@ class TwoStreamEncoder(RelativeTransformer):
         self.label_attention = RelativeAttention(config)
 
     def read_labels(self, words: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the last layer.
-
-        Args:
-            words: the word stream from ``read_words``, shape ``(B, T, width)``.
-            labels: the label stream, shape ``(B, T, width)``.
-
-        Returns:
-            The states from words and the context from labels, each of shape ``(B, T, width)``.
-        """
+        """Run the last layer; return the states from words and the context from labels, all ``(B, T, width)``."""
         return self.last(words, mask), self.label_attention(words, labels, mask)
 
     @override

@@ -59,10 +59,7 @@ class Forest:
 
 
 def grow_forest(sentences: Sequence[Sentence], *, device: torch.device | str = "cpu") -> Forest:
-    """Order the words of a batch bottom-up.
-
-    Args:
-        sentences: none of them empty; several roots are allowed.
+    """Order the words of a batch bottom-up; no sentence may be empty, several roots are allowed.
 
     Raises:
         TreeError: when a sentence has no heads, a head outside the sentence, no root or a cycle.
@@ -168,15 +165,7 @@ class TreeLstm(nn.Module):
         self.forget_state = nn.Linear(hidden, hidden, bias=False)
 
     def forward(self, inputs: Tensor, forest: Forest) -> Tensor:
-        """Encode every tree from its leaves to its root.
-
-        Args:
-            inputs: shape ``(B, T, D)``, float.
-            forest: the trees of the batch.
-
-        Returns:
-            Shape ``(B, T, H)``, float; zeros where padded.
-        """
+        """Encode every tree from its leaves to its root; shape ``(B, T, D)`` to ``(B, T, H)``, zeros where padded."""
         gates = self.input(inputs.flatten(0, 1)[forest.cells])
         # The states of each level are split by the levels of the heads: no step, nor its gradient, touches words that
         # it does not need.

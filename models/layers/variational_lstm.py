@@ -46,7 +46,7 @@ class LstmSample(nn.Module):
         hidden = inputs
         for layer in self.layers:
             if isinstance(layer, nn.LSTM):
-                hidden = run_lstm(layer, hidden, lengths)
+                hidden, _ = run_lstm(layer, hidden, lengths)
         return hidden
 
 
@@ -64,14 +64,9 @@ class VariationalLstm(nn.Module):
         )
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Run one stochastic pass with new masks for every sentence.
+        """Run one stochastic pass over inputs ``(B, T, D)`` with new masks for every sentence.
 
-        Args:
-            inputs: shape ``(B, T, D)``, float.
-            lengths: shape ``(B,)``, int64, on the CPU.
-
-        Returns:
-            Hidden states without and with z_out, each of shape ``(B, T, 2H)``, zeros where padded.
+        Return hidden states without and with z_out, each of shape ``(B, T, 2H)``, zeros where padded.
         """
         config, sentences = self._config, inputs.shape[0]
         hidden = inputs
@@ -81,7 +76,7 @@ class VariationalLstm(nn.Module):
                 state_mask = draw_mask((2, sentences, config.hidden), config.recurrent_dropout, like=hidden)
                 hidden = run_masked_lstm(layer, hidden, lengths, state_mask)
             else:
-                hidden = run_lstm(layer, hidden, lengths)
+                hidden, _ = run_lstm(layer, hidden, lengths)
         masked = hidden * draw_mask((sentences, 1, self.output_dimension), config.output_dropout, like=hidden)
         return hidden, masked
 
@@ -108,17 +103,10 @@ class VariationalLstm(nn.Module):
 
 
 def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: Tensor) -> Tensor:
-    """Run one bidirectional layer with a mask on the recurrent state of each sentence.
+    """Run one bidirectional layer with a mask on the recurrent state; ``(B, T, D)`` to ``(B, T, 2H)``, 0 where padded.
 
-    Both directions advance together, and a step computes only sentences that have not ended.
-
-    Args:
-        inputs: shape ``(B, T, D)``, float.
-        lengths: shape ``(B,)``, int64, on the CPU.
-        state_mask: z_h of each direction and sentence, shape ``(2, B, H)``.
-
-    Returns:
-        Shape ``(B, T, 2H)``, zeros where padded.
+    Both directions advance together, and a step computes only sentences that have not ended. ``state_mask`` is z_h of
+    each direction and sentence, shape ``(2, B, H)``.
     """
     reversal = reversal_index(lengths, inputs.shape[1]).to(inputs.device)[:, :, None]
     backward = inputs.gather(1, reversal.expand_as(inputs))

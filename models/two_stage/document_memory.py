@@ -62,13 +62,7 @@ class DocumentMemory:
         self._probabilities = torch.zeros(stored, labels, device=device)
 
     def write(self, rows: Tensor, hidden: Tensor, probabilities: Tensor) -> None:
-        """Store words.
-
-        Args:
-            rows: shape ``(K,)``, int64, on the CPU.
-            hidden: shape ``(K, H)``.
-            probabilities: shape ``(K, L)``.
-        """
+        """Store words by row, ``(K,)``, int64, on the CPU: their states ``(K, H)`` and probabilities ``(K, L)``."""
         places = self._places[rows]
         stored = (places >= 0).to(hidden.device)
         places = places[places >= 0].to(hidden.device)
@@ -80,19 +74,13 @@ class DocumentMemory:
         return self.index[rows.clamp(min=0)].masked_fill(rows[..., None] < 0, -1)
 
     def read(self, rows: Tensor) -> MemoryContents:
-        """Return what a batch of words may read and nothing else.
-
-        Args:
-            rows: shape ``(B, T)``, int64, -1 where padded, on the CPU.
-        """
+        """Return what a batch of words may read; rows ``(B, T)``, int64, -1 where padded, on the CPU."""
         slots = self.slots(rows)
         read, compact = torch.unique(slots[slots >= 0], return_inverse=True)
         slots[slots >= 0] = compact
         places = self._places[read].to(self._hidden.device)
         return MemoryContents(
-            hidden=self._hidden[places],
-            probabilities=self._probabilities[places],
-            slots=slots.to(self._hidden.device),
+            hidden=self._hidden[places], probabilities=self._probabilities[places], slots=slots.to(self._hidden.device)
         )
 
 
@@ -101,7 +89,6 @@ def word_rows(firsts: Tensor, lengths: Tensor) -> Tensor:
 
     Args:
         firsts: the row of each sentence's first word, shape ``(B,)``, int64.
-        lengths: the number of words in each sentence, shape ``(B,)``, int64.
     """
     places = torch.arange(int(lengths.max()))
     return (firsts[:, None] + places).masked_fill(places >= lengths[:, None], -1)
@@ -116,8 +103,8 @@ def occurrence_index(documents: Sequence[Sequence[str]], *, key: MemoryKey, slot
         slots: how many occurrences are kept, the first in document order.
 
     Returns:
-        Shape ``(N, slots)``, int64, for the N words of all documents: rows of other words, filled from the left; -1
-        where there are no more.
+        Shape ``(N, slots)``, int64, for the N words of all documents: rows of other words, filled from the left, then
+        -1.
     """
     index = torch.full((sum(map(len, documents)), slots), -1, dtype=torch.int64)
     first = 0

@@ -24,7 +24,6 @@ class DraftNetwork(nn.Module):
         *,
         encoder_width: int | None,
     ) -> None:
-        """Build the network."""
         super().__init__()
         self.representation = WordRepresentation(representation, vocabulary, encoder_width=encoder_width)
         self.lstm = VariationalLstm(lstm, self.representation.output_dimension)

@@ -11,15 +11,11 @@ from concord.models.outputs import Refined
 def merge_stages(
     draft_probabilities: Tensor, uncertainty: Tensor, stage_two: LabelDistribution, threshold: float
 ) -> Refined:
-    """Keep drafts whose uncertainty is at most the threshold; take stage two's labels elsewhere.
+    """Keep drafts whose uncertainty, in nats, is at most the threshold; take stage two's labels elsewhere.
 
     Stage two, a CRF too, labels every word before its labels are chosen from: what it predicts for a word depends
     neither on the threshold nor on which drafts are kept. The mixture need not be well formed; the span decoder drops
     what is not.
-
-    Args:
-        draft_probabilities: shape ``(B, T, L)``.
-        uncertainty: nats, shape ``(B, T)``.
     """
     refined = uncertainty > threshold
     labels = torch.where(refined, stage_two.mode(), draft_probabilities.argmax(dim=-1))

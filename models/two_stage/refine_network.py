@@ -21,13 +21,8 @@ class RefineNetwork(nn.Module):
     """
 
     def __init__(
-        self,
-        config: TwoStageConfig,
-        vocabulary: Vocabulary,
-        encoder_width: int | None,
-        memory: MemoryConfig | None,
+        self, config: TwoStageConfig, vocabulary: Vocabulary, encoder_width: int | None, memory: MemoryConfig | None
     ) -> None:
-        """Build the network, with a memory reader if a memory is configured."""
         super().__init__()
         self._config = config
         width, labels = config.two_stream.width, len(vocabulary.labels)

@@ -42,11 +42,7 @@ class EncoderConfig(Config):
 
 
 def find_encoder(source: str) -> Path:
-    """Find an encoder's folder.
-
-    Raises:
-        EncoderMissingError: when no such folder or package exists; the message says how to install it.
-    """
+    """Find an encoder's folder, or raise EncoderMissingError, whose message says how to install it."""
     folder = Path(source)
     if not folder.is_dir():
         spec = importlib.util.find_spec(source) if source.isidentifier() else None
@@ -85,10 +81,7 @@ class LoadedEncoder:
 
 
 def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
-    """Read an encoder's folder.
-
-    Args:
-        options: passed to ``AutoModel.from_pretrained``.
+    """Read an encoder's folder; the options are passed to ``AutoModel.from_pretrained``.
 
     Raises:
         EncoderMissingError: when it is not installed, its digest differs, it cannot be loaded, or transformers is
@@ -116,13 +109,9 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
 
 
 def last_states(network: Any, numbers: Tensor, attention: Tensor, *, layers: int) -> Tensor:
-    """Return the mean of the states of an encoder's last layers.
+    """Return the mean of the states of an encoder's last layers, shape ``(windows, subwords, width)``, float32.
 
-    Args:
-        numbers, attention: subword numbers and attention mask, shape ``(windows, subwords)``, int64.
-
-    Returns:
-        Shape ``(windows, subwords, width)``, float32.
+    Subword numbers and attention mask have shape ``(windows, subwords)``, int64.
     """
     output = network(input_ids=numbers, attention_mask=attention, output_hidden_states=True)
     return torch.stack(output.hidden_states[-layers:]).mean(dim=0).float()

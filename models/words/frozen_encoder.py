@@ -21,11 +21,6 @@ class FrozenEncoder:
     """Computes features of words; its weights get no gradient and are in no checkpoint."""
 
     def __init__(self, config: EncoderConfig, *, device: str = "cpu") -> None:
-        """Load the encoder.
-
-        Raises:
-            EncoderMissingError: as ``read_encoder``.
-        """
         loaded = read_encoder(config)
         self._config = config
         self._device = device
@@ -35,11 +30,7 @@ class FrozenEncoder:
         self._cache: dict[tuple[str, ...], Tensor] = {}
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
-        """Encode sentences, each on its own.
-
-        Returns:
-            One tensor per sentence, shape ``(words, width)``, float32.
-        """
+        """Encode sentences, each on its own; one tensor per sentence, shape ``(words, width)``, float32."""
         keys = [tuple(words) for words in sentences]
         missing = [key for key in keys if key not in self._cache]
         computed = dict(zip(missing, self._encode(missing), strict=True))
@@ -60,11 +51,7 @@ class FrozenEncoder:
         )
 
     def read_cache(self, path: Path) -> None:
-        """Add the features that ``write_cache`` wrote to the cache.
-
-        Raises:
-            EncoderMissingError: when they are from another encoder.
-        """
+        """Add the features that ``write_cache`` wrote; raise EncoderMissingError if they are from another encoder."""
         with safe_open(path, framework="pt") as stored:
             metadata = stored.metadata()
             if EncoderConfig.from_mapping(json.loads(metadata["encoder"]), where=str(path)) != self._config:

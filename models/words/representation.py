@@ -29,9 +29,7 @@ CharacterConfig = Annotated[
     | Annotated[CharLstmConfig, Tag("lstm")]
     | Annotated[FixedCharCnnConfig, Tag("fixed_cnn")],
     Discriminator(
-        _character_kind,
-        custom_error_type="kind",
-        custom_error_message="expected the kind cnn, lstm or fixed_cnn",
+        _character_kind, custom_error_type="kind", custom_error_message="expected the kind cnn, lstm or fixed_cnn"
     ),
 ]
 
@@ -77,11 +75,7 @@ class WordRepresentation(nn.Module):
     def __init__(
         self, config: WordRepresentationConfig, vocabulary: Vocabulary, *, encoder_width: int | None = None
     ) -> None:
-        """Build the parts.
-
-        Args:
-            encoder_width: width of the encoder's features; None without an encoder.
-        """
+        """Build the parts; ``encoder_width`` is the width of the encoder's features, None without an encoder."""
         super().__init__()
         self._config = config
         self._first_rare = 2 + len(vocabulary.words) - vocabulary.rare_words
@@ -89,8 +83,7 @@ class WordRepresentation(nn.Module):
         self.characters = _character_network(config.characters, vocabulary.characters)
         self.projection: nn.Linear | None = None
         width = config.word_dimension + (self.characters.output_dimension if self.characters else 0)
-        if config.case_features:
-            width += WORD_CASES
+        width += WORD_CASES * config.case_features
         if encoder_width is not None:
             width += config.encoder_dimension or encoder_width
             if config.encoder_dimension:
@@ -100,13 +93,9 @@ class WordRepresentation(nn.Module):
         self.output_dimension = width
 
     def forward(self, batch: Batch, features: Tensor | None) -> Tensor:
-        """Return the vectors of a batch's words.
+        """Return the vectors of a batch's words, shape ``(B, T, output_dimension)``.
 
-        Args:
-            features: of the encoder, shape ``(B, T, E)``, float; None without an encoder.
-
-        Returns:
-            Shape ``(B, T, output_dimension)``, float.
+        The features are the encoder's, shape ``(B, T, E)``; None without an encoder.
         """
         parts = []
         if self.words is not None:
@@ -122,12 +111,9 @@ class WordRepresentation(nn.Module):
 
     @torch.no_grad()
     def load_vectors(self, vocabulary: Vocabulary, vectors: WordVectors) -> int:
-        """Initialize word embeddings with pretrained vectors.
+        """Initialize word embeddings with pretrained vectors and return the number of words that have one.
 
         A word takes the vector of its exact form or else, unless frozen, that of its lower-cased form.
-
-        Returns:
-            The number of words that have a vector.
         """
         if self.words is None or vectors.matrix.shape[1] != self._config.word_dimension:
             raise ConfigError(

@@ -30,12 +30,7 @@ class TunedEncoder(nn.Module):
     """Computes the same features as ``FrozenEncoder``, with gradient."""
 
     def __init__(self, config: EncoderConfig) -> None:
-        """Load the pretrained weights.
-
-        Raises:
-            EncoderMissingError: as ``read_encoder``; also when the folder has no tokenizer.json, which a saved tagger
-                needs.
-        """
+        """Load the pretrained weights; the folder must have a tokenizer.json, which a saved tagger needs."""
         super().__init__()
         loaded = _read_without_pooler(config)
         self.width = loaded.width
@@ -46,14 +41,7 @@ class TunedEncoder(nn.Module):
 
     @override
     def forward(self, sentences: Sequence[Sequence[str]], length: int) -> Tensor:
-        """Encode sentences, each on its own.
-
-        Args:
-            length: words of the longest sentence.
-
-        Returns:
-            Shape ``(B, length, width)``, float32, on the encoder's device; zeros where padded.
-        """
+        """Encode sentences, each on its own; shape ``(B, length, width)``, float32, zeros where padded."""
         device = next(self.network.parameters()).device
         features = torch.zeros(len(sentences) * length, self.width, device=device)
         vectors: list[Tensor] = []

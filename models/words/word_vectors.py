@@ -11,11 +11,7 @@ from concord.models.config import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class WordVectors:
-    """Pretrained word vectors.
-
-    Attributes:
-        matrix: one row per word, shape ``(words, dimensions)``, float32.
-    """
+    """Pretrained word vectors; ``matrix`` has one row per word, shape ``(words, dimensions)``, float32."""
 
     words: list[str]
     matrix: np.ndarray
@@ -24,10 +20,8 @@ class WordVectors:
 def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
     """Read a text file of GloVe, word2vec or fastText, with a word and its numbers on each line.
 
-    A first line of two integers (word2vec, fastText) is a header. Of a repeated word the first vector is used.
-
-    Args:
-        limit: read at most this many words.
+    A first line of two integers (word2vec, fastText) is a header. Of a repeated word the first vector is used. At most
+    ``limit`` words are read.
 
     Raises:
         ConfigError: naming file and line, when numbers are missing, too few or not finite; when the file cannot be

@@ -16,22 +16,16 @@ _FORBIDDEN = -1e4
 
 
 class LinearChain(nn.Module):
-    """Transition scores between labels, with start and end vectors in place of extra labels."""
+    """Transition scores between labels, with start and end vectors in place of extra labels; all start as 0."""
 
     def __init__(self, labels: int) -> None:
-        """Start with all scores 0."""
         super().__init__()
         self.transitions = nn.Parameter(torch.zeros(labels, labels))
         self.start = nn.Parameter(torch.zeros(labels))
         self.end = nn.Parameter(torch.zeros(labels))
 
     def forward(self, emissions: Tensor, mask: Tensor) -> "CrfDistribution":
-        """Build the distribution.
-
-        Args:
-            emissions: shape ``(B, T, L)``, float; converted to fp32 unless fp64.
-            mask: true for words, false for padding, shape ``(B, T)``, bool.
-        """
+        """Build the distribution from emissions of shape ``(B, T, L)``, converted to fp32 unless fp64."""
         emissions = emissions if emissions.dtype == torch.float64 else emissions.float()
         return CrfDistribution(self, emissions, mask)
 
@@ -48,11 +42,9 @@ class Crf(LinearChain):
     illegal_end: Tensor
 
     def __init__(self, labels: Sequence[str], scheme: LabelScheme, *, legal_mode: bool) -> None:
-        """Start with all scores 0.
+        """Build the chain; ``legal_mode`` makes the mode the best well-formed label sequence, not the best of all.
 
-        Args:
-            legal_mode: whether the mode is the best well-formed label sequence rather than the best of all. Training
-                and marginals always cover all sequences.
+        Training and marginals always cover all sequences.
         """
         super().__init__(len(labels))
         self._legal_mode = legal_mode
@@ -77,7 +69,6 @@ class CrfDistribution(LabelDistribution):
     """The label sequences of a batch under a CRF."""
 
     def __init__(self, crf: LinearChain, emissions: Tensor, mask: Tensor) -> None:
-        """Store the scores; nothing is computed yet."""
         self._crf = crf
         self._emissions = emissions
         self._mask = mask

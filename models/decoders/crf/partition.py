@@ -22,16 +22,13 @@ _TREE_ENTRIES = 2**27
 
 
 def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return log Z of each sentence; it can be differentiated any number of times.
+    """Return log Z of each sentence, shape ``(B,)``, in nats; it can be differentiated any number of times.
 
     Args:
-        emissions: shape ``(B, T, L)``.
+        emissions: shape ``(B, T, L)``; the results have its dtype.
         transitions: from label (row) to label (column), shape ``(L, L)``.
         start, end: shape ``(L,)``.
-        mask: true for words, false for padding, shape ``(B, T)``, bool; every sentence has a word.
-
-    Returns:
-        Shape ``(B,)``, in nats, in the dtype of the emissions.
+        mask: every sentence has a word.
     """
     factors = Factors.of(emissions, transitions, start, end, Packing.of(mask))
     if factors is None:
@@ -58,10 +55,9 @@ def log_likelihood(
 
 
 def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return each word's label probabilities, the gradient of log Z; they can be differentiated any number of times.
+    """Return each word's label probabilities, shape ``(B, T, L)``, zeros where padded.
 
-    Returns:
-        Shape ``(B, T, L)``, in the dtype of the emissions; zeros where padded.
+    They are the gradient of log Z and can be differentiated any number of times.
     """
     packing = Packing.of(mask)
     factors = Factors.of(emissions, transitions, start, end, packing)
@@ -153,12 +149,7 @@ class _LogLikelihood(torch.autograd.Function):
         firsts = packing.shape[0]
         used = gold[packing.followed] * len(transitions) + gold[firsts:]
         pairs.view(-1).index_add_(0, used, weight[firsts:])
-        found = (
-            packing.pad(words.to(ctx.dtypes[0])),
-            pairs,
-            words[:firsts].sum(dim=0),
-            words[packing.last].sum(dim=0),
-        )
+        found = (packing.pad(words.to(ctx.dtypes[0])), pairs, words[:firsts].sum(dim=0), words[packing.last].sum(dim=0))
         return (*(gradient.to(dtype) for gradient, dtype in zip(found, ctx.dtypes, strict=True)), None, None, None)
 
 

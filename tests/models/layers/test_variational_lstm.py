@@ -77,7 +77,7 @@ def test_masked_lstm_equals_a_naive_loop() -> None:
 def test_masked_lstm_with_ones_equals_torch_including_gradients() -> None:
     lstm, inputs = lstm_layers(make_lstm(0.5))[0], make_inputs()
     ones = torch.ones(2, len(LENGTHS), HIDDEN, dtype=torch.float64)
-    masked, plain = run_masked_lstm(lstm, inputs, LENGTHS, ones), run_lstm(lstm, inputs, LENGTHS)
+    masked, (plain, _) = run_masked_lstm(lstm, inputs, LENGTHS, ones), run_lstm(lstm, inputs, LENGTHS)
     assert float((masked - plain).detach().abs().max()) < 1e-12
     gradients = [torch.autograd.grad(out.square().sum(), list(lstm.parameters())) for out in (masked, plain)]
     assert all(torch.allclose(left, right, atol=1e-10) for left, right in zip(*gradients, strict=True))
@@ -186,7 +186,7 @@ def test_drawing_samples_does_not_change_weights_or_the_global_generator() -> No
 @torch.no_grad()
 def test_sample_without_dropout_is_the_plain_lstm() -> None:
     lstm, inputs = make_lstm(0.0), make_inputs()
-    plain = run_lstm(lstm_layers(lstm)[0], inputs, LENGTHS)
+    plain, _ = run_lstm(lstm_layers(lstm)[0], inputs, LENGTHS)
     for sample in lstm.draw_samples(2, seed=1):
         assert torch.equal(sample(inputs, LENGTHS), plain)
         assert torch.equal(sample.output_mask, torch.ones(2 * HIDDEN, dtype=torch.float64))
