@@ -99,15 +99,7 @@ class Calibration(Config):
 
 
 def chosen_probability(probabilities: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the probability of chosen labels under a temperature.
-
-    Args:
-        probabilities: shape ``(..., L)``, float; zeros where padded.
-        labels: shape ``(...)``, int64.
-
-    Returns:
-        Shape ``(...)``.
-    """
+    """Return the probability, of ``(..., L)``, of labels ``(...)``, int64, under a temperature; shape ``(...)``."""
     chosen = probabilities.gather(-1, labels[..., None])[..., 0]
     if temperature == 1.0:
         return chosen

@@ -36,11 +36,7 @@ class ModelLoadError(ValueError):
 
 
 def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
-    """Save a tagger to a folder, which is created if missing.
-
-    Args:
-        half: store weights in fp16, at half the size; a loaded tagger still computes in fp32.
-    """
+    """Save a tagger, creating the folder; ``half`` stores weights in fp16, at half the size, to be read as fp32."""
     folder.mkdir(parents=True, exist_ok=True)
     config = tagger.config.model_dump(mode="json")
     if tagger.tuned_encoder is not None:
@@ -70,10 +66,7 @@ def save_calibration(calibration: Calibration | None, folder: Path) -> None:
 
 
 def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
-    """Load a tagger, ready to predict.
-
-    Args:
-        device: ``cpu``, ``cuda``, or ``auto`` for cuda if available.
+    """Load a tagger, ready to predict, to ``cpu``, ``cuda``, or ``auto`` for cuda if available.
 
     Raises:
         ModelLoadError: if files are missing, broken, of another format, or need an encoder that is not installed.
@@ -113,12 +106,9 @@ def pick_device(device: str) -> str:
 
 
 def tagger_digest(folder: Path) -> str:
-    """Return the sha256, in hex, over the files of a saved tagger.
+    """Return the sha256, in hex, over the files of a saved tagger; raise ModelLoadError if one is missing.
 
     It covers the tuned encoder and the calibration: a tagger with different probabilities is a different one.
-
-    Raises:
-        ModelLoadError: if a file is missing.
     """
     digest = hashlib.sha256()
     for name in (CONFIG_NAME, WEIGHTS_NAME):

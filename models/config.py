@@ -21,9 +21,7 @@ class Config(BaseModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
-        """Validate plain values, as read from YAML or JSON.
-
-        The rules of JSON apply: a list is accepted for a tuple.
+        """Validate plain values, as read from YAML or JSON, whose rules apply: a list is accepted for a tuple.
 
         Args:
             where: the source of the values, such as a file name; put before every message.
@@ -50,7 +48,8 @@ def _explain(config_class: type[BaseModel], error: ValidationError, *, where: st
         elif fault["type"] == "missing":
             lines.append(f"{prefix}: expected a value, got none")
         else:
-            lines.append(f"{prefix}: {_lower_first(fault['msg'])}, got {fault['input']!r}")
+            message = fault["msg"][:1].lower() + fault["msg"][1:]
+            lines.append(f"{prefix}: {message}, got {fault['input']!r}")
     return "\n".join(lines)
 
 
@@ -87,7 +86,3 @@ def _config_within(annotation: Any) -> Any:
         return annotation
     found = (_config_within(argument) for argument in getattr(annotation, "__args__", ()))
     return next((config for config in found if config is not None), None)
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]

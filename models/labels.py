@@ -22,11 +22,7 @@ class Span:
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """Split ``B-PER`` into ``("B", "PER")``; ``O`` becomes ``("O", "")``.
-
-    Raises:
-        ValueError: for anything but a BIO2 or BIOES label.
-    """
+    """Split ``B-PER`` into ``("B", "PER")`` and ``O`` into ``("O", "")``; raise ValueError for any other label."""
     if label == OUTSIDE:
         return OUTSIDE, ""
     prefix, dash, kind = label.partition("-")
@@ -51,11 +47,7 @@ def decode_pieces(labels: Sequence[str], scheme: SpanScheme) -> tuple[Span, ...]
 
 
 def encode_spans(spans: Iterable[Span], length: int, scheme: SpanScheme) -> tuple[str, ...]:
-    """Encode disjoint spans as labels.
-
-    Raises:
-        ValueError: if spans overlap or exceed the sentence.
-    """
+    """Encode disjoint spans as labels; raise ValueError if spans overlap or exceed the sentence."""
     labels = [OUTSIDE] * length
     for span in spans:
         if not 0 <= span.start < span.end <= length or any(label != OUTSIDE for label in labels[span.start : span.end]):

@@ -44,11 +44,7 @@ def tagger_class(name: str) -> type[Tagger]:
 
 
 def build_tagger(name: str, config: Mapping[str, Any], vocabulary: Vocabulary) -> Tagger:
-    """Build an untrained tagger from plain configuration values.
-
-    Raises:
-        ConfigError: for an unknown tagger or a configuration that does not fit it.
-    """
+    """Build an untrained tagger from plain configuration values; raise ConfigError if they do not fit it."""
     found = tagger_class(name)
     return found(found.config_class.from_mapping(config, where=name), vocabulary)
 

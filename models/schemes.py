@@ -119,11 +119,7 @@ TOKENS = LabelScheme("TOKENS", None)
 
 
 def label_scheme(name: str) -> LabelScheme:
-    """Return the scheme with a name.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
+    """Return the scheme with a name; raise ValueError for an unknown one."""
     for scheme in (BIO, BIOES, TOKENS):
         if scheme.name == name:
             return scheme

@@ -25,7 +25,7 @@ from concord.models.inference.windows import Window, cut_windows, unlabelled_par
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
 from concord.models.schemes import SchemeName
 from concord.models.words.encoder import EncoderConfig
-from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder, pad_features
+from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 
 Precision = Literal["fp32", "bf16"]
@@ -89,11 +89,7 @@ class Tagger(nn.Module, ABC):
     needs_trees: ClassVar[bool] = False
 
     def __init__(self, config: TaggerConfig, vocabulary: Vocabulary) -> None:
-        """Set up what all taggers share and load the encoder, if there is one.
-
-        Raises:
-            EncoderMissingError: if the configured encoder cannot be found.
-        """
+        """Set up what all taggers share; raise EncoderMissingError if the configured encoder cannot be found."""
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
@@ -155,16 +151,13 @@ class Tagger(nn.Module, ABC):
         threshold: float | None = None,
         precision: Precision = "fp32",
     ) -> list[list[Prediction]]:
-        """Label documents, each a sequence of sentences of any length.
+        """Label documents, each a sequence of sentences of any length; return one prediction per sentence, by document.
 
         Args:
             batch_words: the most words in a batch, padding included, unless one window is longer.
             samples: number of Monte-Carlo weight samples; the tagger's own if None.
             threshold: nats above which stage two decides; the tagger's own if None.
             precision: bf16 computes networks in bfloat16; probabilities, entropies and CRFs stay in fp32.
-
-        Returns:
-            One list per document, with one prediction per sentence.
         """
         table = self.tabulate(
             documents, batch_words=batch_words, samples=samples, threshold=threshold, precision=precision
@@ -183,34 +176,22 @@ class Tagger(nn.Module, ABC):
     ) -> TokenTable:
         """Do the work of ``predict_documents`` and return the table, whose labels are in the tagger's own scheme.
 
-        Args:
-            keep: ``distributions`` also stores the whole label distribution of each word.
-
-        Raises:
-            ValueError: if the tagger is in training mode.
+        ``keep="distributions"`` also stores the whole label distribution of each word. A tagger in training mode raises
+        ValueError.
         """
         self._check_mode("predict_documents")
-        config = self.config
-        table = TokenTable.empty(
-            documents,
-            calibration=self.calibration,
-            labels=len(self.vocabulary.labels) if keep == "distributions" else None,
-        )
+        labels = len(self.vocabulary.labels) if keep == "distributions" else None
+        table = TokenTable.empty(documents, calibration=self.calibration, labels=labels)
+        windows = cut_windows(documents, longest=self.config.window_words, overlap=self.config.window_overlap)
         settings = CallSettings(
-            batch_words=batch_words,
-            samples=samples,
-            threshold=threshold,
-            precision=precision,
-            windows=cut_windows(documents, longest=config.window_words, overlap=config.window_overlap),
+            batch_words=batch_words, samples=samples, threshold=threshold, precision=precision, windows=windows
         )
         with torch.inference_mode():
             self.fill(table, settings)
         return table
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
-        """Return the attention maps of a document, for figures.
-
-        Sentences are read in one piece, however long.
+        """Return the attention maps of a document, for figures; sentences are read in one piece, however long.
 
         Returns:
             One mapping per sentence, name of an attention -> map; empty for a sentence without words and for a tagger
@@ -255,20 +236,13 @@ class Tagger(nn.Module, ABC):
             yield chosen, self.encode([window.sentence for window in chosen])
 
     def encode(self, sentences: Sequence[Sentence], *, documents: Sequence[int] | None = None) -> Batch:
-        """Encode sentences as a batch on the tagger's device.
-
-        Raises:
-            TreeError: for a sentence without a tree, if the tagger needs one.
-        """
+        """Encode sentences as a batch on the tagger's device; raise TreeError if it needs trees that they lack."""
         if self.needs_trees:
             check_trees(sentences)
         return self.batch_encoder.encode_batch(sentences, documents=documents, device=self.device)
 
     def encoder_features(self, batch: Batch) -> Tensor | None:
-        """Return the encoder's features of a batch, shape ``(B, T, E)``; None without an encoder.
-
-        The features of a tuned encoder carry gradient.
-        """
+        """Return the encoder's features, shape ``(B, T, E)``, with gradient if tuned; None without an encoder."""
         if self.config.encoder is None:
             return None
         sentences = [sentence.words for sentence in batch.sentences]
@@ -276,7 +250,7 @@ class Tagger(nn.Module, ABC):
             features: Tensor = self.tuned_encoder(sentences, batch.mask.shape[1])
             return features
         vectors = self._frozen_encoder().features(sentences)
-        return pad_features(vectors, batch.mask.shape[1], self.device)
+        return nn.utils.rnn.pad_sequence(vectors, batch_first=True).to(self.device)
 
     def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
         """Compute a frozen encoder's features of these sentences once; does nothing without a frozen encoder."""

@@ -120,11 +120,13 @@ class BatchEncoder:
         form_rows: dict[str, int] = {"": 0}
         for row, sentence in enumerate(sentences):
             words[row, : lengths[row]] = torch.tensor([self._word_number(word) for word in sentence.words])
-            form_index[row, : lengths[row]] = torch.tensor(
-                [form_rows.setdefault(word, len(form_rows)) for word in sentence.words]
-            )
+            rows = [form_rows.setdefault(word, len(form_rows)) for word in sentence.words]
+            form_index[row, : lengths[row]] = torch.tensor(rows)
         length_tensor = torch.tensor(lengths)
         mask = torch.arange(shape[1])[None, :] < length_tensor[:, None]
+        labels = self._encode_labels(sentences, shape)
+        tags = _encode_column([sentence.tags for sentence in sentences], self._tag_numbers, shape)
+        relations = _encode_column([sentence.relations for sentence in sentences], self._relation_numbers, shape)
         return Batch(
             sentences=tuple(sentences),
             words=words.to(device),
@@ -133,11 +135,9 @@ class BatchEncoder:
             form_index=form_index.to(device),
             lengths=length_tensor,
             mask=mask.to(device),
-            labels=self._encode_labels(sentences, shape, device),
-            tags=_encode_column([sentence.tags for sentence in sentences], self._tag_numbers, shape, device),
-            relations=_encode_column(
-                [sentence.relations for sentence in sentences], self._relation_numbers, shape, device
-            ),
+            labels=None if labels is None else labels.to(device),
+            tags=None if tags is None else tags.to(device),
+            relations=None if relations is None else relations.to(device),
             documents=torch.tensor(documents if documents is not None else range(len(sentences))),
         )
 
@@ -145,21 +145,14 @@ class BatchEncoder:
         return self._word_numbers.get(self._vocabulary.word_form(word), UNKNOWN)
 
     def _encode_forms(self, forms: Sequence[str]) -> Tensor:
-        rows = [
-            [
-                self._character_numbers.get(character, UNKNOWN)
-                for character in self._vocabulary.spelling(form)[: self._max_characters]
-            ]
-            for form in forms
-        ]
+        spellings = [self._vocabulary.spelling(form)[: self._max_characters] for form in forms]
+        rows = [[self._character_numbers.get(character, UNKNOWN) for character in spelling] for spelling in spellings]
         characters = torch.zeros((len(rows), max(1, max(map(len, rows)))), dtype=torch.int64)
         for number, row in enumerate(rows):
             characters[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
         return characters
 
-    def _encode_labels(
-        self, sentences: Sequence[Sentence], shape: tuple[int, int], device: torch.device | str
-    ) -> Tensor | None:
+    def _encode_labels(self, sentences: Sequence[Sentence], shape: tuple[int, int]) -> Tensor | None:
         if any(sentence.labels is None for sentence in sentences):
             return None
         labels = torch.full(shape, IGNORED_LABEL, dtype=torch.int64)
@@ -172,18 +165,15 @@ class BatchEncoder:
                         f"at word {column + 1} of {first_words(sentence)!r}"
                     )
                 labels[row, column] = self._label_numbers[label]
-        return labels.to(device)
+        return labels
 
 
 def _encode_column(
-    column: Sequence[tuple[str, ...] | None],
-    numbers: Mapping[str, int],
-    shape: tuple[int, int],
-    device: torch.device | str,
+    column: Sequence[tuple[str, ...] | None], numbers: Mapping[str, int], shape: tuple[int, int]
 ) -> Tensor | None:
     encoded = torch.zeros(shape, dtype=torch.int64)
     for row, values in enumerate(column):
         if values is None:
             return None
         encoded[row, : len(values)] = torch.tensor([numbers.get(value, UNKNOWN) for value in values])
-    return encoded.to(device)
+    return encoded

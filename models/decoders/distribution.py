@@ -1,10 +1,12 @@
-"""The result of every decoder: a distribution over label sequences."""
+"""The result of every decoder: a distribution over label sequences, alone or with Monte-Carlo weight samples."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +52,34 @@ class LabelDistribution(ABC):
     @abstractmethod
     def span_probability(self, query: SpanQuery) -> Tensor:
         """Return the probability that all words of a span have an allowed label, shape ``(K,)``, float, 0..1."""
+
+
+class SampledDistribution(LabelDistribution):
+    """A distribution with the labels and marginals of one decoder and the span probabilities of M weight samples.
+
+    The labels of a span's words depend on each other: a sample that doubts the first word doubts the next. So the
+    probability of a span is the mean of its probability in each sample, not the product of the words' means.
+    """
+
+    def __init__(self, deciding: LabelDistribution, samples: Sequence[LabelDistribution]) -> None:
+        self._deciding = deciding
+        self._samples = samples
+
+    @override
+    def log_prob(self, labels: Tensor) -> Tensor:
+        return self._deciding.log_prob(labels)
+
+    @override
+    def mode(self) -> Tensor:
+        return self._deciding.mode()
+
+    @override
+    def marginals(self) -> Tensor:
+        return self._deciding.marginals()
+
+    @override
+    def span_probability(self, query: SpanQuery) -> Tensor:
+        return torch.stack([sample.span_probability(query) for sample in self._samples]).mean(dim=0)
 
 
 def entropy(probabilities: Tensor) -> Tensor:

@@ -51,12 +51,7 @@ def sentence_length(words: int) -> str:
 def scores_by_novelty(
     sentences: Sequence[Sentence], predicted: Labels, known: Names, *, scheme: LabelScheme = BIO
 ) -> dict[str, Scores]:
-    """Score by whether training had the name with this type, only with other types, or not at all.
-
-    Args:
-        sentences: with gold labels.
-        known: from ``known_names``.
-    """
+    """Score by whether training had the name (``known_names``) with this type, only with other types, or not at all."""
 
     def group(number: int, span: Span) -> str:
         kinds = known.get(name_of(sentences[number], span), frozenset())
@@ -82,9 +77,6 @@ def recurring_scores(
 
     This is our reading of the accuracy on co-occurring names (Co-Acc; Ye et al., 2021, table VI), which the paper does
     not define. Unlike ``consistency`` it asks whether the labels are right, not whether they agree.
-
-    Args:
-        documents: sentences with gold labels.
     """
     recurring = [
         names for document in documents for names in [recurring_names(document, scheme=scheme)] * len(document)
@@ -152,9 +144,7 @@ def uncertainty_by_outcome(
 ) -> UncertaintyByOutcome:
     """Split the uncertainties of words by whether the label, BIO2 or a token label, is right.
 
-    Args:
-        predicted: labels of the stage whose uncertainty it is.
-        uncertainty: nats, one per word.
+    The labels are those of the stage whose uncertainty it is, in nats, one per word.
     """
     outcomes: dict[bool, list[float]] = {True: [], False: []}
     for columns in zip(gold, predicted, uncertainty, strict=True):

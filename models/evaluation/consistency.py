@@ -83,10 +83,7 @@ def name_labels(
     sentences = [(list(words), list(labels)) for words, labels in document]
     words = [word for sentence, _ in sentences for word in sentence]
     spans = decode_spans([label for _, labels in sentences for label in labels], "BIO")
-    if naming is None:
-        named = spans
-    else:
-        named = decode_spans([label for labels in naming for label in labels], "BIO")
+    named = spans if naming is None else decode_spans([label for labels in naming for label in labels], "BIO")
     owners = _owners(spans, len(words))
     found = [
         (start, " ".join(name), OUTSIDE)

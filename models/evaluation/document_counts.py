@@ -24,15 +24,12 @@ def group_counts_by_document(
     *,
     scheme: LabelScheme = BIO,
 ) -> dict[Group, np.ndarray]:
-    """Count gold, predicted and correct spans of each document for every group.
+    """Count gold, predicted and correct spans of each document for every group: shape ``(documents, 3)``, int64.
 
     Args:
         gold, predicted: the labels of each document's sentences.
-        groups: maps the index of a document, the index of a sentence in it and a span of that sentence to the groups
-            of the span; there may be several.
-
-    Returns:
-        Group -> counts, shape ``(documents, 3)``, int64.
+        groups: maps the index of a document, the index of a sentence in it and a span of that sentence to the groups of
+            the span; there may be several.
 
     Raises:
         ValueError: when the two differ in their number of documents, sentences or words.
@@ -49,14 +46,10 @@ def group_counts_by_document(
 def counts_by_document(
     documents: Sequence[Sequence[Sentence]], predicted: Sequence[Labels]
 ) -> dict[str, list[list[int]]]:
-    """Count gold, predicted and correct entities of each document, overall and by kind of name.
+    """Count gold, predicted and correct entities of each document, a triple per document for each measure.
 
-    Args:
-        documents: sentences with gold labels.
-
-    Returns:
-        Measure -> one triple per document. The measures are ``all``, ``multi_word`` for names of two words or more,
-        ``recurring`` for the ``recurring_names`` of the document, and ``once`` for its other names.
+    The measures are ``all``, ``multi_word`` for names of two words or more, ``recurring`` for the ``recurring_names``
+    of the document, and ``once`` for its other names.
     """
     recurring = [recurring_names(document) for document in documents]
 
@@ -78,10 +71,9 @@ def label_counts_by_document(
 
 
 def consistency_counts_by_document(documents: Sequence[Sequence[Sentence]], predicted: Sequence[Labels]) -> np.ndarray:
-    """Count the occurrences of recurring gold names twice, and those that agree (``evaluation.consistency``).
+    """Count the occurrences of recurring gold names twice, and those that agree, by document, shape ``(documents, 3)``.
 
-    Returns:
-        Shape ``(documents, 3)``, int64; the F1 of the counts is the share of occurrences that agree, in percent.
+    The F1 of the counts is the share of occurrences that agree, in percent (``evaluation.consistency``).
     """
     rows = []
     for document, labels in zip(documents, predicted, strict=True):

@@ -9,7 +9,7 @@ from concord.models.labels import Span
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 
 Labels = Sequence[Sequence[str]]
-"""One sequence of labels per sentence."""
+"""One sequence of labels per sentence. Functions of two raise ValueError if sentences or words differ in number."""
 
 Grouping = Callable[[int, Span], str]
 """Maps the index of a sentence and a span of it to the name of the span's group."""
@@ -71,11 +71,7 @@ class TokenScores:
 
 
 def span_scores(gold: Labels, predicted: Labels) -> SpanScores:
-    """Score BIO2 label sequences by exact spans and types.
-
-    Raises:
-        ValueError: when the two differ in their number of sentences or words.
-    """
+    """Score BIO2 label sequences by exact spans and types."""
     by_type = grouped_scores(gold, predicted, lambda _, span: span.label)
     return SpanScores(overall=sum(by_type.values(), Scores()), by_type=by_type)
 
@@ -86,15 +82,9 @@ def gold_sequences(documents: Iterable[Iterable[Sentence]]) -> list[tuple[str, .
 
 
 def grouped_scores(gold: Labels, predicted: Labels, group: Grouping, *, scheme: LabelScheme = BIO) -> dict[str, Scores]:
-    """Score label sequences by exact spans and types, each group of spans separately.
+    """Score label sequences by exact spans and types, each group of spans separately; groups are in sorted order.
 
     A span has one group, whether it is gold or predicted, so the groups add up to the whole.
-
-    Returns:
-        Name of the group -> scores, in sorted order.
-
-    Raises:
-        ValueError: when the two differ in their number of sentences or words.
     """
     wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
     for number, (wanted_spans, found_spans) in enumerate(paired_spans(gold, predicted, scheme=scheme)):
@@ -108,11 +98,7 @@ def grouped_scores(gold: Labels, predicted: Labels, group: Grouping, *, scheme: 
 
 
 def paired_spans(gold: Labels, predicted: Labels, *, scheme: LabelScheme) -> Iterator[tuple[set[Span], set[Span]]]:
-    """Yield the gold and the predicted spans of each sentence.
-
-    Raises:
-        ValueError: when the two differ in their number of sentences or words.
-    """
+    """Yield the gold and the predicted spans of each sentence."""
     for number, (wanted, found) in enumerate(zip(gold, predicted, strict=True)):
         if len(wanted) != len(found):
             raise ValueError(f"sentence {number}: expected {len(wanted)} labels, got {len(found)}")
@@ -120,11 +106,7 @@ def paired_spans(gold: Labels, predicted: Labels, *, scheme: LabelScheme) -> Ite
 
 
 def token_scores(gold: Labels, predicted: Labels) -> TokenScores:
-    """Score token labels word by word.
-
-    Raises:
-        ValueError: when the two differ in their number of sentences or words.
-    """
+    """Score token labels word by word."""
     by_label = grouped_scores(gold, predicted, lambda _, span: span.label, scheme=TOKENS)
     total = sum(by_label.values(), Scores())
     return TokenScores(words=total.gold, correct=total.correct, by_label=by_label)
@@ -135,11 +117,5 @@ def seqeval_f1(gold: Labels, predicted: Labels) -> float:
     from seqeval.metrics import f1_score
     from seqeval.scheme import IOB2
 
-    value = f1_score(
-        [list(labels) for labels in gold],
-        [list(labels) for labels in predicted],
-        mode="strict",
-        scheme=IOB2,
-        zero_division=0,
-    )
-    return 100.0 * float(value)
+    wanted, found = ([list(labels) for labels in side] for side in (gold, predicted))
+    return 100.0 * float(f1_score(wanted, found, mode="strict", scheme=IOB2, zero_division=0))

@@ -13,12 +13,7 @@ Binning = Literal["mass", "width"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bin:
-    """Predictions of similar probability.
-
-    Attributes:
-        confidence: mean of their probabilities, 0..1.
-        accuracy: share of right predictions, 0..1.
-    """
+    """Predictions of similar probability: their mean probability and the share that is right, each 0..1."""
 
     size: int
     confidence: float
@@ -44,9 +39,7 @@ class Coverage:
 def reliability(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> list[Bin]:
     """Split predictions by probability into 15 bins of equal mass or equal width; empty bins are left out.
 
-    Args:
-        probabilities: shape ``(N,)``, 0..1.
-        right: shape ``(N,)``, bool.
+    Both arrays have shape ``(N,)``; ``right`` is bool.
     """
     order = np.argsort(probabilities, kind="stable")
     if binning == "mass":

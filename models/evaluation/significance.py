@@ -23,11 +23,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """How much better the first of two systems is, in percentage points.
+    """How much better the first of two systems is, in percentage points, with the bounds of the confidence interval.
 
-    Attributes:
-        mean: difference of the scores, each the mean over its seeds.
-        low, high: the confidence interval of the difference.
+    The score of a system is the mean over its seeds.
     """
 
     mean: float

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -35,17 +36,12 @@ def sweep_threshold(
 ) -> list[ThresholdScore]:
     """Score every threshold of the grid from one pass in which stage two refined every word.
 
-    What stage two predicts for a word does not depend on the threshold, so one pass is enough.
-
-    Args:
-        table: from ``tabulate(documents, threshold=REFINE_ALL)``.
-        documents: with gold labels.
+    What stage two predicts for a word does not depend on the threshold, so one pass is enough. The table is that of
+    ``tabulate(documents, threshold=REFINE_ALL)``.
     """
     score = _span_f1(documents, vocabulary) if vocabulary.scheme.has_entities else _accuracy(documents, vocabulary)
-    curve = []
-    for threshold in threshold_grid(len(vocabulary.labels)):
-        curve.append(ThresholdScore(threshold=threshold, score=score(labels_at(table, threshold))))
-    return curve
+    grid = threshold_grid(len(vocabulary.labels))
+    return [ThresholdScore(threshold=threshold, score=score(labels_at(table, threshold))) for threshold in grid]
 
 
 def best_threshold(curve: Sequence[ThresholdScore]) -> ThresholdScore:
@@ -62,14 +58,9 @@ def label_sequences(
     labels: torch.Tensor, documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary
 ) -> list[tuple[str, ...]]:
     """Turn a column of a token table into one label sequence per sentence, in the notation of gold labels."""
-    names, numbers, first = vocabulary.labels, labels.tolist(), 0
-    sequences = []
-    for document in documents:
-        for sentence in document:
-            own = [names[number] for number in numbers[first : first + len(sentence.words)]]
-            first += len(sentence.words)
-            sequences.append(vocabulary.scheme.to_gold(own))
-    return sequences
+    names = (vocabulary.labels[number] for number in labels.tolist())
+    lengths = [len(sentence.words) for document in documents for sentence in document]
+    return [vocabulary.scheme.to_gold(list(islice(names, length))) for length in lengths]
 
 
 def _span_f1(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:

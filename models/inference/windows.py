@@ -31,11 +31,8 @@ def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overla
         for sentence in document:
             length = len(sentence.words)
             for start, end, keep in _window_bounds(length, longest, overlap):
-                windows.append(
-                    Window(
-                        document=number, first=first + start, sentence=unlabelled_part(sentence, start, end), keep=keep
-                    )
-                )
+                part = unlabelled_part(sentence, start, end)
+                windows.append(Window(document=number, first=first + start, sentence=part, keep=keep))
             first += length
     return windows
 

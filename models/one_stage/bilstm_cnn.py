@@ -8,6 +8,8 @@ vector of unknown words leaves the case features alone, as in the paper; and a c
 summed.
 """
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -30,23 +32,14 @@ class BiLstmCnnConfig(TaggerConfig):
 class BiLstmCnnTagger(OneStageTagger):
     """Word representation, stacked LSTMs, linear layer, softmax."""
 
-    def __init__(
-        self,
-        config: BiLstmCnnConfig,
-        vocabulary: Vocabulary,
-        *,
-        stack: type[CrossLstm | IndependentLstm],
-        context_dimension: int = 0,
-    ) -> None:
-        """Build the network.
+    config_class: ClassVar[type[TaggerConfig]] = BiLstmCnnConfig
+    stack: ClassVar[type[CrossLstm | IndependentLstm]] = IndependentLstm
 
-        Args:
-            stack: the kind of LSTM stack.
-            context_dimension: dimensions of what the output layer reads in addition to the hidden states.
-        """
+    def __init__(self, config: BiLstmCnnConfig, vocabulary: Vocabulary, *, context_dimension: int = 0) -> None:
+        """Build the network; the output layer reads ``context_dimension`` values besides the hidden states."""
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
-        self.lstm = stack(config.lstm, self.representation.output_dimension)
+        self.lstm = self.stack(config.lstm, self.representation.output_dimension)
         self.output = nn.Linear(self.lstm.output_dimension + context_dimension, len(vocabulary.labels))
 
     def read(self, batch: Batch) -> Tensor:

@@ -10,7 +10,6 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
-from concord.models.layers.cross_lstm import IndependentLstm
 from concord.models.one_stage.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
@@ -30,7 +29,7 @@ class AttBiLstmCnn(BiLstmCnnTagger):
 
     def __init__(self, config: AttBiLstmCnnConfig, vocabulary: Vocabulary) -> None:
         contexts = config.attention.heads * config.attention.head_dimension
-        super().__init__(config, vocabulary, stack=IndependentLstm, context_dimension=contexts)
+        super().__init__(config, vocabulary, context_dimension=contexts)
         self.attention = MultiHeadSelfAttention(config.attention, self.lstm.output_dimension)
 
     @override

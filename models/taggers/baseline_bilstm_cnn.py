@@ -2,10 +2,7 @@
 
 from typing import ClassVar
 
-from concord.models.data.vocabulary import Vocabulary
-from concord.models.layers.cross_lstm import IndependentLstm
-from concord.models.one_stage.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
-from concord.models.tagger import TaggerConfig
+from concord.models.one_stage.bilstm_cnn import BiLstmCnnTagger
 
 
 class BaselineBiLstmCnn(BiLstmCnnTagger):
@@ -16,7 +13,3 @@ class BaselineBiLstmCnn(BiLstmCnnTagger):
     """
 
     name: ClassVar[str] = "baseline_bilstm_cnn"
-    config_class: ClassVar[type[TaggerConfig]] = BiLstmCnnConfig
-
-    def __init__(self, config: BiLstmCnnConfig, vocabulary: Vocabulary) -> None:
-        super().__init__(config, vocabulary, stack=IndependentLstm)

@@ -91,10 +91,9 @@ class BiLstmLan(OneStageTagger):
         return {f"labels_{layer}": AttentionWeights(weights=found, over="labels") for layer, found in layers.items()}
 
     def _read(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Return the hidden states of the last layer and the attention weights of the others.
+        """Return the hidden states of the last layer, ``(B, T, width)``, and the attention weights of the others.
 
-        The states have shape ``(B, T, width)``; the weights of each layer have shape ``(B, heads, T, L)``, float,
-        0..1, zeros where padded.
+        The weights of each layer have shape ``(B, heads, T, L)``, 0..1, zeros where padded.
         """
         inputs = self.representation(batch, self.encoder_features(batch))
         hidden, carried, weights = inputs, None, []

@@ -2,17 +2,12 @@
 
 from typing import ClassVar
 
-from concord.models.data.vocabulary import Vocabulary
-from concord.models.layers.cross_lstm import CrossLstm
-from concord.models.one_stage.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
-from concord.models.tagger import TaggerConfig
+from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm
+from concord.models.one_stage.bilstm_cnn import BiLstmCnnTagger
 
 
 class CrossBiLstmCnn(BiLstmCnnTagger):
     """Labels each word from the states of a Cross stack."""
 
     name: ClassVar[str] = "cross_bilstm_cnn"
-    config_class: ClassVar[type[TaggerConfig]] = BiLstmCnnConfig
-
-    def __init__(self, config: BiLstmCnnConfig, vocabulary: Vocabulary) -> None:
-        super().__init__(config, vocabulary, stack=CrossLstm)
+    stack: ClassVar[type[CrossLstm | IndependentLstm]] = CrossLstm

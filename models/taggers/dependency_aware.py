@@ -69,11 +69,7 @@ class DependencyAware(OneStageTagger):
     needs_trees: ClassVar[bool] = True
 
     def __init__(self, config: DependencyAwareConfig, vocabulary: Vocabulary) -> None:
-        """Build the network.
-
-        Raises:
-            ConfigError: when the total width of the input's parts is odd.
-        """
+        """Build the network; raise ConfigError when the total width of the input's parts is odd."""
         super().__init__(config, vocabulary)
         self._config = config
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)

@@ -6,21 +6,13 @@ Where paper and released code differ, this uses recurrent masks (paper), the arg
 
 from typing import ClassVar
 
-from concord.models.data.vocabulary import Vocabulary
 from concord.models.tagger import TaggerConfig
 from concord.models.two_stage.config import TwoStageConfig
 from concord.models.two_stage.tagger import TwoStageTagger
-
-
-class UaNetConfig(TwoStageConfig):
-    """Sizes of UANet."""
 
 
 class UaNet(TwoStageTagger):
     """Drafts labels with a variational LSTM and refines uncertain ones with two-stream relative attention."""
 
     name: ClassVar[str] = "uanet"
-    config_class: ClassVar[type[TaggerConfig]] = UaNetConfig
-
-    def __init__(self, config: UaNetConfig, vocabulary: Vocabulary) -> None:
-        super().__init__(config, vocabulary, memory=None)
+    config_class: ClassVar[type[TaggerConfig]] = TwoStageConfig

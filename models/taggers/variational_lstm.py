@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.distribution import LabelDistribution
-from concord.models.decoders.sampled import SampledDistribution
+from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.decoders.softmax_or_crf import DecoderName, SoftmaxOrCrf
 from concord.models.inference.token_table import TokenTable
 from concord.models.layers.variational_lstm import VariationalLstmConfig

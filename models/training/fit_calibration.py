@@ -73,11 +73,7 @@ class Words(_Predictions):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entities(_Predictions):
-    """The K entities that a tagger predicts.
-
-    Attributes:
-        confidences: shape ``(K,)``, 0..1.
-    """
+    """The K entities that a tagger predicts; ``confidences`` has shape ``(K,)``, 0..1."""
 
     confidences: np.ndarray
 
@@ -104,12 +100,7 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """The probabilities of predictions, as they are or calibrated.
-
-    Attributes:
-        words: shape ``(N,)``.
-        entities: shape ``(K,)``.
-    """
+    """The probabilities of predictions, as they are or calibrated; ``(N,)`` for words and ``(K,)`` for entities."""
 
     words: np.ndarray
     entities: np.ndarray
@@ -211,23 +202,22 @@ def cross_validate(observed: Observed, *, tokens: TokenMethod, entities: EntityM
 
 def choose_tokens(observed: Observed) -> TokenMethod:
     """Return the method with the lowest cross-validated Brier score."""
-    scores = {
-        method: brier_score(cross_validate(observed, tokens=method, entities=None).words, observed.words.right)
-        for method in TOKEN_FITS
-    }
-    return min(scores, key=lambda method: scores[method])
+
+    def score(method: TokenMethod) -> float:
+        return brier_score(cross_validate(observed, tokens=method, entities=None).words, observed.words.right)
+
+    return min(TOKEN_FITS, key=score)
 
 
 def choose_entities(observed: Observed) -> EntityMethod:
     """Return the method with the lowest cross-validated Brier score."""
     only = replace(observed, words=observed.words.part(np.zeros(len(observed.words.right), dtype=bool)))
-    scores = {
-        method: brier_score(
-            cross_validate(only, tokens="temperature", entities=method).entities, observed.entities.right
-        )
-        for method in ENTITY_FITS
-    }
-    return min(scores, key=lambda method: scores[method])
+    right = observed.entities.right
+
+    def score(method: EntityMethod) -> float:
+        return brier_score(cross_validate(only, tokens="temperature", entities=method).entities, right)
+
+    return min(ENTITY_FITS, key=score)
 
 
 def fit_temperature(words: Words) -> Temperature:

@@ -44,8 +44,7 @@ def build_optimizers(
 ) -> dict[str, torch.optim.Optimizer]:
     """Build an optimizer for each parameter group.
 
-    Args:
-        layers_above: the number of layers above that of each parameter; 0 for parameters that are missing.
+    ``layers_above`` has the number of layers above that of each parameter; 0 for parameters that are missing.
 
     Raises:
         ConfigError: when the configured names differ from those of the tagger's groups.
@@ -62,13 +61,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int) -> float:
-    """Return the learning rate of a step.
-
-    Args:
-        epoch: 0-based.
-        step: 0-based, counted from the start of training.
-        steps: number of steps in the whole training.
-    """
+    """Return the learning rate of a step of ``steps`` in the whole training; epoch and step are 0-based."""
     if config.schedule == "inverse":
         return config.learning_rate / (1.0 + config.decay * epoch)
     if config.schedule == "linear":
@@ -86,15 +79,12 @@ def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int)
 def _build(
     parameters: list[nn.Parameter], config: OptimizerConfig, layers_above: Mapping[nn.Parameter, int]
 ) -> torch.optim.Optimizer:
-    rate, epsilon = config.learning_rate, config.epsilon
     groups = _torch_groups(parameters, config, layers_above)
     if config.kind == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=config.momentum)
-    if config.kind == "adam":
-        return torch.optim.Adam(groups, lr=rate, eps=epsilon)
-    if config.kind == "adamw":
-        return torch.optim.AdamW(groups, lr=rate, eps=epsilon)
-    return torch.optim.NAdam(groups, lr=rate, eps=epsilon)
+        return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum)
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "nadam": torch.optim.NAdam}
+    optimizer: torch.optim.Optimizer = kinds[config.kind](groups, lr=config.learning_rate, eps=config.epsilon)
+    return optimizer
 
 
 def _torch_groups(

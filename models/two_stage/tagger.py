@@ -35,10 +35,9 @@ _MOST_PADDING = 0.25
 
 
 class TwoStageTagger(Tagger):
-    """Drafts every sentence and refines those with an uncertain word."""
+    """Drafts every sentence and refines those with an uncertain word; each stage has its own word representation."""
 
-    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, memory: MemoryConfig | None) -> None:
-        """Build both stages; their word representations are separate."""
+    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, memory: MemoryConfig | None = None) -> None:
         super().__init__(config, vocabulary)
         self._two_stage = config
         self._memory = memory
@@ -64,8 +63,7 @@ class TwoStageTagger(Tagger):
     def set_memory_slots(self, slots: int) -> None:
         """Set how many other occurrences a word reads at most; with 0 every word is read as if it occurred once.
 
-        Raises:
-            ValueError: for a tagger without a document memory, or a negative number.
+        It raises ValueError for a tagger without a document memory, or a negative number.
         """
         if self._memory is None or slots < 0:
             raise ValueError(f"set_memory_slots: expected 0 or more and a tagger with a memory, got {slots}")

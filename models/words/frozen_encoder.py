@@ -81,14 +81,6 @@ def load_encoder(config: EncoderConfig, device: str) -> FrozenEncoder:
     return FrozenEncoder(config, device=device)
 
 
-def pad_features(features: Sequence[Tensor], length: int, device: torch.device | str) -> Tensor:
-    """Stack the features of sentences; shape ``(B, length, width)``, zeros where padded."""
-    padded = torch.zeros(len(features), length, features[0].shape[1])
-    for row, vectors in enumerate(features):
-        padded[row, : vectors.shape[0]] = vectors
-    return padded.to(device)
-
-
 def _word_means(states: Tensor, words: Sequence[list[int]]) -> Tensor:
     counts = torch.tensor([len(pieces) for pieces in words])
     owner = torch.repeat_interleave(torch.arange(len(words)), counts)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 SPECIAL_TOKENS = 2
 
@@ -64,13 +65,9 @@ class SubwordReader:
             [tokenizer.cls_token_id, *(piece for word in window.words for piece in word), tokenizer.sep_token_id]
             for window in windows
         ]
-        width = max(map(len, rows))
-        numbers = torch.full((len(rows), width), tokenizer.pad_token_id)
-        attention = torch.zeros((len(rows), width), dtype=torch.int64)
-        for row, pieces in enumerate(rows):
-            numbers[row, : len(pieces)] = torch.tensor(pieces)
-            attention[row, : len(pieces)] = 1
-        return numbers, attention
+        numbers = [torch.tensor(row) for row in rows]
+        attention = pad_sequence([torch.ones_like(row) for row in numbers], batch_first=True)
+        return pad_sequence(numbers, batch_first=True, padding_value=tokenizer.pad_token_id), attention
 
     def _subwords(self, words: Sequence[str]) -> list[list[int]]:
         """Return the subword numbers of each word; a word without any, such as a zero-width joiner, is unknown."""

@@ -14,8 +14,7 @@ from torch import Tensor
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf
-from concord.models.decoders.distribution import LabelDistribution, SpanQuery
-from concord.models.decoders.sampled import SampledDistribution
+from concord.models.decoders.distribution import LabelDistribution, SampledDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
 from concord.models.inference.span_query import span_query
 from concord.models.labels import Span, encode_spans
