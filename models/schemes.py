@@ -27,16 +27,13 @@ SchemeName = Literal["BIO", "BIOES", "TOKENS"]
 
 @dataclass(frozen=True, slots=True)
 class LabelScheme:
-    """What a tagger's labels mean.
-
-    Attributes:
-        name: the scheme's name in configurations and saved taggers.
-        spans: how labels encode entities; None if each word has a label of its own, such as a part of speech or a
-            supertag, which has no prefix and may follow any other.
-    """
+    """What a tagger's labels mean."""
 
     name: SchemeName
+    """The scheme's name in configurations and saved taggers."""
     spans: SpanScheme | None
+    """How labels encode entities; None if each word has a label of its own, such as a part of speech or a supertag,
+    which has no prefix and may follow any other."""
 
     @property
     def has_entities(self) -> bool:

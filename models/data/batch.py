@@ -31,34 +31,30 @@ def word_case(word: str) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """A batch of sentences as tensors.
-
-    Attributes:
-        sentences: the sentences themselves, for encoders and memory keys.
-        words: numbers of the words, shape ``(B, T)``, int64, 0 where padded.
-        forms: characters of the batch's distinct words, shape ``(F, C)``, int64; row 0 is padding.
-        form_cases: case of each of these words, shape ``(F,)``, int64, below ``WORD_CASES``.
-        form_index: row of ``forms`` for each word, shape ``(B, T)``, int64.
-        lengths: words of each sentence, shape ``(B,)``, int64, on the CPU.
-        mask: true for words, false for padding, shape ``(B, T)``, bool.
-        labels: numbers of the gold labels, shape ``(B, T)``, int64, -100 where padded; None if a sentence has none.
-        tags, relations: numbers of parts of speech and relations, shape ``(B, T)``, int64, 0 where padded; None if a
-            sentence has none.
-        documents: number of each sentence's document, shape ``(B,)``, int64, on the CPU; for a tagger that learns
-            from documents, the sentences of a document are adjacent and in reading order.
-    """
+    """A batch of sentences as tensors."""
 
     sentences: tuple[Sentence, ...]
+    """The sentences themselves, for encoders and memory keys."""
     words: Tensor
+    """Numbers of the words, shape ``(B, T)``, int64, 0 where padded."""
     forms: Tensor
+    """Characters of the batch's distinct words, shape ``(F, C)``, int64; row 0 is padding."""
     form_cases: Tensor
+    """Case of each of these words, shape ``(F,)``, int64, below ``WORD_CASES``."""
     form_index: Tensor
+    """Row of ``forms`` for each word, shape ``(B, T)``, int64."""
     lengths: Tensor
+    """Words of each sentence, shape ``(B,)``, int64, on the CPU."""
     mask: Tensor
+    """True for words, false for padding, shape ``(B, T)``, bool."""
     labels: Tensor | None
+    """Numbers of the gold labels, shape ``(B, T)``, int64, -100 where padded; None if a sentence has none."""
     tags: Tensor | None
     relations: Tensor | None
+    """Numbers of tags and relations, shape ``(B, T)``, int64, 0 where padded; None if a sentence has none."""
     documents: Tensor
+    """Number of each sentence's document, shape ``(B,)``, int64, on the CPU; for a tagger that learns from documents,
+    the sentences of a document are adjacent and in reading order."""
 
     @property
     def gold(self) -> Tensor:

@@ -10,18 +10,15 @@ class TreeError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sentence:
-    """A sentence; every field has one entry per word.
-
-    Attributes:
-        labels: gold labels, in BIO2 or as labels of single words.
-        tags, heads, relations: part of speech, head (1-based, 0 for the root) and relation to the head.
-    """
+    """A sentence; every field has one entry per word."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None = None
+    """Gold labels, in BIO2 or as labels of single words."""
     tags: tuple[str, ...] | None = None
     heads: tuple[int, ...] | None = None
     relations: tuple[str, ...] | None = None
+    """Tags, heads and relations: part of speech, head (1-based, 0 for the root) and relation to the head."""
 
     def __post_init__(self) -> None:
         for name in ("labels", "tags", "heads", "relations"):

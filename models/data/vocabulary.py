@@ -25,28 +25,25 @@ class Vocabulary:
     """Words, characters, labels, tags and relations by number.
 
     For words, characters, tags and relations, 0 is padding and 1 is unknown.
-
-    Attributes:
-        words: from number 2, after normalisation; words seen once in training come last.
-        rare_words: how many words at the end of ``words`` were seen once and have no pretrained vector.
-        characters: from number 2.
-        labels: the tagger's own labels in ``scheme``, from number 0.
-        lowercase: whether words are lower-cased (characters never are).
-        digits: ``each`` replaces every digit in words and characters by ``0`` (NCRF++); ``runs`` replaces each run of
-            digits in a word by one ``0`` and leaves characters alone (Wang et al., 2021); ``keep`` changes nothing
-            (Li et al., 2020).
-        tags, relations: parts of speech and relations to the head, from number 2.
     """
 
     words: tuple[str, ...]
+    """From number 2, after normalisation; words seen once in training come last."""
     characters: tuple[str, ...]
+    """From number 2."""
     labels: tuple[str, ...]
+    """The tagger's own labels in ``scheme``, from number 0."""
     scheme: LabelScheme = BIOES
     lowercase: bool = False
+    """Whether words are lower-cased (characters never are)."""
     digits: DigitRule = "each"
+    """``each`` replaces every digit in words and characters by ``0`` (NCRF++); ``runs`` replaces each run of digits in
+    a word by one ``0`` and leaves characters alone (Wang et al., 2021); ``keep`` changes nothing (Li et al., 2020)."""
     rare_words: int = 0
+    """How many words at the end of ``words`` were seen once and have no pretrained vector."""
     tags: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()
+    """Tags (parts of speech) and relations to the head, from number 2."""
 
     def __post_init__(self) -> None:
         if not self.labels or self.labels != self.scheme.label_set(self.scheme.types(self.labels)):

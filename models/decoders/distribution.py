@@ -11,18 +11,15 @@ from typing_extensions import override
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpanQuery:
-    """Spans of words in a batch, with the labels that each of their words may have.
-
-    Attributes:
-        sentences, starts: sentence and first word of the K spans, shape ``(K,)``, int64.
-        lengths: the number of words, at least 1, all within the sentence; shape ``(K,)``, int64.
-        allowed: shape ``(K, longest, L)``, bool; ignored after the last word of a span.
-    """
+    """Spans of words in a batch, with the labels that each of their words may have."""
 
     sentences: Tensor
     starts: Tensor
+    """Sentence and first word of the K spans, shape ``(K,)``, int64."""
     lengths: Tensor
+    """The number of words, at least 1, all within the sentence; shape ``(K,)``, int64."""
     allowed: Tensor
+    """Shape ``(K, longest, L)``, bool; ignored after the last word of a span."""
 
     def restricted_to(self, words: Tensor) -> "SpanQuery":
         """Allow every label for all words but these; ``words`` has shape ``(B, T)``, bool."""

@@ -12,17 +12,14 @@ LabelledSentence = tuple[Sequence[str], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consistency:
-    """How many occurrences of recurring names agree on their label.
-
-    Attributes:
-        names: number of names that occur at least twice in their document, counted per document.
-        occurrences: number of their occurrences.
-        agreeing: number of occurrences with the most frequent label of their name.
-    """
+    """How many occurrences of recurring names agree on their label."""
 
     names: int = 0
+    """Number of names that occur at least twice in their document, counted per document."""
     occurrences: int = 0
+    """Number of their occurrences."""
     agreeing: int = 0
+    """Number of occurrences with the most frequent label of their name."""
 
     @property
     def share(self) -> float | None:

@@ -22,18 +22,14 @@ class Bin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
-    """The score of the most certain documents.
-
-    Attributes:
-        whole: score of all documents, in percent.
-        at: share of the documents that are kept, 0..1 -> their score, in percent.
-        risk_area: area under the risk-coverage curve: the mean of 1 - score over all numbers of kept documents, 0..1;
-            lower is better.
-    """
+    """The score of the most certain documents."""
 
     whole: float
+    """Score of all documents, in percent."""
     at: dict[float, float]
+    """Share of the documents that are kept, 0..1 -> their score, in percent."""
     risk_area: float
+    """Area under the risk-coverage curve: the mean of 1 - score over all numbers of kept documents, 0..1."""
 
 
 def reliability(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> list[Bin]:

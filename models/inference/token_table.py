@@ -19,15 +19,12 @@ from concord.models.outputs import Prediction, Refined
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptWords:
-    """The words of a batch of windows whose results count.
-
-    Attributes:
-        rows: their rows in the token table, shape ``(K,)``, int64.
-        cells: their cells in the flattened batch, shape ``(K,)``, int64.
-    """
+    """The words of a batch of windows whose results count."""
 
     rows: Tensor
+    """Their rows in the token table, shape ``(K,)``, int64."""
     cells: Tensor
+    """Their cells in the flattened batch, shape ``(K,)``, int64."""
 
     @classmethod
     def of(cls, windows: Sequence[Window], width: int) -> "KeptWords":
@@ -51,33 +48,28 @@ class KeptWords:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenTable:
-    """The results of a call, one row per word, on the CPU.
-
-    Attributes:
-        documents: the documents of the call.
-        draft, label: numbers of stage one's label and of the final one, shape ``(N,)``, int64.
-        probability: of the label, by the deciding stage and as calibrated, shape ``(N,)``, float32, 0..1.
-        margin: the smallest margin of the stages that labelled the word, shape ``(N,)``, float32, 0..1.
-        uncertainty: nats, shape ``(N,)``, float32.
-        refined: true where stage two decided, shape ``(N,)``, bool.
-        span: at the first word of an entity, and of each part of an entity that crosses the seam of two windows, the
-            probability of that part; 1 elsewhere. The probability of an entity is the product over its words. Shape
-            ``(N,)``, float32, 0..1, not calibrated.
-        calibration: of the probabilities; None leaves them as they are.
-        distributions: label probabilities of the deciding stage, not calibrated, shape ``(N, L)``, float32; None
-            unless requested.
-    """
+    """The results of a call, one row per word, on the CPU."""
 
     documents: Sequence[Sequence[Sentence]]
     draft: Tensor
     label: Tensor
+    """Draft and label: numbers of stage one's label and of the final one, shape ``(N,)``, int64."""
     probability: Tensor
+    """Of the label, by the deciding stage and as calibrated, shape ``(N,)``, float32, 0..1."""
     margin: Tensor
+    """The smallest margin of the stages that labelled the word, shape ``(N,)``, float32, 0..1."""
     uncertainty: Tensor
+    """Nats, shape ``(N,)``, float32."""
     refined: Tensor
+    """True where stage two decided, shape ``(N,)``, bool."""
     span: Tensor
+    """At the first word of an entity, and of each part of an entity that crosses the seam of two windows, the
+    probability of that part; 1 elsewhere. The probability of an entity is the product over its words. Shape ``(N,)``,
+    float32, 0..1, not calibrated."""
     calibration: Calibration | None = None
+    """Of the probabilities; None leaves them as they are."""
     distributions: Tensor | None = None
+    """Label probabilities of the deciding stage, not calibrated, shape ``(N, L)``, float32; None unless requested."""
 
     @classmethod
     def empty(

@@ -9,18 +9,15 @@ from concord.models.data.sentence import Sentence
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """A part of a sentence; the whole of it unless the sentence is too long.
-
-    Attributes:
-        document: number of the document in the call.
-        first: row of the window's first word; rows number the words of all documents of the call.
-        keep: the words of the window whose results count, half-open.
-    """
+    """A part of a sentence; the whole of it unless the sentence is too long."""
 
     document: int
+    """Number of the document in the call."""
     first: int
+    """Row of the window's first word; rows number the words of all documents of the call."""
     sentence: Sentence
     keep: tuple[int, int]
+    """The words of the window whose results count, half-open."""
 
 
 def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overlap: int) -> list[Window]:

@@ -17,39 +17,33 @@ from concord.models.data.sentence import Sentence, TreeError, first_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """The words of one height, ordered by the height of their heads.
-
-    Attributes:
-        words: number of words.
-        targets: the heights of their heads, ascending; the head of a root has the forest's height.
-        leaving: number of words whose head has each of these heights.
-        heads: for every child of the level's words, the index of its head in the level, shape ``(K,)``, int64;
-            children are ordered by height, then as in their level.
-    """
+    """The words of one height, ordered by the height of their heads."""
 
     words: int
+    """Number of words."""
     targets: tuple[int, ...]
+    """The heights of their heads, ascending; the head of a root has the forest's height."""
     leaving: tuple[int, ...]
+    """Number of words whose head has each of these heights."""
     heads: Tensor
+    """For every child of the level's words, the index of its head in the level, shape ``(K,)``, int64; children are
+    ordered by height, then as in their level."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forest:
-    """The trees of a batch of B sentences with N words in total.
-
-    Attributes:
-        levels: from the leaves up.
-        cells: index of each word in the flattened batch, level by level, shape ``(N,)``, int64.
-        roots: index of each root in the flattened batch, shape ``(R,)``, int64.
-        root_sentences: index of each root's sentence, shape ``(R,)``, int64.
-        root_counts: number of roots in each sentence, shape ``(B,)``, int64.
-    """
+    """The trees of a batch of B sentences with N words in total."""
 
     levels: tuple[Level, ...]
+    """From the leaves up."""
     cells: Tensor
+    """Index of each word in the flattened batch, level by level, shape ``(N,)``, int64."""
     roots: Tensor
+    """Index of each root in the flattened batch, shape ``(R,)``, int64."""
     root_sentences: Tensor
+    """Index of each root's sentence, shape ``(R,)``, int64."""
     root_counts: Tensor
+    """Number of roots in each sentence, shape ``(B,)``, int64."""
 
     def root_states(self, states: Tensor) -> Tensor:
         """Return the mean over the roots of each sentence; shape ``(B, T, H)`` to ``(B, H)``."""

@@ -20,7 +20,7 @@ from concord.models.layers.bilstm import BiLstm, BiLstmConfig
 from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
-from concord.models.words.char_lstm import CharLstmConfig
+from concord.models.words.characters import CharLstmConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 

@@ -58,26 +58,22 @@ class FitConfig(Config):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochResult:
-    """The result of an epoch; scores in percent, times in seconds.
-
-    Attributes:
-        epoch: 1-based.
-        loss: mean over batches.
-        dev_f1, dev_precision, dev_recall: of strict spans; None for a tagger of token labels.
-        draft_f1: of stage one alone; equal to dev_f1 for a tagger of one stage.
-        dev_accuracy, draft_accuracy: of token labels; None for a tagger of entities.
-        threshold: the best on the dev set, in nats; None for a tagger of one stage.
-    """
+    """The result of an epoch; scores in percent, times in seconds."""
 
     epoch: int
+    """1-based."""
     loss: float
+    """Mean over batches. dev_f1, dev_precision, dev_recall: of strict spans; None for a tagger of token labels.
+    draft_f1: of stage one alone; equal to dev_f1 for a tagger of one stage."""
     dev_f1: float | None = None
     dev_precision: float | None = None
     dev_recall: float | None = None
     draft_f1: float | None = None
     dev_accuracy: float | None = None
     draft_accuracy: float | None = None
+    """Of token labels; None for a tagger of entities."""
     threshold: float | None
+    """The best on the dev set, in nats; None for a tagger of one stage."""
     seconds: float
     dev_seconds: float
     learning_rates: Mapping[str, float]

@@ -33,15 +33,12 @@ _LOG_TEMPERATURES = (-3.0, 3.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Predictions:
-    """Uncalibrated predictions, one per row.
-
-    Attributes:
-        right: whether the prediction is exactly that of the gold data, shape ``(rows,)``, bool.
-        documents: index of the document, shape ``(rows,)``.
-    """
+    """Uncalibrated predictions, one per row."""
 
     right: np.ndarray
+    """Whether the prediction is exactly that of the gold data, shape ``(rows,)``, bool."""
     documents: np.ndarray
+    """Index of the document, shape ``(rows,)``."""
 
     def part(self, where: np.ndarray) -> Self:
         """Return the rows where the mask, shape ``(rows,)``, is true."""
@@ -50,19 +47,16 @@ class _Predictions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Words(_Predictions):
-    """A tagger's labels of N words.
-
-    Attributes:
-        distributions: label probabilities of the deciding stage, shape ``(N, L)``.
-        chosen: number of the predicted label, shape ``(N,)``.
-        gold: number of the gold label, shape ``(N,)``; 0 where the tagger does not know the label.
-        known: whether the tagger knows the gold label, shape ``(N,)``, bool.
-    """
+    """A tagger's labels of N words."""
 
     distributions: np.ndarray
+    """Label probabilities of the deciding stage, shape ``(N, L)``."""
     chosen: np.ndarray
+    """Number of the predicted label, shape ``(N,)``."""
     gold: np.ndarray
+    """Number of the gold label, shape ``(N,)``; 0 where the tagger does not know the label."""
     known: np.ndarray
+    """Whether the tagger knows the gold label, shape ``(N,)``, bool."""
 
     def probabilities(self, calibration: TokenCalibration | None = None) -> np.ndarray:
         """Return the probability of each predicted label, shape ``(N,)``; not calibrated if None."""
@@ -80,15 +74,12 @@ class Entities(_Predictions):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
-    """A tagger's predictions for gold documents.
-
-    Attributes:
-        counts: gold, predicted and correct entities of each document, or words under ``TOKENS``; shape ``(D, 3)``.
-    """
+    """A tagger's predictions for gold documents."""
 
     words: Words
     entities: Entities
     counts: np.ndarray
+    """Gold, predicted and correct entities of each document, or words under ``TOKENS``; shape ``(D, 3)``."""
 
     def of_documents(self, where: np.ndarray) -> "Observed":
         """Return the words and entities of the documents where the mask, shape ``(D,)``, is true."""

@@ -17,17 +17,14 @@ from concord.models.two_stage.config import MemoryConfig, MemoryKey
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryContents:
-    """The part of a memory that a batch of words may read.
-
-    Attributes:
-        hidden: stage one's states, shape ``(N, H)``.
-        probabilities: stage one's mean probabilities, shape ``(N, L)``.
-        slots: the rows of these two that each word reads, shape ``(B, T, S)``, int64, -1 for an empty slot.
-    """
+    """The part of a memory that a batch of words may read."""
 
     hidden: Tensor
+    """Stage one's states, shape ``(N, H)``."""
     probabilities: Tensor
+    """Stage one's mean probabilities, shape ``(N, L)``."""
     slots: Tensor
+    """The rows of these two that each word reads, shape ``(B, T, S)``, int64, -1 for an empty slot."""
 
 
 class DocumentMemory:

@@ -216,20 +216,17 @@ class TwoStageTagger(Tagger):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _UncertainWindow:
-    """A window for stage two, with what stage one computed for its T words.
-
-    Attributes:
-        probabilities: shape ``(T, L)``.
-        uncertainty: nats, shape ``(T,)``.
-        samples: shape ``(T, M, L)``.
-        features: the encoder's, shape ``(T, E)``; None without an encoder.
-    """
+    """A window for stage two, with what stage one computed for its T words."""
 
     window: Window
     probabilities: Tensor
+    """Shape ``(T, L)``."""
     uncertainty: Tensor
+    """Nats, shape ``(T,)``."""
     samples: Tensor
+    """Shape ``(T, M, L)``."""
     features: Tensor | None
+    """The encoder's, shape ``(T, E)``; None without an encoder."""
 
     @classmethod
     def of(cls, window: Window, draft: Draft, features: Tensor | None, number: int) -> "_UncertainWindow":

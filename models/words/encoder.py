@@ -68,16 +68,13 @@ def encoder_available(config: EncoderConfig) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedEncoder:
-    """An encoder's network in evaluation mode, and the reader that splits words for it.
-
-    Attributes:
-        width: dimensions of the network's states.
-    """
+    """An encoder's network in evaluation mode, and the reader that splits words for it."""
 
     folder: Path
     network: Any
     reader: SubwordReader
     width: int
+    """Dimensions of the network's states."""
 
 
 def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:

@@ -12,16 +12,20 @@ from torch import Tensor, nn
 from concord.models.config import Config, ConfigError
 from concord.models.data.batch import PADDING, UNKNOWN, WORD_CASES, Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.words.char_cnn import CharCnn, CharCnnConfig
-from concord.models.words.char_lstm import CharLstm, CharLstmConfig
-from concord.models.words.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig
+from concord.models.words.characters import (
+    CharCnn,
+    CharCnnConfig,
+    CharLstm,
+    CharLstmConfig,
+    FixedCharCnn,
+    FixedCharCnnConfig,
+)
 from concord.models.words.word_vectors import WordVectors
 
 
 def _character_kind(values: Any) -> str:
     """Return the ``kind`` of a character network's configuration; the default is a CNN."""
-    kind = values.get("kind", "cnn") if isinstance(values, dict) else getattr(values, "kind", "cnn")
-    return str(kind)
+    return str(values.get("kind", "cnn") if isinstance(values, dict) else getattr(values, "kind", "cnn"))
 
 
 CharacterConfig = Annotated[

@@ -14,19 +14,16 @@ SPECIAL_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubwordWindow:
-    """A range of words in one sentence: all of them, unless the sentence has more subwords than the encoder takes.
-
-    Attributes:
-        sentence: index of the sentence.
-        first: index of the window's first word in the sentence.
-        keep: half-open range of words, counted from ``first``, whose vectors are used; the others are context.
-        words: the subword numbers of each word.
-    """
+    """A range of words in one sentence: all of them, unless the sentence has more subwords than the encoder takes."""
 
     sentence: int
+    """Index of the sentence."""
     first: int
+    """Index of the window's first word in the sentence."""
     keep: tuple[int, int]
+    """Half-open range of words, counted from ``first``, whose vectors are used; the others are context."""
     words: Sequence[list[int]]
+    """The subword numbers of each word."""
 
     @property
     def subwords(self) -> int:

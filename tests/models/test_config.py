@@ -5,8 +5,7 @@ from pydantic import Field
 
 from concord.models.config import Config, ConfigError
 from concord.models.registry import tagger_class
-from concord.models.words.char_cnn import CharCnnConfig
-from concord.models.words.char_lstm import CharLstmConfig
+from concord.models.words.characters import CharCnnConfig, CharLstmConfig
 from concord.models.words.representation import WordRepresentationConfig
 
 

@@ -17,24 +17,21 @@ _RANGE = 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """The order of the N words of a batch: by step, and within a step by length of their sentence, longest first.
-
-    Attributes:
-        sizes: number of sentences with a word at each step, never rising.
-        rows: row of each word among all ``B * T`` cells, shape ``(N,)``, int64.
-        sentences: sentence of each word, shape ``(N,)``, int64.
-        followed: the words that are not the last of their sentence, ordered as the words that follow them, shape
-            ``(N - B,)``, int64.
-        last: the last word of each sentence, shape ``(B,)``, int64, not in the order of the sentences.
-        shape: B and T.
-    """
+    """The order of the N words of a batch: by step, and within a step by length of their sentence, longest first."""
 
     sizes: list[int]
+    """Number of sentences with a word at each step, never rising."""
     rows: Tensor
+    """Row of each word among all ``B * T`` cells, shape ``(N,)``, int64."""
     sentences: Tensor
+    """Sentence of each word, shape ``(N,)``, int64."""
     followed: Tensor
+    """The words that are not the last of their sentence, ordered as the words that follow them, shape ``(N - B,)``,
+    int64."""
     last: Tensor
+    """The last word of each sentence, shape ``(B,)``, int64, not in the order of the sentences."""
     shape: tuple[int, int]
+    """B and T."""
 
     @classmethod
     def of(cls, mask: Tensor) -> "Packing":
@@ -68,23 +65,20 @@ class Packing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:
-    """A batch's scores as factors of at most 1, in fp64: exponentials of scores less shifts.
-
-    Attributes:
-        words: shape ``(N, L)``, packed.
-        transitions: from label (row) to label (column), shape ``(L, L)``.
-        start, end: shape ``(L,)``.
-        shift: sum of a sentence's shifts in nats, shape ``(B,)``.
-        interval: number of steps after which a state must be rescaled.
-    """
+    """A batch's scores as factors of at most 1, in fp64: exponentials of scores less shifts."""
 
     packing: Packing
     words: Tensor
+    """Shape ``(N, L)``, packed."""
     transitions: Tensor
+    """From label (row) to label (column), shape ``(L, L)``."""
     start: Tensor
     end: Tensor
+    """Shape ``(L,)``."""
     shift: Tensor
+    """Sum of a sentence's shifts in nats, shape ``(B,)``."""
     interval: int
+    """Number of steps after which a state must be rescaled."""
 
     @classmethod
     def of(
@@ -119,17 +113,14 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Messages:
-    """Sums over the labels before and after each word; each row is scaled by a factor of its own.
-
-    Attributes:
-        before: over the prefixes that end in a word and label, shape ``(N, L)``.
-        after: over the suffixes that follow a word and label, shape ``(N, L)``.
-        suffixes: over the suffixes that begin with a word and label, for words after the first, shape ``(N - B, L)``;
-            ``suffixes @ transitions.T`` is ``after`` of the words before them.
-        log_partition: log Z in nats, shape ``(B,)``.
-    """
+    """Sums over the labels before and after each word; each row is scaled by a factor of its own."""
 
     before: Tensor
+    """Over the prefixes that end in a word and label, shape ``(N, L)``."""
     after: Tensor
+    """Over the suffixes that follow a word and label, shape ``(N, L)``."""
     suffixes: Tensor
+    """Over the suffixes that begin with a word and label, for words after the first, shape ``(N - B, L)``; ``suffixes @
+    transitions.T`` is ``after`` of the words before them."""
     log_partition: Tensor
+    """Log Z in nats, shape ``(B,)``."""

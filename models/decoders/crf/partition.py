@@ -70,17 +70,14 @@ def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posterior:
-    """A CRF read as a Markov chain from its left end: each word's label depends on the label before it.
-
-    Attributes:
-        marginals: each word's label probabilities, shape ``(B, T, L)``, double; zeros where padded.
-        suffixes: log-sums over the suffixes that begin with a word and label, up to a constant per word; shape
-            ``(B, T, L)``, double. Given a word's label, the distribution of the next is the softmax of the label's row
-            of transitions plus the next word's log-sums.
-    """
+    """A CRF read as a Markov chain from its left end: each word's label depends on the label before it."""
 
     marginals: Tensor
+    """Each word's label probabilities, shape ``(B, T, L)``, double; zeros where padded."""
     suffixes: Tensor
+    """Log-sums over the suffixes that begin with a word and label, up to a constant per word; shape ``(B, T, L)``,
+    double. Given a word's label, the distribution of the next is the softmax of the label's row of transitions plus the
+    next word's log-sums."""
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
 from concord.models.two_stage.config import MemoryConfig
 from concord.models.two_stage.document_memory import DocumentMemory, occurrence_index, word_rows
-from concord.models.two_stage.memory_reader import MemoryReader
+from concord.models.two_stage.refine_network import MemoryReader
 
 CPU = torch.device("cpu")
 Document = list[Sentence]

@@ -3,7 +3,7 @@
 import torch
 
 from concord.models.data.batch import UNKNOWN
-from concord.models.words.char_cnn import CharCnn, CharCnnConfig
+from concord.models.words.characters import CharCnn, CharCnnConfig
 
 
 def char_cnn(widths: tuple[int, ...]) -> CharCnn:

@@ -9,7 +9,7 @@ from concord.models.config import ConfigError
 from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.words.fixed_char_cnn import FixedCharCnn, FixedCharCnnConfig
+from concord.models.words.characters import FixedCharCnn, FixedCharCnnConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 CHARACTERS = tuple("aZ0-$\u00e9")

@@ -10,8 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.registry import build_tagger
 from concord.models.words.encoder import EncoderConfig, EncoderMissingError
-from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder, pad_features
+from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 
 WORDS = ("ada", "laughed", "letters", "paris", "unheardof")
 
@@ -140,6 +143,13 @@ def test_weights_with_another_digest_are_rejected(tiny_encoder: Path, tmp_path: 
         FrozenEncoder(config)
 
 
-def test_features_are_padded_with_zeros() -> None:
-    padded = pad_features([torch.ones(2, 3), torch.ones(1, 3)], 2, "cpu")
-    assert padded.tolist() == [[[1.0] * 3, [1.0] * 3], [[1.0] * 3, [0.0] * 3]]
+def test_features_are_padded_with_zeros(config: EncoderConfig) -> None:
+    sentences = [Sentence(words=("ada", "laughed")), Sentence(words=("paris",))]
+    vocabulary = Vocabulary.from_sentences([Sentence(words=("ada",), labels=("B-PER",))])
+    tagger = build_tagger("bilstm_softmax", {"encoder": config.model_dump(mode="json")}, vocabulary)
+    features = tagger.encoder_features(tagger.encode(sentences))
+    first, second = load_encoder(config, "cpu").features([sentence.words for sentence in sentences])
+    assert features is not None
+    assert torch.equal(features[0], first)
+    assert torch.equal(features[1, :1], second)
+    assert not features[1, 1].any()

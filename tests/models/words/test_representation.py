@@ -8,7 +8,7 @@ from concord.models.config import ConfigError
 from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.words.char_cnn import CharCnnConfig
+from concord.models.words.characters import CharCnnConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 from concord.models.words.word_vectors import WordVectors
 
