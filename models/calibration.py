@@ -1,8 +1,7 @@
 """Calibration: maps a trained tagger's probabilities to observed frequencies.
 
 A calibration changes no label, margin or uncertainty: only the probability of a word's label and the confidence of an
-entity. ``concord.models.training.fit_calibration`` fits it to data that the tagger has not seen; the token table of a
-call applies it.
+entity. ``concord.models.training.fit_calibration`` fits it to unseen data; the token table of a call applies it.
 """
 
 from itertools import pairwise

@@ -21,8 +21,7 @@ class Draft:
     hidden: Tensor
     """Mean of the M hidden states, shape ``(B, T, H)``, float."""
     samples: Tensor
-    """The softmax of each weight sample, shape ``(M, B, T, L)``, float; M is 0 for word labels, which have no spans
-    that need them."""
+    """The softmax of each weight sample, shape ``(M, B, T, L)``; M is 0 for word labels, which have no spans."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +43,7 @@ class AttentionWeights:
     weights: Tensor
     """Shape ``(B, heads, T, K)``, float, 0..1; a row sums to 1, or to 0 for a word with nothing to attend to."""
     over: Literal["words", "labels", "document"]
-    """What the K columns stand for: the T words of the sentence, the L labels, or the words of all sentences of the
-    batch in reading order."""
+    """What the K columns stand for: the T words of the sentence, the L labels, or all words of the batch in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

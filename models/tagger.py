@@ -194,8 +194,7 @@ class Tagger(nn.Module, ABC):
         """Return the attention maps of a document, for figures; sentences are read in one piece, however long.
 
         Returns:
-            One mapping per sentence, name of an attention -> map; empty for a sentence without words and for a tagger
-            without attention.
+            One mapping per sentence, name of an attention -> map; empty without words or without attention.
 
         Raises:
             ValueError: if the tagger is in training mode.
@@ -209,16 +208,12 @@ class Tagger(nn.Module, ABC):
             found = self.attend(self.encode(unlabelled, documents=[0] * len(unlabelled)))
         words = tuple(word for sentence in sentences for word in sentence.words)
         columns = {"labels": self.vocabulary.labels, "document": words}
-        maps: list[dict[str, AttentionMap]] = []
-        row = 0
-        for sentence in document:
-            own = columns | {"words": sentence.words}
-            length = len(sentence.words)
-            maps.append(
-                {name: _cut_map(entry, row, length, own[entry.over]) for name, entry in found.items() if length}
-            )
-            row += bool(length)
-        return maps
+        maps = []
+        for row, sentence in enumerate(sentences):
+            own, length = columns | {"words": sentence.words}, len(sentence.words)
+            maps.append({name: _cut_map(entry, row, length, own[entry.over]) for name, entry in found.items()})
+        remaining = iter(maps)
+        return [next(remaining) if sentence.words else {} for sentence in document]
 
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
         """Return the attention weights of a batch that is one document; runs under ``torch.inference_mode``."""

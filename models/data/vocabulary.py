@@ -30,7 +30,6 @@ class Vocabulary:
     words: tuple[str, ...]
     """From number 2, after normalisation; words seen once in training come last."""
     characters: tuple[str, ...]
-    """From number 2."""
     labels: tuple[str, ...]
     """The tagger's own labels in ``scheme``, from number 0."""
     scheme: LabelScheme = BIOES
@@ -67,10 +66,7 @@ class Vocabulary:
                 change when looked up (lower-cased, digits as 0), since the changed form has no vector.
             entity_types: types to make labels for in addition to those in the sentences.
         """
-        words: Counter[str] = Counter()
-        characters: Counter[str] = Counter()
-        tags: Counter[str] = Counter()
-        relations: Counter[str] = Counter()
+        words, characters, tags, relations = (Counter[str]() for _ in range(4))
         types = set(entity_types)
         for sentence in sentences:
             for word in sentence.words:

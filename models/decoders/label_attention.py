@@ -14,11 +14,6 @@ from torch import Tensor, nn
 from concord.models.decoders.softmax import SoftmaxDistribution
 
 
-def label_table(labels: int, width: int, *, bound: float) -> nn.Parameter:
-    """Draw label embeddings within ``bound`` of 0, shape ``(labels, width)``; all layers share one table."""
-    return nn.Parameter(torch.empty(labels, width).uniform_(-bound, bound))
-
-
 class LabelAttention(nn.Module):
     """Multi-head attention from words to labels; all layers but the last."""
 
@@ -36,15 +31,11 @@ class LabelAttention(nn.Module):
         self._scale = 1.0 if naive else math.sqrt(width / heads)
 
     def forward(self, hidden: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Concatenate each word's hidden state with the labels it attends to, which have a residual connection.
+        """Concatenate each word's hidden state H with the labels it attends to, which have a residual connection.
 
-        Args:
-            hidden: H, shape ``(B, T, width)``.
-            labels: the label embeddings, shape ``(L, width)``.
-
-        Returns:
-            ``[H ; H + attended]``, shape ``(B, T, 2 * width)``, which the next layer reads; and the weights before
-            dropout, shape ``(B, heads, T, L)``, which sum to 1 over the labels and are zeros where padded.
+        Of the states ``(B, T, width)`` and the label embeddings ``(L, width)`` it returns ``[H ; H + attended]``, shape
+        ``(B, T, 2 * width)``, which the next layer reads; and the weights before dropout, shape ``(B, heads, T, L)``,
+        which sum to 1 over the labels and are zeros where padded.
         """
         query, key, value = (
             self._split(projection(states))

@@ -32,9 +32,7 @@ class StructuredAttention(nn.Module):
     def forward(self, hidden: Tensor, label_embedding: Tensor, distribution: CrfDistribution) -> Tensor:
         """Refine the states of a batch, shape ``(B, T, dimension)`` to ``(B, T, output_dimension)``.
 
-        Args:
-            label_embedding: shape ``(L, dimension)``.
-            distribution: over the label sequences of the batch, as scored from ``hidden``.
+        The label embeddings have shape ``(L, dimension)``; the distribution is scored from the states.
         """
         values = self.value(label_embedding)
         expected = (distribution.marginals().to(values.dtype) @ values).relu()

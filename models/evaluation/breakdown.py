@@ -27,20 +27,15 @@ SAME_TYPE, OTHER_TYPE, UNSEEN = "seen_same_type", "seen_other_type", "unseen"
 
 def scores_by_mention_length(gold: Labels, predicted: Labels) -> dict[str, Scores]:
     """Score by the number of words in a mention: one, two, three, more (Li et al., 2020, table 4)."""
-
-    def group(_: int, span: Span) -> str:
-        return MENTION_LENGTHS[min(span.end - span.start, len(MENTION_LENGTHS)) - 1]
-
-    return _in_order(grouped_scores(gold, predicted, group), MENTION_LENGTHS)
+    longest = len(MENTION_LENGTHS)
+    scores = grouped_scores(gold, predicted, lambda _, span: MENTION_LENGTHS[min(span.end - span.start, longest) - 1])
+    return _in_order(scores, MENTION_LENGTHS)
 
 
 def scores_by_sentence_length(gold: Labels, predicted: Labels, *, scheme: LabelScheme = BIO) -> dict[str, Scores]:
     """Score by the number of words in the sentence, in the bins ``SENTENCE_LENGTHS``."""
-
-    def group(number: int, _: Span) -> str:
-        return sentence_length(len(gold[number]))
-
-    return _in_order(grouped_scores(gold, predicted, group, scheme=scheme), SENTENCE_LENGTHS)
+    scores = grouped_scores(gold, predicted, lambda number, _: sentence_length(len(gold[number])), scheme=scheme)
+    return _in_order(scores, SENTENCE_LENGTHS)
 
 
 def sentence_length(words: int) -> str:
@@ -107,11 +102,9 @@ def scores_by_position(gold: Labels, predicted: Labels) -> dict[str, Scores]:
 
     A word is right when both prefix and type are.
     """
-
-    def group(_: int, span: Span) -> str:
-        return split_label(span.label)[0]
-
-    return _in_order(grouped_scores(_bioes(gold), _bioes(predicted), group, scheme=TOKENS), POSITIONS)
+    wanted, found = ([convert_labels(own, source="BIO", target="BIOES") for own in side] for side in (gold, predicted))
+    scores = grouped_scores(wanted, found, lambda _, span: split_label(span.label)[0], scheme=TOKENS)
+    return _in_order(scores, POSITIONS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,10 +144,6 @@ def uncertainty_by_outcome(
         for wanted, found, nats in zip(*columns, strict=True):
             outcomes[wanted == found].append(nats)
     return UncertaintyByOutcome(right=tuple(outcomes[True]), wrong=tuple(outcomes[False]))
-
-
-def _bioes(sequences: Labels) -> Labels:
-    return [convert_labels(labels, source="BIO", target="BIOES") for labels in sequences]
 
 
 def _in_order(scores: Mapping[str, Scores], groups: Sequence[str]) -> dict[str, Scores]:

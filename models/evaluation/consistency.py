@@ -71,8 +71,7 @@ def name_labels(
 
     Args:
         document: its sentences. An entity may continue in the next one, whose labels then begin with ``I-``.
-        naming: BIO2 labels of the same sentences whose entities define the names, such as gold labels; those of
-            ``document`` if None.
+        naming: BIO2 labels of the same sentences whose entities define the names, such as gold; its own if None.
 
     Returns:
         Name, its words joined by spaces -> number of occurrences by label, in the order of first occurrence.

@@ -28,8 +28,7 @@ def group_counts_by_document(
 
     Args:
         gold, predicted: the labels of each document's sentences.
-        groups: maps the index of a document, the index of a sentence in it and a span of that sentence to the groups of
-            the span; there may be several.
+        groups: maps the index of a document, the index of a sentence in it and a span of that to the span's groups.
 
     Raises:
         ValueError: when the two differ in their number of documents, sentences or words.

@@ -63,12 +63,12 @@ def brier_score(probabilities: np.ndarray, right: np.ndarray) -> float:
 
 
 def coverage(confidences: np.ndarray, counts: np.ndarray, *, kept: Sequence[float] = COVERAGES) -> Coverage:
-    """Score the most certain documents.
+    """Score the most certain documents: the F1 of the sums of their counts.
 
     Args:
         confidences: of each document, shape ``(D,)``; only their order matters, and ties keep theirs.
-        counts: gold, predicted and correct of each document, shape ``(D, 3)``. The score is the F1 of their sums; for
-            words, with as many in gold as predicted, this is the accuracy.
+        counts: gold, predicted and correct of each document, shape ``(D, 3)``; for words, with as many in gold as
+            predicted, the F1 is the accuracy.
     """
     sums = counts[np.argsort(-confidences, kind="stable")].cumsum(axis=0)
     mentioned = sums[:, 0] + sums[:, 1]

@@ -1,4 +1,4 @@
-"""The result table that a call of a tagger fills: one row per word."""
+"""The result table that a call of a tagger fills, one row per word, and the probabilities of entities it asks for."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery, entropy
-from concord.models.inference.span_query import span_query
 from concord.models.inference.windows import Window
+from concord.models.labels import Span
 from concord.models.outputs import Prediction, Refined
 
 
@@ -73,11 +73,7 @@ class TokenTable:
 
     @classmethod
     def empty(
-        cls,
-        documents: Sequence[Sequence[Sentence]],
-        *,
-        calibration: Calibration | None = None,
-        labels: int | None = None,
+        cls, documents: Sequence[Sequence[Sentence]], *, calibration: Calibration | None, labels: int | None
     ) -> "TokenTable":
         """Create a table with a row for every word, which stores distributions over ``labels`` labels unless None."""
         words = sum(len(sentence.words) for document in documents for sentence in document)
@@ -193,3 +189,49 @@ def top_two_margin(probabilities: Tensor) -> Tensor:
         return torch.ones_like(probabilities[..., 0])
     best = probabilities.topk(2, dim=-1).values
     return best[..., 0] - best[..., 1]
+
+
+def span_query(
+    labels: Tensor, kept: Sequence[tuple[int, int]], sentences: Iterable[int], vocabulary: Vocabulary
+) -> SpanQuery | None:
+    """Build the query for the entities among the kept words of some sentences; None if there is no entity.
+
+    A label sequence contains an entity exactly where the span decoder finds it: the words have its labels and, under
+    BIO, the next word does not continue it; under BIOES the label of the last word ends it. Each window of a longer
+    sentence is queried for the part of an entity among the words that it keeps, and the probability of the entity is
+    the product over its parts. If an entity ends at a seam, the next word, which another window keeps, is not checked
+    for continuing it.
+
+    Args:
+        labels: shape ``(B, T)``, int64.
+        kept: the kept words of each sentence of the batch, half-open.
+        sentences: numbers of the sentences to query.
+    """
+    if not vocabulary.scheme.has_entities:
+        return None
+    # Label 0 is O: most sentences have no other.
+    named = labels.any(dim=1).tolist()
+    found: list[tuple[int, Span, list[int], str | None]] = []
+    for number in sentences:
+        if not named[number]:
+            continue
+        begin, stop = kept[number]
+        own = labels[number, begin:stop].tolist()
+        for span in vocabulary.scheme.entity_pieces([vocabulary.labels[label] for label in own]):
+            forbidden = vocabulary.scheme.continuation(span.label) if span.end < len(own) else None
+            found.append((number, span, own[span.start : span.end], forbidden))
+    if not found:
+        return None
+    lengths = [len(own) + (forbidden is not None) for _, _, own, forbidden in found]
+    allowed = torch.zeros(len(found), max(lengths), len(vocabulary.labels), dtype=torch.bool)
+    for entry, (_, _, own, forbidden) in zip(allowed, found, strict=True):
+        entry[range(len(own)), own] = True
+        if forbidden is not None:
+            entry[len(own)] = True
+            entry[len(own), vocabulary.labels.index(forbidden)] = False
+    return SpanQuery(
+        sentences=torch.tensor([number for number, *_ in found], device=labels.device),
+        starts=torch.tensor([kept[number][0] + span.start for number, span, *_ in found], device=labels.device),
+        lengths=torch.tensor(lengths, device=labels.device),
+        allowed=allowed.to(labels.device),
+    )

@@ -1,4 +1,4 @@
-"""The bidirectional LSTM, and functions that run any LSTM over padded batches."""
+"""The bidirectional LSTM, and functions that run any LSTM over padded batches and draw its dropout masks."""
 
 from collections.abc import Mapping
 
@@ -86,3 +86,13 @@ def reversal_index(lengths: Tensor, steps: int) -> Tensor:
     positions = torch.arange(steps)[None, :]
     ends = lengths[:, None]
     return torch.where(positions < ends, ends - 1 - positions, positions)
+
+
+def draw_mask(shape: tuple[int, ...], rate: float, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Draw a dropout mask, zero with the probability ``rate``, else 1 / (1 - rate); device and dtype are ``like``'s.
+
+    It is drawn on the CPU, so that a seed yields the same masks on every device. The mask is one for all time steps of
+    a sentence in variational dropout (Gal and Ghahramani, 2016).
+    """
+    keep = torch.full(shape, 1.0 - rate)
+    return (torch.bernoulli(keep, generator=generator) / (1.0 - rate)).to(like)

@@ -15,8 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from concord.models.config import Config
-from concord.models.layers.bilstm import reversal_index, run_lstm
-from concord.models.layers.dropout import draw_mask
+from concord.models.layers.bilstm import draw_mask, reversal_index, run_lstm
 
 
 class StackedLstmConfig(Config):

@@ -1,8 +1,7 @@
 """The Child-Sum Tree-LSTM over dependency trees (Tai et al., 2015, section 3.1), batched by height.
 
 The state of a word is computed from its vector and the states of its dependents. All words of a batch with the same
-height (that of leaves is 0) are computed together, so a batch takes as many steps as its highest tree has levels,
-whatever the number of sentences.
+height (that of leaves is 0) are computed together, so a batch takes as many steps as its highest tree has levels.
 """
 
 from collections.abc import Sequence

@@ -7,6 +7,7 @@ with some columns scaled or zeroed, and the result for a sentence does not depen
 """
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -14,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from concord.models.config import Config
-from concord.models.layers.bilstm import reversal_index, run_lstm
-from concord.models.layers.dropout import draw_mask
+from concord.models.layers.bilstm import draw_mask, reversal_index, run_lstm
 
 
 class VariationalLstmConfig(Config):
@@ -45,8 +45,7 @@ class LstmSample(nn.Module):
         """Encode sentences; shape ``(B, T, D)`` to ``(B, T, 2H)``, without z_out."""
         hidden = inputs
         for layer in self.layers:
-            if isinstance(layer, nn.LSTM):
-                hidden, _ = run_lstm(layer, hidden, lengths)
+            hidden, _ = run_lstm(cast(nn.LSTM, layer), hidden, lengths)
         return hidden
 
 
@@ -97,9 +96,7 @@ class VariationalLstm(nn.Module):
         return drawn
 
     def _lstm_layers(self) -> Iterator[nn.LSTM]:
-        for layer in self.layers:
-            if isinstance(layer, nn.LSTM):
-                yield layer
+        return (cast(nn.LSTM, layer) for layer in self.layers)
 
 
 def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: Tensor) -> Tensor:

@@ -4,8 +4,7 @@ They differ in what the output layer reads: independent stacks (Baseline), Cross
 with self-attention (Att).
 
 Unlike the released code, the alphabet is that of the training corpus rather than a fixed list of 85 characters; the
-vector of unknown words leaves the case features alone, as in the paper; and a cell has PyTorch's two biases, which are
-summed.
+vector of unknown words leaves the case features alone, as in the paper; and a cell has PyTorch's two biases.
 """
 
 from typing import ClassVar

@@ -8,13 +8,14 @@ on its own: information on the labels of neighbours travels through the higher B
 from collections.abc import Mapping
 from typing import ClassVar, cast
 
+import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.label_attention import LabelAttention, LabelScorer, label_table
+from concord.models.decoders.label_attention import LabelAttention, LabelScorer
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig
 from concord.models.one_stage.tagger import OneStageTagger
@@ -69,7 +70,8 @@ class BiLstmLan(OneStageTagger):
         one_layer = config.lstm.model_copy(update={"layers": 1})
         inputs = [self.representation.output_dimension] + [2 * width if config.attention else width] * higher
         self.lstms = nn.ModuleList(BiLstm(one_layer, dimension) for dimension in inputs)
-        self.labels = label_table(len(vocabulary.labels), width, bound=config.label_bound)
+        embeddings = torch.empty(len(vocabulary.labels), width)
+        self.labels = nn.Parameter(embeddings.uniform_(-config.label_bound, config.label_bound))
         self.attentions = nn.ModuleList(
             LabelAttention(width, heads=config.heads, dropout=config.attention_dropout, naive=config.naive)
             for _ in range(higher if config.attention else 0)

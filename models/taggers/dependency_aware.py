@@ -18,8 +18,7 @@ from concord.models.data.batch import PADDING, UNKNOWN, Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
-from concord.models.layers.bilstm import BiLstm, BiLstmConfig
-from concord.models.layers.dropout import draw_mask
+from concord.models.layers.bilstm import BiLstm, BiLstmConfig, draw_mask
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
 from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.outputs import AttentionWeights
@@ -86,24 +85,20 @@ class DependencyAware(OneStageTagger):
         half = BiLstmConfig(hidden=width // 2, layers=1, dropout=0.0)
         self.sequence = self._branch([BiLstm(half, width) for _ in range(config.layers * has_sequence)], width)
         self.tree = self._branch([TreeLstm(width, width) for _ in range(config.layers * has_tree)], width)
-        joint = width * (has_tree + has_sequence)
-        self.relative = (
-            _Sublayer(OtherWordsAttention(joint), joint, dropout=config.dropout) if config.relative_attention else None
-        )
-        self.overall = (
-            _Sublayer(GlobalAttention(joint, joint), joint, dropout=config.dropout) if config.global_attention else None
-        )
-        self.output = nn.Linear(joint, len(vocabulary.labels))
+        wide = width * (has_tree + has_sequence)
+        drop = config.dropout
+        self.relative = _Sublayer(OtherWordsAttention(wide), wide, dropout=drop) if config.relative_attention else None
+        self.overall = _Sublayer(GlobalAttention(wide, wide), wide, dropout=drop) if config.global_attention else None
+        self.output = nn.Linear(wide, len(vocabulary.labels))
         self.crf = Crf(vocabulary.labels, vocabulary.scheme, legal_mode=config.legal_mode)
 
     @override
     def loss(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihood per word in nats plus the regularization."""
         likelihood = self.distribution(batch).log_prob(batch.gold).sum() / int(batch.lengths.sum())
-        weights = [
-            weight for module in self.modules() if isinstance(module, _Sublayer) for weight in module.layer.parameters()
-        ]
-        return self._config.regularization * sum(weight.square().sum() for weight in weights) - likelihood
+        layers = [module.layer for module in self.modules() if isinstance(module, _Sublayer)]
+        squares = sum(weight.square().sum() for layer in layers for weight in layer.parameters())
+        return self._config.regularization * squares - likelihood
 
     @override
     def distribution(self, batch: Batch) -> CrfDistribution:

@@ -57,8 +57,7 @@ class StructuredRefinement(OneStageTagger):
     """Word representation, refinement layers, BiLSTM, CRF.
 
     Attributes:
-        label_embeddings: of each refinement layer and, last, of the decoder; a single one if shared. Shape ``(L, d)``
-            each.
+        label_embeddings: of each refinement layer and, last, of the decoder; one if shared. Shape ``(L, d)`` each.
         crfs: likewise.
     """
 

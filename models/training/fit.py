@@ -114,11 +114,9 @@ def fit(
     resume: bool = True,
     progress: bool = False,
 ) -> FitResult:
-    """Train a tagger.
+    """Train a tagger on the device it is on.
 
     Args:
-        tagger: on the device to train on.
-        train, dev: documents of sentences with gold labels.
         folder: where the state of the last epoch and the bundle of the best one are written.
         on_epoch: called after each epoch of this call.
         resume: continue from the state in ``folder``, if there is one; the result is that of an uninterrupted training.
@@ -214,7 +212,9 @@ class _Trainer:
         losses = []
         bar = tqdm(plan, desc=f"epoch {epoch + 1}", unit="batch", disable=not progress, file=sys.stderr, leave=False)
         for units in bar:
-            losses.append(self._train_batch(self._batch(units), epoch))
+            documents = [number for number, unit in enumerate(units) for _ in unit]
+            batch = self._tagger.encode([sentence for unit in units for sentence in unit], documents=documents)
+            losses.append(self._train_batch(batch, epoch))
             bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
         return sum(losses) / max(1, len(losses))
 
@@ -283,10 +283,6 @@ class _Trainer:
             optimizer.step()
         self._step += 1
         return float(loss.detach())
-
-    def _batch(self, units: Sequence[Unit]) -> Batch:
-        documents = [number for number, unit in enumerate(units) for _ in unit]
-        return self._tagger.encode([sentence for unit in units for sentence in unit], documents=documents)
 
     def _plan(self, epoch: int) -> list[list[Unit]]:
         """Return the batches of an epoch, each a list of document parts or of single sentences."""

@@ -180,7 +180,8 @@ def fit(observed: Observed, *, tokens: TokenMethod, entities: EntityMethod | Non
 
 def cross_validate(observed: Observed, *, tokens: TokenMethod, entities: EntityMethod | None) -> Calibrated:
     """Return the probabilities of each document, calibrated by a fit to the documents of the other folds."""
-    folds = _folds(len(observed.counts))
+    documents = len(observed.counts)
+    folds = np.random.default_rng(1).permutation(documents) % min(FOLDS, documents)
     words, spans = np.zeros(len(observed.words.right)), np.zeros(len(observed.entities.right))
     for fold in range(folds.max() + 1):
         held_out = folds == fold
@@ -265,8 +266,3 @@ ENTITY_FITS: Mapping[EntityMethod, Callable[[Entities], EntityCalibration]] = {
     "isotonic": lambda entities: fit_isotonic(entities.confidences, entities.right),
     "platt": fit_platt,
 }
-
-
-def _folds(documents: int) -> np.ndarray:
-    """Return the number of each document's fold, drawn with a fixed seed."""
-    return np.random.default_rng(1).permutation(documents) % min(FOLDS, documents)

@@ -17,16 +17,17 @@ from typing_extensions import override
 
 from concord.models.data.batch import IGNORED_LABEL, Batch
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery
+from concord.models.decoders.softmax import joint_probability
 from concord.models.inference.token_table import KeptWords, TokenTable
 from concord.models.inference.windows import Window
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.variational_lstm import LstmSample
-from concord.models.outputs import AttentionWeights, Draft
+from concord.models.outputs import AttentionWeights, Draft, Refined
 from concord.models.tagger import CallSettings, Tagger
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
-from concord.models.two_stage.merging import drafted_probability, merge_stages, span_probability
 from concord.models.two_stage.refine_network import RefineNetwork
 
 # Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
@@ -214,6 +215,37 @@ class TwoStageTagger(Tagger):
         return memory
 
 
+def merge_stages(
+    draft_probabilities: Tensor, uncertainty: Tensor, stage_two: LabelDistribution, threshold: float
+) -> Refined:
+    """Keep drafts whose uncertainty, in nats, is at most the threshold; take stage two's labels elsewhere.
+
+    Stage two, a CRF too, labels every word before its labels are chosen from: what it predicts for a word depends
+    neither on the threshold nor on which drafts are kept. The mixture need not be well formed; the span decoder drops
+    what is not.
+    """
+    refined = uncertainty > threshold
+    labels = torch.where(refined, stage_two.mode(), draft_probabilities.argmax(dim=-1))
+    return Refined(probabilities=stage_two.marginals(), labels=labels, refined=refined)
+
+
+def span_probability(samples: Tensor, stage_two: LabelDistribution, refined: Tensor, query: SpanQuery) -> Tensor:
+    """Return the probability of spans whose words take their labels from either stage, shape ``(K,)``.
+
+    The drafted words of a span depend on each other through the weight samples, shape ``(M, B, T, L)``, so their
+    product is taken within each sample. Stage two reads the mean of the samples, so its part is the same in all of
+    them; ``refined``, ``(B, T)``, is true where the label is its own.
+    """
+    return drafted_probability(samples, query.restricted_to(~refined)) * stage_two.span_probability(
+        query.restricted_to(refined)
+    )
+
+
+def drafted_probability(samples: Tensor, query: SpanQuery) -> Tensor:
+    """Return the probability of spans whose labels are all drafts, shape ``(K,)``; arguments as above."""
+    return joint_probability(samples, query).mean(dim=0)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _UncertainWindow:
     """A window for stage two, with what stage one computed for its T words."""
@@ -268,11 +300,10 @@ def _groups_by_length(lengths: Tensor) -> Iterator[Tensor]:
 
 
 def _weights_by_word(weights: Tensor | None, slots: Tensor, words: int) -> Tensor:
-    """Convert reading weights by slot to weights by word, shape ``(B, 1, T, words)``.
+    """Convert reading weights by slot, ``(known, S)``, to weights by word, shape ``(B, 1, T, words)``.
 
-    Args:
-        weights: of the words that have another occurrence, in order, shape ``(known, S)``; None if no word has one.
-        slots: the word in each slot, shape ``(B, T, S)``, int64, -1 for an empty slot.
+    The weights are those of the words that have another occurrence, in order; None if no word has one. The slots hold
+    words, shape ``(B, T, S)``, int64, -1 for an empty slot.
     """
     known = (slots >= 0).any(dim=-1)
     by_word = torch.zeros(*known.shape, words, device=slots.device)

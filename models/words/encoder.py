@@ -81,11 +81,11 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
     """Read an encoder's folder; the options are passed to ``AutoModel.from_pretrained``.
 
     Raises:
-        EncoderMissingError: when it is not installed, its digest differs, it cannot be loaded, or transformers is
-            missing.
+        EncoderMissingError: when it or transformers is missing, its digest differs, or it cannot be loaded.
     """
     folder = find_encoder(config.source)
-    _check_digest(folder / WEIGHTS_NAME, config.sha256)
+    if config.sha256 is not None and (found := _weights_digest(folder)) != config.sha256:
+        raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME} with sha256 {config.sha256}, got {found}")
     if importlib.util.find_spec("transformers") is None:
         raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'encoder'")
     from transformers import AutoModel, AutoTokenizer
@@ -114,17 +114,13 @@ def last_states(network: Any, numbers: Tensor, attention: Tensor, *, layers: int
     return torch.stack(output.hidden_states[-layers:]).mean(dim=0).float()
 
 
+def _weights_digest(folder: Path) -> str:
+    status = (folder / WEIGHTS_NAME).stat()
+    return _file_digest(folder / WEIGHTS_NAME, status.st_mtime_ns, status.st_size)
+
+
 @lru_cache(maxsize=8)
 def _file_digest(path: Path, modified: int, size: int) -> str:
     del modified, size  # part of the cache key: a changed file is read again
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _check_digest(weights: Path, expected: str | None) -> None:
-    if expected is None:
-        return
-    status = weights.stat()
-    found = _file_digest(weights, status.st_mtime_ns, status.st_size)
-    if found != expected:
-        raise EncoderMissingError(f"encoder: expected {weights} with sha256 {expected}, got {found}")

@@ -35,12 +35,7 @@ class SubwordReader:
     """Splits words into subwords and sentences into windows."""
 
     def __init__(self, tokenizer: Any, *, capacity: int, overlap_words: int) -> None:
-        """Use a Hugging Face tokenizer.
-
-        Args:
-            capacity: subwords that the encoder takes at once, without special tokens.
-            overlap_words: words shared by neighbouring windows of a sentence.
-        """
+        """Use a Hugging Face tokenizer; ``capacity`` is the subwords of a window, without special tokens."""
         self._tokenizer = tokenizer
         self._capacity = capacity
         self._overlap_words = overlap_words

@@ -24,8 +24,7 @@ def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
     ``limit`` words are read.
 
     Raises:
-        ConfigError: naming file and line, when numbers are missing, too few or not finite; when the file cannot be
-            read.
+        ConfigError: naming file and line, when numbers are missing, too few or not finite; if it cannot be read.
     """
     words: dict[str, int] = {}
     rows: list[np.ndarray] = []

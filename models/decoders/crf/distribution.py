@@ -70,27 +70,24 @@ class CrfDistribution(LabelDistribution):
 
     def __init__(self, crf: LinearChain, emissions: Tensor, mask: Tensor) -> None:
         self._crf = crf
-        self._emissions = emissions
+        self._scores = emissions, crf.transitions, crf.start, crf.end
         self._mask = mask
 
     def log_partition(self) -> Tensor:
         """Return log Z of each sentence, shape ``(B,)``."""
-        crf = self._crf
-        return log_partition(self._emissions, crf.transitions, crf.start, crf.end, self._mask)
+        return log_partition(*self._scores, self._mask)
 
     @override
     def log_prob(self, labels: Tensor) -> Tensor:
-        crf, known = self._crf, (labels * self._mask).clamp(min=0)
-        return log_likelihood(self._emissions, crf.transitions, crf.start, crf.end, self._mask, known)
+        return log_likelihood(*self._scores, self._mask, (labels * self._mask).clamp(min=0))
 
     @override
     def mode(self) -> Tensor:
-        return viterbi(self._emissions, *self._crf.mode_scores(), self._mask)
+        return viterbi(self._scores[0], *self._crf.mode_scores(), self._mask)
 
     @override
     def marginals(self) -> Tensor:
-        crf = self._crf
-        return marginals(self._emissions, crf.transitions, crf.start, crf.end, self._mask)
+        return marginals(*self._scores, self._mask)
 
     @override
     def span_probability(self, query: SpanQuery) -> Tensor:
@@ -99,14 +96,14 @@ class CrfDistribution(LabelDistribution):
         The words before and after a span are accounted for by the marginals of its first word and by the sums of
         suffixes, so the constrained forward pass visits only the words of the span.
         """
-        crf = self._crf
+        emissions, transitions, start, end = self._scores
         rows, row = torch.unique(query.sentences, return_inverse=True)
-        chain = posterior(self._emissions[rows], crf.transitions, crf.start, crf.end, self._mask[rows])
+        chain = posterior(emissions[rows], transitions, start, end, self._mask[rows])
         state = chain.marginals[row, query.starts] * query.allowed[:, 0]
         for step in range(1, query.allowed.shape[1]):
             longer = (query.lengths > step).nonzero()[:, 0]
             suffixes = chain.suffixes[row[longer], query.starts[longer] + step]
-            follows = (crf.transitions.double() + suffixes[:, None, :]).softmax(dim=2)
+            follows = (transitions.double() + suffixes[:, None, :]).softmax(dim=2)
             arrived = (state[longer, :, None] * follows).sum(dim=1) * query.allowed[longer, step]
             state = state.index_copy(0, longer, arrived)
-        return state.sum(dim=1).to(self._emissions.dtype)
+        return state.sum(dim=1).to(emissions.dtype)

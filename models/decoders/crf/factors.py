@@ -58,10 +58,6 @@ class Packing:
         padded = values.new_zeros((self.shape[0] * self.shape[1], *values.shape[1:]))
         return padded.index_copy(0, self.rows, values).reshape(*self.shape, *values.shape[1:])
 
-    def steps(self, values: Tensor) -> list[Tensor]:
-        """Split packed values by step."""
-        return list(values.split(self.sizes))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:

@@ -23,7 +23,7 @@ def scan_messages(factors: Factors) -> Messages:
 def _scan_forward(factors: Factors) -> tuple[Tensor, Tensor]:
     """Return ``before`` and the logarithm of each sentence's sum, shape ``(B,)``, in nats."""
     packing, transitions = factors.packing, factors.transitions
-    words = packing.steps(factors.words)
+    words = factors.words.split(packing.sizes)
     state = words[0] * factors.start
     states, scales = [state], torch.zeros_like(state[:, 0])
     for step, factor in enumerate(words[1:], start=1):
@@ -45,7 +45,7 @@ def _scan_forward(factors: Factors) -> tuple[Tensor, Tensor]:
 def _scan_backward(factors: Factors) -> tuple[Tensor, Tensor]:
     """Return ``after`` and ``suffixes``."""
     sizes, transposed = factors.packing.sizes, factors.transitions.T.contiguous()
-    words = factors.packing.steps(factors.words)
+    words = factors.words.split(sizes)
     state = factors.end.expand(sizes[-1], -1)
     after, suffixes = [state], []
     for step in range(len(words) - 1, 0, -1):
@@ -69,7 +69,7 @@ def viterbi(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, 
     the same sums for the labels on the path alone and takes the largest.
     """
     packing = Packing.of(mask)
-    words = packing.steps(packing.pack(emissions))
+    words = packing.pack(emissions).split(packing.sizes)
     rows = len(words[0]) if emissions.is_cuda else max(1, min(len(words[0]), _VITERBI_SUMS // transitions.numel()))
     # Allocated once: fresh memory for each step would cost a page fault for every 4 kB.
     memory = words[0].new_empty(rows * transitions.numel())

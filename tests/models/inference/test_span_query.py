@@ -16,10 +16,10 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
-from concord.models.inference.span_query import span_query
+from concord.models.inference.token_table import span_query
 from concord.models.labels import Span, encode_spans
 from concord.models.schemes import BIO, BIOES, LabelScheme
-from concord.models.two_stage.merging import span_probability
+from concord.models.two_stage.tagger import span_probability
 
 Build = Callable[..., Any]
 LENGTHS = [1, 2, 3, 4]

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.layers.bilstm import run_lstm
-from concord.models.layers.dropout import draw_mask
+from concord.models.layers.bilstm import draw_mask, run_lstm
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_masked_lstm
 
 INPUTS, HIDDEN = 5, 4

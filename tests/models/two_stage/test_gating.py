@@ -9,7 +9,7 @@ import torch
 
 from concord.models.data.sentence import Sentence
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.two_stage.merging import merge_stages
+from concord.models.two_stage.tagger import merge_stages
 
 Documents = list[list[Sentence]]
 Draw = Callable[..., Documents]
