@@ -98,7 +98,7 @@ class Calibration(Config):
 
 
 def chosen_probability(probabilities: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the probability, of ``(..., L)``, of labels ``(...)``, int64, under a temperature; shape ``(...)``."""
+    """Look up labels ``(...)``, int64, in probabilities ``(..., L)`` and apply a temperature; shape ``(...)``."""
     chosen = probabilities.gather(-1, labels[..., None])[..., 0]
     if temperature == 1.0:
         return chosen

@@ -23,11 +23,7 @@ class Config(BaseModel):
     def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
         """Validate plain values, as read from YAML or JSON, whose rules apply: a list is accepted for a tuple.
 
-        Args:
-            where: the source of the values, such as a file name; put before every message.
-
-        Raises:
-            ConfigError: with one line for each fault.
+        It raises ConfigError with one line for each fault, each after ``where``, the source of the values.
         """
         try:
             return cls.model_validate_json(json.dumps(values, default=str))

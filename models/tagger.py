@@ -193,11 +193,8 @@ class Tagger(nn.Module, ABC):
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
         """Return the attention maps of a document, for figures; sentences are read in one piece, however long.
 
-        Returns:
-            One mapping per sentence, name of an attention -> map; empty without words or without attention.
-
-        Raises:
-            ValueError: if the tagger is in training mode.
+        There is one mapping per sentence, name of an attention -> map; it is empty for a sentence without words and for
+        a tagger without attention. A tagger in training mode raises ValueError.
         """
         self._check_mode("attention_maps")
         sentences = [sentence for sentence in document if sentence.words]

@@ -1,10 +1,17 @@
-"""The softmax decoder: each word's label independently."""
+"""The softmax decoder, each word's label independently, and the choice between it and a CRF."""
 
-from torch import Tensor
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import IGNORED_LABEL
+from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
+from concord.models.schemes import LabelScheme
+
+DecoderName = Literal["softmax", "crf"]
 
 
 class SoftmaxDistribution(LabelDistribution):
@@ -31,6 +38,21 @@ class SoftmaxDistribution(LabelDistribution):
     @override
     def span_probability(self, query: SpanQuery) -> Tensor:
         return joint_probability(self._log_probabilities.exp(), query)
+
+
+class SoftmaxOrCrf(nn.Module):
+    """A softmax, which has no parameters, or a CRF whose mode is the best well-formed label sequence."""
+
+    def __init__(self, name: DecoderName, labels: Sequence[str], scheme: LabelScheme) -> None:
+        super().__init__()
+        self.crf = Crf(labels, scheme, legal_mode=True) if name == "crf" else None
+
+    def forward(self, logits: Tensor, mask: Tensor) -> LabelDistribution:
+        """Build the distribution from logits ``(B, T, L)`` and the mask of words ``(B, T)``."""
+        if self.crf is None:
+            return SoftmaxDistribution(logits, mask)
+        distribution: LabelDistribution = self.crf(logits, mask)
+        return distribution
 
 
 def joint_probability(probabilities: Tensor, query: SpanQuery) -> Tensor:

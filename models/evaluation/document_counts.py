@@ -27,11 +27,8 @@ def group_counts_by_document(
     """Count gold, predicted and correct spans of each document for every group: shape ``(documents, 3)``, int64.
 
     Args:
-        gold, predicted: the labels of each document's sentences.
+        gold, predicted: the labels of each document's sentences; ValueError if they differ in number.
         groups: maps the index of a document, the index of a sentence in it and a span of that to the span's groups.
-
-    Raises:
-        ValueError: when the two differ in their number of documents, sentences or words.
     """
     counts: defaultdict[Group, np.ndarray] = defaultdict(lambda: np.zeros((len(gold), 3), dtype=np.int64))
     for document, sides in enumerate(zip(gold, predicted, strict=True)):

@@ -140,10 +140,7 @@ def detectable_difference(
     error of the difference (the sample-size formula of paired tests, solved for the difference). F1 is a ratio of sums
     over units, ``200 C / T`` with ``T = gold + predicted``; in its linear approximation a unit contributes
     ``(200 c - F1 t) / T``, and the n paired differences d of these contributions yield ``e^2 = n / (n - 1) *
-    sum(d^2)``.
-
-    Returns:
-        None with fewer than two units or if the systems differ on none, since the variance is then unknown.
+    sum(d^2)``. It is None with fewer than two units or if the systems differ on none: the variance is then unknown.
     """
     gains = _contributions(second) - _contributions(first)
     if len(gains) < 2 or not gains.any():

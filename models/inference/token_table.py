@@ -100,12 +100,9 @@ class TokenTable:
         self.write_spans(windows, labels, vocabulary, distribution.span_probability)
 
     def write_labels(self, words: KeptWords, labels: Tensor, *, probabilities: Tensor, uncertainty: Tensor) -> None:
-        """Write the labels of stage one, or of a tagger's only stage.
+        """Write the labels, ``(B, T)``, int64, of stage one, or of a tagger's only stage.
 
-        Args:
-            labels: shape ``(B, T)``, int64.
-            probabilities: of all labels, shape ``(B, T, L)``.
-            uncertainty: nats, shape ``(B, T)``.
+        The probabilities are those of all labels, ``(B, T, L)``; the uncertainty, ``(B, T)``, is in nats.
         """
         self.draft[words.rows] = self.label[words.rows] = words.take(labels)
         self.margin[words.rows] = words.take(top_two_margin(probabilities))
@@ -130,12 +127,9 @@ class TokenTable:
         *,
         sentences: Iterable[int] | None = None,
     ) -> None:
-        """Write the probabilities of the entities in a batch.
+        """Write the probabilities of the entities in a batch, whose final labels are ``(B, T)``, int64.
 
-        Args:
-            labels: the final ones, shape ``(B, T)``, int64.
-            probability: as ``LabelDistribution.span_probability``.
-            sentences: numbers of the sentences to write, in the batch; all if None.
+        Sentences are chosen by number; None chooses all.
         """
         kept = [window.keep for window in windows]
         query = span_query(labels, kept, range(len(windows)) if sentences is None else sentences, vocabulary)

@@ -13,7 +13,7 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution
-from concord.models.decoders.softmax_or_crf import DecoderName, SoftmaxOrCrf
+from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamConfig
 from concord.models.one_stage.tagger import OneStageTagger

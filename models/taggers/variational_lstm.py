@@ -14,7 +14,7 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
-from concord.models.decoders.softmax_or_crf import DecoderName, SoftmaxOrCrf
+from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.inference.token_table import TokenTable
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.one_stage.tagger import OneStageTagger

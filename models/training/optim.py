@@ -42,12 +42,9 @@ def build_optimizers(
     *,
     layers_above: Mapping[nn.Parameter, int] | None = None,
 ) -> dict[str, torch.optim.Optimizer]:
-    """Build an optimizer for each parameter group.
+    """Build an optimizer for each parameter group; raise ConfigError if configurations have names of other groups.
 
     ``layers_above`` has the number of layers above that of each parameter; 0 for parameters that are missing.
-
-    Raises:
-        ConfigError: when the configured names differ from those of the tagger's groups.
     """
     if set(groups) != set(configs):
         raise ConfigError(f"fit.optimizers: expected the groups {sorted(groups)}, got {sorted(configs)}")

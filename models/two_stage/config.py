@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from concord.models.config import Config
-from concord.models.decoders.softmax_or_crf import DecoderName
+from concord.models.decoders.softmax import DecoderName
 from concord.models.layers.relative_transformer import TwoStreamConfig
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.tagger import TaggerConfig

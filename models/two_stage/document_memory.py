@@ -42,7 +42,7 @@ class DocumentMemory:
         labels: int,
         device: torch.device,
     ) -> None:
-        """Index the occurrences in documents, given by their words, and allocate for states ``hidden`` wide."""
+        """Index the words of documents and allocate memory for states of ``hidden`` dimensions and for ``labels``."""
         self.index = occurrence_index(documents, key=config.key, slots=config.slots)
         # Only words that another word can read are stored.
         readable = torch.zeros(len(self.index), dtype=torch.bool)
@@ -78,7 +78,7 @@ class DocumentMemory:
 def word_rows(firsts: Tensor, lengths: Tensor) -> Tensor:
     """Return the row of each word of a batch, shape ``(B, T)``, int64, -1 where padded.
 
-    The first word of each sentence has one of the rows ``firsts``, shape ``(B,)``, int64.
+    ``firsts`` has the row of each sentence's first word, shape ``(B,)``, int64.
     """
     places = torch.arange(int(lengths.max()))
     return (firsts[:, None] + places).masked_fill(places >= lengths[:, None], -1)
@@ -87,11 +87,9 @@ def word_rows(firsts: Tensor, lengths: Tensor) -> Tensor:
 def occurrence_index(documents: Sequence[Sequence[str]], *, key: MemoryKey, slots: int) -> Tensor:
     """Find the other occurrences of each word within its document, at most ``slots``, the first in document order.
 
-    Words are the same if their ``key`` is: ``lower``, lower-cased with digits as 0 (released code), or ``exact``.
-
-    Returns:
-        Shape ``(N, slots)``, int64, for the N words of all documents: rows of other words, filled from the left; else
-        -1.
+    Words are the same if their ``key`` is: ``lower``, lower-cased with digits as 0 (released code), or ``exact``. The
+    result has shape ``(N, slots)``, int64, for the N words of all documents: rows of other words, filled from the left,
+    then -1.
     """
     index = torch.full((sum(map(len, documents)), slots), -1, dtype=torch.int64)
     first = 0

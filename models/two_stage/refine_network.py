@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution
-from concord.models.decoders.softmax_or_crf import SoftmaxOrCrf
+from concord.models.decoders.softmax import SoftmaxOrCrf
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamEncoder
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryContents
@@ -56,13 +56,7 @@ class RefineNetwork(nn.Module):
     def forward(
         self, batch: Batch, features: Tensor | None, probabilities: Tensor, memory: MemoryContents | None
     ) -> Tensor:
-        """Return logits of shape ``(B, T, L)``.
-
-        Args:
-            features: the encoder's, shape ``(B, T, E)``; None without an encoder.
-            probabilities: stage one's, shape ``(B, T, L)``.
-            memory: what the words may read; None for a tagger without a memory.
-        """
+        """Return logits, ``(B, T, L)``, like stage one's probabilities; the encoder's features are ``(B, T, E)``."""
         words = self.words_in(self.representation(batch, features))
         words = self.encoder.read_words(words, batch.mask)
         labels = self.embed_drafts(probabilities) * batch.mask[:, :, None] if self._config.sentence_labels else None
@@ -112,12 +106,7 @@ class MemoryReader(nn.Module):
     """
 
     def __init__(self, *, width: int, hidden: int, dropout: float, contexts: bool = True, labels: bool = True) -> None:
-        """Build the projections.
-
-        Args:
-            width: dimensions of the streams that read, and of the embedded drafts.
-            hidden: dimensions of stage one's hidden states.
-        """
+        """Build the projections from stage one's states, ``hidden`` wide, to streams and drafts, ``width`` wide."""
         super().__init__()
         self.reads_contexts, self.reads_labels = contexts, labels
         self.query = nn.Linear(width, width)

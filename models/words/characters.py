@@ -6,10 +6,10 @@ from 2; 0 is padding and 1 the unknown character.
 
 import unicodedata
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -146,6 +146,33 @@ class FixedCharCnn(nn.Module):
         fixed = nn.functional.pad(forms, (0, self._length), value=PADDING)[:, : self._length]
         inputs = torch.cat([self.embedding(fixed), self.types[fixed]], dim=2).transpose(1, 2)
         return torch.cat([convolution(inputs).amax(dim=2) for convolution in self.convolutions], dim=1)
+
+
+def _character_kind(values: Any) -> str:
+    """Return the ``kind`` of a character network's configuration; the default is a CNN."""
+    return str(values.get("kind", "cnn") if isinstance(values, dict) else getattr(values, "kind", "cnn"))
+
+
+CharacterConfig = Annotated[
+    Annotated[CharCnnConfig, Tag("cnn")]
+    | Annotated[CharLstmConfig, Tag("lstm")]
+    | Annotated[FixedCharCnnConfig, Tag("fixed_cnn")],
+    Discriminator(
+        _character_kind, custom_error_type="kind", custom_error_message="expected the kind cnn, lstm or fixed_cnn"
+    ),
+]
+
+
+def character_network(
+    config: CharacterConfig | None, characters: Sequence[str]
+) -> CharCnn | CharLstm | FixedCharCnn | None:
+    """Build the network for an alphabet; None without a configuration."""
+    if config is None:
+        return None
+    if config.kind == "fixed_cnn":
+        return FixedCharCnn(config, characters)
+    size = len(characters) + 2
+    return CharLstm(config, size) if config.kind == "lstm" else CharCnn(config, size)
 
 
 def _character_type(character: str) -> list[float]:

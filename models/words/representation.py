@@ -1,41 +1,17 @@
 """The representation of a word: word embedding, character network and encoder features, concatenated."""
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from concord.models.config import Config, ConfigError
 from concord.models.data.batch import PADDING, UNKNOWN, WORD_CASES, Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.words.characters import (
-    CharCnn,
-    CharCnnConfig,
-    CharLstm,
-    CharLstmConfig,
-    FixedCharCnn,
-    FixedCharCnnConfig,
-)
+from concord.models.words.characters import CharacterConfig, CharCnnConfig, FixedCharCnnConfig, character_network
 from concord.models.words.word_vectors import WordVectors
-
-
-def _character_kind(values: Any) -> str:
-    """Return the ``kind`` of a character network's configuration; the default is a CNN."""
-    return str(values.get("kind", "cnn") if isinstance(values, dict) else getattr(values, "kind", "cnn"))
-
-
-CharacterConfig = Annotated[
-    Annotated[CharCnnConfig, Tag("cnn")]
-    | Annotated[CharLstmConfig, Tag("lstm")]
-    | Annotated[FixedCharCnnConfig, Tag("fixed_cnn")],
-    Discriminator(
-        _character_kind, custom_error_type="kind", custom_error_message="expected the kind cnn, lstm or fixed_cnn"
-    ),
-]
 
 
 class WordRepresentationConfig(Config):
@@ -68,7 +44,7 @@ class WordRepresentationConfig(Config):
     @field_validator("characters_from_vectors")
     @classmethod
     def _characters_have_a_free_table(cls, wanted: bool, known: ValidationInfo) -> bool:
-        if wanted and not isinstance(known.data.get("characters"), CharCnnConfig | CharLstmConfig):
+        if wanted and isinstance(known.data.get("characters"), FixedCharCnnConfig | None):
             raise ValueError("expected characters of the kind cnn or lstm")
         return wanted
 
@@ -84,7 +60,7 @@ class WordRepresentation(nn.Module):
         self._config = config
         self._first_rare = 2 + len(vocabulary.words) - vocabulary.rare_words
         self.words = _word_table(config, len(vocabulary.words) + 2) if config.word_dimension else None
-        self.characters = _character_network(config.characters, vocabulary.characters)
+        self.characters = character_network(config.characters, vocabulary.characters)
         self.projection: nn.Linear | None = None
         width = config.word_dimension + (self.characters.output_dimension if self.characters else 0)
         width += WORD_CASES * config.case_features
@@ -136,7 +112,7 @@ class WordRepresentation(nn.Module):
                 found += 1
         if self._config.unit_variance:
             self.words.weight[1:] /= self.words.weight[1:].std()
-        if self._config.characters_from_vectors and isinstance(self.characters, CharCnn | CharLstm):
+        if self._config.characters_from_vectors and self.characters is not None:
             _load_characters(self.characters.embedding, vocabulary, vectors)
         return found
 
@@ -176,17 +152,6 @@ def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding | F
             table.weight /= table.weight[1:].std()
         table.weight[PADDING] = 0
     return table
-
-
-def _character_network(
-    config: CharacterConfig | None, characters: Sequence[str]
-) -> CharCnn | CharLstm | FixedCharCnn | None:
-    if config is None:
-        return None
-    if config.kind == "fixed_cnn":
-        return FixedCharCnn(config, characters)
-    size = len(characters) + 2
-    return CharLstm(config, size) if config.kind == "lstm" else CharCnn(config, size)
 
 
 @torch.no_grad()
