@@ -1,7 +1,8 @@
 """Read job files: strict YAML with overrides from ``--set``.
 
 One file is one job. Paths in it are relative to the current folder (usually the checkout) and are made absolute on
-reading, since workers have other working directories.
+reading, since workers have other working directories. A mistake in a file or an override is a ConfigError that names
+the file and the key.
 """
 
 import hashlib
@@ -137,9 +138,6 @@ def read_annotate_job(
     Args:
         values: dotted key -> value, from options of the command line; they take precedence over the file.
         overrides: ``key=value`` of ``--set``; they take precedence over everything.
-
-    Raises:
-        ConfigError: naming the file and the key.
     """
     job = read_yaml(path) if path is not None else {}
     for key, value in (values or {}).items():
@@ -158,11 +156,7 @@ def read_annotate_job(
 
 
 def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) -> ParseConfig:
-    """Return the job of parsing a gold corpus; overrides take precedence over values.
-
-    Raises:
-        ConfigError: naming the key.
-    """
+    """Return the job of parsing a gold corpus; overrides take precedence over values."""
     job = dict(values)
     apply_overrides(job, overrides)
     config = ParseConfig.from_mapping(job)
@@ -176,22 +170,14 @@ def names_model(config: AnnotateConfig) -> bool:
 
 
 def read_gate(path: Path) -> GateConfig:
-    """Read a gate and make its paths absolute.
-
-    Raises:
-        ConfigError: naming the file and the key.
-    """
+    """Read a gate and make its paths absolute."""
     gate = GateConfig.from_mapping(read_yaml(path), where=str(path))
     paths = {key: [absolute(corpus) for corpus in getattr(gate, key)] for key in ("data", "train")}
     return gate.model_copy(update=paths)
 
 
 def read_train_config(path: Path) -> TrainConfig:
-    """Read a file of conf/train, with every ``extends`` of its profiles resolved.
-
-    Raises:
-        ConfigError: naming the file and the key.
-    """
+    """Read a file of conf/train, with every ``extends`` of its profiles resolved."""
     values = read_yaml(path)
     profiles = values.get("profiles")
     if isinstance(profiles, dict):
@@ -203,9 +189,6 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     """Return the job of one profile of a training file with the overrides applied.
 
     Overrides of ``model.`` and ``fit.`` apply to the profile, others to the keys of the file.
-
-    Raises:
-        ConfigError: naming the file and the key.
     """
     config = read_train_config(path)
     if profile not in config.profiles:
@@ -220,21 +203,16 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
         "experiment": config.experiment,
     }
     apply_overrides(job, overrides)
-    if isinstance(job["data"]["train"], list):
-        corpora = job["data"]["train"]
-        job["data"]["train"] = [absolute(corpus) if isinstance(corpus, str) else corpus for corpus in corpora]
+    checked = TrainJob.from_mapping(job, where=str(path))
+    paths: dict[str, Any] = {"train": [absolute(corpus) for corpus in checked.data.train]}
     for name in ("dev", "test", "vectors"):
-        if isinstance(job["data"][name], str):
-            job["data"][name] = absolute(job["data"][name])
-    return TrainJob.from_mapping(job, where=str(path))
+        if (corpus := getattr(checked.data, name)) is not None:
+            paths[name] = absolute(corpus)
+    return checked.model_copy(update={"data": checked.data.model_copy(update=paths)})
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping without duplicate keys.
-
-    Raises:
-        ConfigError: when the file is not like that, or cannot be read.
-    """
+    """Read a YAML file that holds one mapping without duplicate keys."""
     try:
         values = _parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -247,11 +225,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Set each ``dotted.key=value`` in nested values; a value is parsed as YAML.
-
-    Raises:
-        ConfigError: when an override does not have this form.
-    """
+    """Set each ``dotted.key=value`` in nested values; a value is parsed as YAML."""
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not all(part.strip() for part in key.split(".")):
@@ -263,11 +237,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
-    """Set one value by its dotted key, creating mappings as needed.
-
-    Raises:
-        ConfigError: when a part of the key exists and is not a mapping.
-    """
+    """Set one value by its dotted key, creating mappings as needed."""
     *path, last = dotted_key.split(".")
     current = values
     for index, part in enumerate(path):

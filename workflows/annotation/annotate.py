@@ -6,9 +6,10 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+from concord.models.config import ConfigError
 from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import IntegrityError
+from concord.pipeline.errors import ConcordError, IntegrityError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
@@ -17,49 +18,33 @@ from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, total_counts
-from concord.workflows.annotation.tracking import log_run_or_warn
-from concord.workflows.console import Answer, counted, table
+from concord.workflows.annotation.tracking import log_run
+from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.jobs import apply_overrides, names_model
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 
 def run(config: AnnotateConfig) -> Answer:
-    """Annotate everything that the output does not hold yet.
-
-    Raises:
-        ConcordError: as ``concord.pipeline.annotate.annotate`` does; committed shards are kept.
-    """
-    tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
-    return _run(config, tagger)
+    """Annotate everything that the output does not hold yet."""
+    return _run(config, find_entity_tagger(config.tagger.model, named=names_model(config)))
 
 
 def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
-    """Process dead letters again with the run's own configuration, and change nothing else.
+    """Process dead letters again, and change nothing else.
 
     Args:
-        overrides: ``key=value`` over that configuration; they must not affect labels.
-
-    Raises:
-        ConfigError: naming the key.
-        ConcordError: as ``concord.pipeline.annotate.annotate`` does.
+        overrides: ``key=value`` over the run's own configuration; they must not affect labels.
     """
     plan = OutputFolder(output.absolute()).plan()
     job = plan.config.model_dump(mode="json") | {"output": str(output.absolute())}
     apply_overrides(job, overrides)
     config = AnnotateConfig.from_mapping(job)
-    tagger = ResolvedTagger(
-        name=plan.tagger.name, version=plan.tagger.version, digest=plan.tagger.digest, folder=Path(plan.tagger_folder)
-    )
-    return _run(config, tagger, retry=selection)
+    return _run(config, ResolvedTagger(**plan.tagger.model_dump(), folder=Path(plan.tagger_folder)), retry=selection)
 
 
 def preview(config: AnnotateConfig) -> Answer:
-    """Report what a run would do, without writing anything.
-
-    Raises:
-        ConcordError: as a run would, before its first shard.
-    """
+    """Report what a run would do, without writing anything."""
     tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
     report = dry_run(config, tagger=tagger)
     executor = config.executor
@@ -75,13 +60,9 @@ def preview(config: AnnotateConfig) -> Answer:
         ("tagger", describe_component(tagger.identity)),
         ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
     ]
+    values = {"dry_run": True, "expected_seconds": seconds, "config": config.model_dump(mode="json")}
     return Answer(
-        values={
-            **_values(report, tagger),
-            "dry_run": True,
-            "expected_seconds": seconds,
-            "config": config.model_dump(mode="json"),
-        },
+        values=_values(report, tagger) | values,
         text=f"{table(rows)}\n\nNothing was written; run without --dry-run to start.",
     )
 
@@ -94,13 +75,13 @@ def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFil
     if manifest is None:
         raise IntegrityError(f"{folder.manifest_path}: removed right after the run finished; run the command again")
     if is_reference(config.tagger.model):
-        log_run_or_warn(config, tagger, report, folder=folder, manifest=manifest)
+        try:
+            log_run(config, tagger, report, folder=folder, manifest=manifest)
+        except (OSError, ConcordError, ConfigError) as error:
+            warn(f"the run is complete, but it could not be recorded for MLflow: {error}")
+    steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
     return Answer(
-        values={
-            **_values(report, tagger),
-            "counts": total_counts(manifest),
-            "backed_off": {name: step.name.lower() for name, step in backed_off(manifest.shards).items()},
-        },
+        values=_values(report, tagger) | {"counts": total_counts(manifest), "backed_off": steps},
         text=describe_run(report, config=config, plan=plan, manifest=manifest),
         exit_code=report.exit_code,
     )
@@ -130,5 +111,5 @@ def _values(report: RunReport, tagger: ResolvedTagger) -> dict[str, Any]:
         "changes": report.changes.model_dump(),
         "report": str(report.report) if report.report is not None else None,
         "words_per_second": report.words_per_second,
-        "tagger": {"name": tagger.name, "version": tagger.version, "digest": tagger.digest},
+        "tagger": tagger.identity.model_dump(),
     }

@@ -24,13 +24,9 @@ TESTED = {"torch": "2.13.", "ray": "2.60.", "pyarrow": "25.", "stanza": "1.15.",
 State = Literal["ok", "warn", "fail"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the answer.
-
-    Attributes:
-        advice: what to do; empty if the state is ok.
-    """
+    """One line of the answer; the advice, what to do, is empty if the state is ok."""
 
     state: State
     subject: str
@@ -39,11 +35,7 @@ class Check:
 
 
 def run(output: Path) -> Answer:
-    """Check this machine; exit code 1 if something must be fixed before a run.
-
-    Args:
-        output: a folder that runs will write to.
-    """
+    """Check this machine and the folder of future runs; exit code 1 if something must be fixed before a run."""
     checks = [
         _python(),
         *(_package(name, tested) for name, tested in TESTED.items()),
@@ -69,30 +61,29 @@ def run(output: Path) -> Answer:
 
 
 def _python() -> Check:
-    supported = (3, 11) <= sys.version_info[:2] < (3, 13)
-    advice = "" if supported else "use Python 3.11 or 3.12"
-    return Check(state="ok" if supported else "fail", subject="python", found=platform.python_version(), advice=advice)
+    if (3, 11) <= sys.version_info[:2] < (3, 13):
+        return Check("ok", "python", platform.python_version())
+    return Check("fail", "python", platform.python_version(), "use Python 3.11 or 3.12")
 
 
 def _package(name: str, tested: str) -> Check:
     try:
         found = version(name)
     except PackageNotFoundError:
-        return Check(state="fail", subject=name, found="not installed", advice="run make setup")
+        return Check("fail", name, "not installed", "run make setup")
     if found.startswith(tested):
-        return Check(state="ok", subject=name, found=found)
-    advice = f"tested with {tested}x; make setup installs the pinned version"
-    return Check(state="warn", subject=name, found=found, advice=advice)
+        return Check("ok", name, found)
+    return Check("warn", name, found, f"tested with {tested}x; make setup installs the pinned version")
 
 
 def _machine() -> list[Check]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
-    enough = memory >= LEAST_MEMORY_GIB
-    advice = "" if enough else f"{LEAST_MEMORY_GIB} GiB are recommended; keep executor.actors low"
+    low = memory < LEAST_MEMORY_GIB
+    advice = f"{LEAST_MEMORY_GIB} GiB are recommended; keep executor.actors low" if low else ""
     return [
-        Check(state="ok", subject="cores", found=str(cores)),
-        Check(state="ok" if enough else "warn", subject="memory", found=f"{memory:.1f} GiB", advice=advice),
+        Check("ok", "cores", str(cores)),
+        Check("warn" if low else "ok", "memory", f"{memory:.1f} GiB", advice),
     ]
 
 
@@ -100,10 +91,9 @@ def _torch() -> list[Check]:
     import torch
 
     devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    found = ", ".join(devices) or "none; taggers and parser run on the CPU"
     return [
-        Check(state="ok", subject="torch threads", found=str(torch.get_num_threads())),
-        Check(state="ok", subject="CUDA devices", found=found),
+        Check("ok", "torch threads", str(torch.get_num_threads())),
+        Check("ok", "CUDA devices", ", ".join(devices) or "none; taggers and parser run on the CPU"),
     ]
 
 
@@ -114,38 +104,31 @@ def _parser() -> Check:
     try:
         found = parser_identity(ParserConfig())
     except ConcordError as error:
-        return Check(state="fail", subject="parser", found="not found", advice=str(error))
-    return Check(state="ok", subject="parser", found=f"{found.name} {found.digest[:12]}")
+        return Check("fail", "parser", "not found", str(error))
+    return Check("ok", "parser", f"{found.name} {found.digest[:12]}")
 
 
 def _taggers() -> list[Check]:
     from concord.models.words.encoder import EncoderConfig, encoder_available
-    from concord.workflows.registry.resolve_tagger import (
-        DEFAULT,
-        FALLBACK,
-        INSTALL_ENCODER,
-        INSTALL_TRANSFORMERS,
-        bundled_names,
-        find_tagger,
-    )
+    from concord.workflows.registry import resolve_tagger as taggers
 
-    names = ", ".join(bundled_names()) or "none"
+    names = ", ".join(taggers.bundled_names()) or "none"
     checks = []
     if importlib.util.find_spec("transformers") is not None:
-        checks.append(Check(state="ok", subject="transformers", found=version("transformers")))
+        checks.append(Check("ok", "transformers", version("transformers")))
     else:
         found = "not installed; taggers with an encoder cannot run, not even with a fine-tuned one of their own"
-        checks.append(Check(state="warn", subject="transformers", found=found, advice=INSTALL_TRANSFORMERS))
+        checks.append(Check("warn", "transformers", found, taggers.INSTALL_TRANSFORMERS))
     if encoder_available(EncoderConfig()):
-        checks.append(Check(state="ok", subject="encoder", found=EncoderConfig().source))
+        checks.append(Check("ok", "encoder", EncoderConfig().source))
     else:
-        found = f"not installed; {FALLBACK} is used instead of {DEFAULT}"
-        checks.append(Check(state="warn", subject="encoder", found=found, advice=INSTALL_ENCODER))
+        found = f"not installed; {taggers.FALLBACK} is used instead of {taggers.DEFAULT}"
+        checks.append(Check("warn", "encoder", found, taggers.INSTALL_ENCODER))
     try:
-        tagger = find_tagger(DEFAULT, named=False)
+        tagger = taggers.find_tagger(taggers.DEFAULT, named=False)
     except (ConcordError, ConfigError) as error:
-        return [*checks, Check(state="fail", subject="tagger", found=f"bundled: {names}", advice=str(error))]
-    return [*checks, Check(state="ok", subject="tagger", found=f"{tagger.name}; bundled: {names}")]
+        return [*checks, Check("fail", "tagger", f"bundled: {names}", str(error))]
+    return [*checks, Check("ok", "tagger", f"{tagger.name}; bundled: {names}")]
 
 
 def _folder(output: Path) -> Check:
@@ -156,31 +139,31 @@ def _folder(output: Path) -> Check:
             os.link(Path(folder) / "a", Path(folder) / "b")
     except OSError as error:
         advice = "choose an --output on a writable file system that supports hard links"
-        return Check(state="fail", subject="output", found=f"{nearest}: {error.strerror}", advice=advice)
+        return Check("fail", "output", f"{nearest}: {error.strerror}", advice)
     free = shutil.disk_usage(nearest).free / GIB
-    enough = free >= LEAST_SPACE_GIB
-    advice = "" if enough else f"{LEAST_SPACE_GIB} GiB are recommended"
     found = f"{nearest} is writable, {free:.1f} GiB free"
-    return Check(state="ok" if enough else "warn", subject="output", found=found, advice=advice)
+    if free < LEAST_SPACE_GIB:
+        return Check("warn", "output", found, f"{LEAST_SPACE_GIB} GiB are recommended")
+    return Check("ok", "output", found)
 
 
 def _environment() -> list[Check]:
     tracking = os.environ.get("MLFLOW_TRACKING_URI")
     checks = [
-        Check(state="ok", subject="MLflow", found=tracking or f"sqlite:///{Path.cwd() / 'mlflow.db'} (default)"),
-        Check(state="ok", subject="Ray", found=f"RAY_ADDRESS {os.environ.get('RAY_ADDRESS') or 'unset: a local Ray'}"),
+        Check("ok", "MLflow", tracking or f"sqlite:///{Path.cwd() / 'mlflow.db'} (default)"),
+        Check("ok", "Ray", f"RAY_ADDRESS {os.environ.get('RAY_ADDRESS') or 'unset: a local Ray'}"),
     ]
     if tracking is not None and (tracking.startswith("file:") or "://" not in tracking):
         advice = "MLflow 3 does not support file stores: use sqlite:////absolute/mlflow.db or a server"
-        checks[0] = Check(state="fail", subject="MLflow", found=tracking, advice=advice)
+        checks[0] = Check("fail", "MLflow", tracking, advice)
     mode = os.environ.get("RAY_AUTH_MODE")
     token = Path.home() / ".ray" / "auth_token"
     if mode is None and os.environ.get("RAY_ADDRESS") and token.exists():
         advice = f"{token} exists: set RAY_AUTH_MODE to token or disabled, the same on every node"
-        checks.append(Check(state="warn", subject="RAY_AUTH_MODE", found="unset", advice=advice))
+        checks.append(Check("warn", "RAY_AUTH_MODE", "unset", advice))
     else:
-        checks.append(Check(state="ok", subject="RAY_AUTH_MODE", found=mode or "unset"))
+        checks.append(Check("ok", "RAY_AUTH_MODE", mode or "unset"))
     missing = [name for name in ("s3fs", "boto3") if importlib.util.find_spec(name) is None]
     if missing:
-        checks.append(Check(state="ok", subject="object stores", found=f"not installed: {', '.join(missing)}"))
+        checks.append(Check("ok", "object stores", f"not installed: {', '.join(missing)}"))
     return checks

@@ -20,15 +20,7 @@ SHOWN_SENTENCES = 10
 
 
 def export(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
-    """Export a collection; exit code 3 if the text of a document is no longer available.
-
-    Raises:
-        PlanError: when the folder holds no finished run.
-        ConfigError: when the destination cannot be used, or spaCy is missing.
-        InputError: when an input file is gone, or the list of ids cannot be read.
-        IntegrityError: when a part of the collection is broken.
-        StoreError: when there is no space.
-    """
+    """Export a collection; exit code 3 if the text of a document is no longer available."""
     chosen = None if ids is None else read_ids(ids)
     with tqdm(unit="document", disable=not sys.stderr.isatty(), leave=False) as bar:
         report = export_collection(output, destination, to=to, ids=chosen, limit=limit, on_document=bar.update)
@@ -36,18 +28,7 @@ def export(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path |
 
 
 def review(output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
-    """Write a review queue; exit code 3 if the text of a document is no longer available.
-
-    Args:
-        done: files that list documents to leave out.
-
-    Raises:
-        PlanError: when the folder holds no finished run.
-        ConfigError: when the destination cannot be used.
-        InputError: when an input file is gone, or a list of documents cannot be read.
-        IntegrityError: when a part of the collection is broken.
-        StoreError: when there is no space.
-    """
+    """Write a review queue without the documents that the files ``done`` list; exit codes as of ``export``."""
     exclude = frozenset().union(*map(read_ids, done))
     report = write_review_queue(output, destination, to=to, quotas=quotas, exclude=exclude)
     return _answer(report, destination, to=to, lines=_review_lines(report, destination))
@@ -91,10 +72,8 @@ def _review_lines(report: ReviewReport, destination: Path) -> Iterator[str]:
     sentences = counted(len(report.choices), "sentence")
     yield f"{short_path(destination)}: {sentences} of {counted(documents, 'document')}; about {shares}"
     yield ""
-    yield table(
-        [_queue_row(sentence) for sentence in report.choices[:SHOWN_SENTENCES]],
-        header=("rank", "score", "document", "sentence", "least certain"),
-    )
+    rows = [_queue_row(sentence) for sentence in report.choices[:SHOWN_SENTENCES]]
+    yield table(rows, header=("rank", "score", "document", "sentence", "least certain"))
     if len(report.choices) > SHOWN_SENTENCES:
         yield f"... and {len(report.choices) - SHOWN_SENTENCES:,} more, by score"
 

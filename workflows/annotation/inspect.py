@@ -1,12 +1,16 @@
-"""``concord status``, ``verify``, ``report`` and ``schema``: read an output folder and describe it."""
+"""``concord status``, ``verify``, ``errors list``, ``report`` and ``schema``: read an output folder and describe it."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from textwrap import shorten
 from typing import Any
 
 import pyarrow as pa
 
 from concord.models.config import ConfigError
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
@@ -16,16 +20,14 @@ from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation.summary import describe_component, equation
-from concord.workflows.console import Answer, counted, indented, table
+from concord.workflows.console import Answer, counted, indented, short_path, short_source, table
+
+SHOWN_DEAD_LETTERS = 50
+MESSAGE_WIDTH = 100
 
 
 def status(output: OutputPath) -> Answer:
-    """Report how much of a run is committed; works while it is in progress.
-
-    Raises:
-        PlanError: when the folder holds no run.
-        IntegrityError: when the manifest cannot be read.
-    """
+    """Report how much of a run is committed; works while it is in progress."""
     folder = OutputFolder(output.absolute())
     plan = folder.plan()
     done = folder.reused_shards(plan) | folder.committed_shards(plan)
@@ -65,14 +67,9 @@ def status(output: OutputPath) -> Answer:
 
 
 def verify(output: OutputPath, *, deep: bool) -> Answer:
-    """Compare a finished run with its manifest; exit code 1 if anything differs.
+    """Compare a finished run with its manifest: names and sizes, with ``deep`` also hashes and rows.
 
-    Args:
-        deep: check hashes and rows, not just names and sizes.
-
-    Raises:
-        PlanError: when the folder holds no run.
-        IntegrityError: when the manifest cannot be read.
+    The exit code is 1 if anything differs.
     """
     findings = find_faults(output, deep=deep)
     values = {"output": str(output.absolute()), "deep": deep, "findings": [asdict(finding) for finding in findings]}
@@ -83,22 +80,31 @@ def verify(output: OutputPath, *, deep: bool) -> Answer:
     return Answer(values=values, text=f"{table(rows)}\n\n{counted(len(findings), 'finding')} in {output}", exit_code=1)
 
 
-def report(output: OutputPath) -> Answer:
-    """Write the HTML report, replacing any existing one, and return its path.
+def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer:
+    """List the dead letters that match a filter; works while a run is in progress."""
+    folder = OutputFolder(output.absolute())
+    plan = folder.plan()
+    reports = folder.reused_shards(plan) | folder.committed_shards(plan)
+    existing = read_dead_letters(folder.output, (reports[shard] for shard in sorted(reports)))
+    found = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
+    counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in found)
+    values = {
+        "output": str(folder.output),
+        "counts": [{"stage": stage, "error": error, "letters": n} for (stage, error), n in counts.most_common()],
+        "letters": [asdict(dead_letter) for dead_letter in found],
+    }
+    text = _describe_dead_letters(found, counts, output=output) if found else f"{output}: no dead letters"
+    return Answer(values=values, text=text)
 
-    Raises:
-        PlanError: when the folder holds no finished run.
-    """
+
+def report(output: OutputPath) -> Answer:
+    """Write the HTML report, replacing any existing one, and return its path."""
     path = write_report(output)
     return Answer(values={"report": str(path)}, text=str(path))
 
 
 def schema(name: str | None) -> Answer:
-    """Describe the columns of one table, or of all.
-
-    Raises:
-        ConfigError: for an unknown table.
-    """
+    """Describe the columns of one table, or of all."""
     if name is not None and name not in SCHEMAS:
         raise ConfigError(f"schema: expected one of {', '.join(SCHEMAS)}, got {name!r}")
     chosen = {key: schema for key, schema in SCHEMAS.items() if name in {None, key}}
@@ -108,6 +114,29 @@ def schema(name: str | None) -> Answer:
         "tables": {key: [_field_values(field) for field in schema] for key, schema in chosen.items()},
     }
     return Answer(values=values, text=_describe_schema(values))
+
+
+def _describe_dead_letters(found: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: OutputPath) -> str:
+    rows = [
+        (
+            f"{short_source(dead_letter.source_uri)}:{dead_letter.position}",
+            dead_letter.doc_id,
+            dead_letter.stage,
+            dead_letter.error,
+            dead_letter.attempts,
+            shorten(dead_letter.message, MESSAGE_WIDTH, placeholder=" ..."),
+        )
+        for dead_letter in found[:SHOWN_DEAD_LETTERS]
+    ]
+    parts = [table(rows, header=("place", "document", "stage", "error", "attempts", "message"))]
+    if len(found) > len(rows):
+        parts.append(f"{len(found) - len(rows):,} more: narrow down by --stage, --error or --id, or use --json")
+    parts += [
+        table([(count, stage, error) for (stage, error), count in counts.most_common()]),
+        f"{counted(len(found), 'dead letter')}; to retry after fixing the cause: "
+        f"concord errors retry {short_path(output)}",
+    ]
+    return "\n\n".join(parts)
 
 
 def _field_values(field: pa.Field) -> dict[str, Any]:

@@ -18,11 +18,7 @@ class RunProgress:
     """Shows the progress of one annotation run; call it with each Progress."""
 
     def __init__(self, *, terminal: bool | None = None) -> None:
-        """Set up the display.
-
-        Args:
-            terminal: whether to draw a bar; True if None and stderr is a terminal.
-        """
+        """Draw a bar if ``terminal``, or if it is None and stderr is a terminal; else write lines."""
         self._terminal = sys.stderr.isatty() if terminal is None else terminal
         self._bar: tqdm[None] | None = None
         self._last_line = time.monotonic()

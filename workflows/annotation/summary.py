@@ -1,7 +1,9 @@
 """The text that a finished run prints: what it did, what it found, and where the results are."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import islice
 from textwrap import shorten
 from typing import Any
 
@@ -14,7 +16,7 @@ from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
-from concord.pipeline.storage.output_paths import OutputPath, arrow_source
+from concord.pipeline.storage.output_paths import arrow_source
 from concord.workflows.console import counted, indented, short_path, short_source, table
 
 LEAST_SECONDS = 0.1
@@ -45,9 +47,8 @@ def total_counts(manifest: Manifest) -> dict[str, int]:
 
 def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manifest: Manifest) -> str:
     """Describe what a run did, what it found, and where the results are."""
-    outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters")}
     parts = [
-        equation(outcome),
+        equation(asdict(report)),
         "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, manifest),
         _backed_off(manifest),
@@ -86,8 +87,9 @@ def describe_component(identity: ComponentIdentity) -> str:
 def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest) -> str:
     if not report.dead_letters:
         return ""
-    parts = [report.output / part.path for part in manifest.files("errors")]
-    lines = [_dead_letter_line(row) for row, _ in zip(_rows(parts), range(SHOWN_LINES), strict=False)]
+    parts = (pq.read_table(arrow_source(report.output / part.path)) for part in manifest.files("errors"))
+    rows = (row for part in parts for row in part.to_pylist())
+    lines = [_dead_letter_line(row) for row in islice(rows, SHOWN_LINES)]
     if report.dead_letters > len(lines):
         lines.append(f"{report.dead_letters - len(lines):,} more in {short_path(report.output / 'errors')}")
     if report.exit_code:
@@ -104,11 +106,6 @@ def _backed_off(manifest: Manifest) -> str:
         lines.append(f"{len(found) - len(lines):,} more, see concord status")
     head = f"{counted(len(found), 'shard')} backed off, and may differ in bytes from those of an undisturbed run"
     return f"{head}\n" + indented("\n".join(lines))
-
-
-def _rows(parts: Sequence[OutputPath]) -> Iterator[dict[str, Any]]:
-    for part in parts:
-        yield from pq.read_table(arrow_source(part)).to_pylist()
 
 
 def _dead_letter_line(row: Mapping[str, Any]) -> str:

@@ -6,13 +6,11 @@ from pathlib import Path
 
 from concord.models.config import ConfigError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import ConcordError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.run_report import RunReport
 from concord.workflows.annotation.summary import total_counts
-from concord.workflows.console import warn
 from concord.workflows.environment import code_tags
 from concord.workflows.jobs import flatten
 from concord.workflows.registry.outbox import (
@@ -28,19 +26,14 @@ PLAN_TAG = "concord.plan"
 LOGGED_FILES = ("report.html", "config.resolved.yaml", "stats.json")
 
 
-def log_run_or_warn(
+def log_run(
     config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: OutputFolder, manifest: Manifest
 ) -> None:
-    """Log a run, once; a failure costs a warning, since the run itself is complete."""
-    try:
-        _log_run(config, tagger, report, folder=folder, manifest=manifest)
-    except (OSError, ConcordError, ConfigError) as error:
-        warn(f"the run is complete, but it could not be recorded for MLflow: {error}")
+    """Log a run, once; if the store is down, warn.
 
-
-def _log_run(
-    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: OutputFolder, manifest: Manifest
-) -> None:
+    Raises:
+        ConfigError: when the output is not a local folder.
+    """
     if not isinstance(report.output, Path):
         # The outbox, which shows that a run was logged and waits for a server that is down, is a local folder.
         raise ConfigError("runs are logged only if their output is a local folder, and this one is on S3")
@@ -80,11 +73,10 @@ def _log_run(
 def _metrics(report: RunReport, *, counts: Mapping[str, int]) -> dict[str, float]:
     """Return outcome, changes and counts of the collection, and the rates of the call that finished it."""
     outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters", "shards")}
-    share = {"dead_letter_share": report.dead_letters / report.read} if report.read else {}
     seconds = {**report.seconds, "run": report.wall_seconds}
     return {
         **outcome,
-        **share,
+        **({"dead_letter_share": report.dead_letters / report.read} if report.read else {}),
         **{f"changes.{name}": number for name, number in report.changes.model_dump().items()},
         **{f"counts.{name}": count for name, count in counts.items()},
         **{f"words_per_second.{stage}": report.words / taken for stage, taken in seconds.items() if taken},

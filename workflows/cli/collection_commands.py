@@ -218,9 +218,9 @@ def list_errors(output: "OutputPath", **fields: tuple[str, ...]) -> Answer:
     Options may be repeated. --json lists all of them with their complete messages.
     """
     from concord.pipeline.output.dead_letters import DeadLetterFilter
-    from concord.workflows.annotation.dead_letters import list_dead_letters
+    from concord.workflows.annotation import inspect
 
-    return list_dead_letters(output, DeadLetterFilter(**fields))
+    return inspect.list_dead_letters(output, DeadLetterFilter(**fields))
 
 
 @verb(example="concord errors retry out/news --error parse_failed", group=errors)

@@ -3,15 +3,12 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from typing_extensions import override
 
 from concord.workflows.console import Answer, emit, report_errors
-
-if TYPE_CHECKING:
-    from concord.pipeline.corpora.corpus_format import GoldFormat
 
 GUARDED_ALIASES = ("champion", "previous")
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -117,7 +114,9 @@ def gold_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
 
     @functools.wraps(work)
     def call(*, label_column: int | str | None, **arguments: Any) -> Answer:
-        return work(form=_gold_format(label_column), **arguments)
+        from concord.pipeline.corpora.corpus_format import GoldFormat
+
+        return work(form=GoldFormat(label_column=label_column), **arguments)
 
     return data(labels(label_column_option(call)))
 
@@ -134,12 +133,6 @@ def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[.
         return alias
 
     return click.option("--alias", callback=check, help=help_text)
-
-
-def _gold_format(label_column: int | str | None) -> "GoldFormat":
-    from concord.pipeline.corpora.corpus_format import GoldFormat
-
-    return GoldFormat(label_column=label_column)
 
 
 def _label_map(_context: click.Context, _option: click.Parameter, text: str) -> dict[str, str | None]:

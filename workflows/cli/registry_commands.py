@@ -93,9 +93,9 @@ def history(name: str) -> Answer:
     Every promotion and rollback is a line of the ledger, which includes the hash of the line before. If that chain is
     broken, the line is named and the exit code is 1.
     """
-    from concord.workflows.promotion.history import run
+    from concord.workflows.promotion import promote
 
-    return run(name)
+    return promote.history(name)
 
 
 @verb(example="concord registry register runs/mine/bundle --name entities", group=registry)

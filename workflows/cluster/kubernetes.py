@@ -67,19 +67,12 @@ class KubernetesConfig(Config):
 
 
 def read_kubernetes(path: Path) -> KubernetesConfig:
-    """Read a file such as conf/kubernetes.yaml.
-
-    Raises:
-        ConfigError: naming the file and the key.
-    """
+    """Read a file such as conf/kubernetes.yaml."""
     return KubernetesConfig.from_mapping(read_yaml(path), where=str(path))
 
 
 def print_manifests(config: AnnotateConfig, kind: Kind, *, name: str, settings: KubernetesConfig) -> Answer:
-    """Return the manifests of a job.
-
-    Args:
-        name: of the job; characters that Kubernetes does not accept are replaced.
+    """Return the manifests of a job; characters in its name that Kubernetes does not accept are replaced.
 
     Raises:
         ConfigError: when pods cannot see the input, the output, a model or MLflow's store, or the address of that store
@@ -87,15 +80,19 @@ def print_manifests(config: AnnotateConfig, kind: Kind, *, name: str, settings: 
     """
     _check_paths(config, settings)
     environment = tracking_environment(config)
-    _check_store(config, environment.get("MLFLOW_TRACKING_URI", ""))
-    templates = Environment(  # no HTML escaping: these are YAML
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
-    )
+    store = environment.get("MLFLOW_TRACKING_URI", "")
+    if store.startswith(("sqlite:", "file:")):
+        raise ConfigError(
+            f"tagger.model: {config.tagger.model} is looked up in MLflow, and pods cannot see {store}; "
+            "set MLFLOW_TRACKING_URI to a server's http address"
+        )
+    # No HTML escaping: these are YAML.
+    templates = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined)
     templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
     text = templates.get_template(f"{kind}.yaml.j2").render(
         **settings.model_dump(exclude={"workers"}),
         **_pods(config, settings),
-        name=_resource_name(name),
+        name=re.sub(r"[^a-z0-9]+", "-", name.lower())[:LONGEST_NAME].strip("-") or "concord",
         job=job_yaml(config),
         job_folder=JOB_FOLDER,
         grace_seconds=GRACE_SECONDS,
@@ -125,14 +122,6 @@ def _check_paths(config: AnnotateConfig, settings: KubernetesConfig) -> None:
             )
 
 
-def _check_store(config: AnnotateConfig, uri: str) -> None:
-    if uri.startswith(("sqlite:", "file:")):
-        raise ConfigError(
-            f"tagger.model: {config.tagger.model} is looked up in MLflow, and pods cannot see {uri}; "
-            "set MLFLOW_TRACKING_URI to a server's http address"
-        )
-
-
 def _pods(config: AnnotateConfig, settings: KubernetesConfig) -> dict[str, Any]:
     """Return the number of worker pods, and the resources of a worker and of the head."""
     executor = config.executor
@@ -147,10 +136,6 @@ def _pods(config: AnnotateConfig, settings: KubernetesConfig) -> dict[str, Any]:
         "worker_resources": worker,
         "head_resources": {"cpu": "1", "memory": settings.head_memory},
     }
-
-
-def _resource_name(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:LONGEST_NAME].strip("-") or "concord"
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # an untyped library

@@ -88,20 +88,14 @@ def _too_large(size: int, packed: dict[str, int]) -> str:
     for name, bytes_ in sorted(packed.items(), key=lambda item: -item[1]):
         if left <= LARGEST_PACKAGE:
             break
-        largest.append(f"  {_megabytes(bytes_)}  {PACKAGE.parent / name}")
+        largest.append(f"  {bytes_ / 1e6:7.1f} MB  {PACKAGE.parent / name}")
         left -= bytes_
-    more = len(largest) - _SHOWN_FILES
-    return "\n".join(
-        [
-            f"submit: expected a package of at most {_megabytes(LARGEST_PACKAGE).strip()}, got "
-            f"{_megabytes(size).strip()} (compressed). The largest files:",
-            *largest[:_SHOWN_FILES],
-            *([f"  and {more:,} further files"] if more > 0 else []),
-            "Move them out of the folders of the code. Refer to your own model by a folder that every node sees, or by "
-            "models:/NAME.",
-        ]
-    )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:7.1f} MB"
+    lines = [
+        f"submit: expected a package of at most {LARGEST_PACKAGE / 1e6:.1f} MB, got {size / 1e6:.1f} MB (compressed). "
+        "The largest files:",
+        *largest[:_SHOWN_FILES],
+        *([f"  and {len(largest) - _SHOWN_FILES:,} further files"] if len(largest) > _SHOWN_FILES else []),
+        "Move them out of the folders of the code. Refer to your own model by a folder that every node sees, or by "
+        "models:/NAME.",
+    ]
+    return "\n".join(lines)

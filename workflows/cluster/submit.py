@@ -1,6 +1,7 @@
 """``concord submit``: send an annotation job to a Ray cluster, follow it, stop it, and report its result.
 
-Input, output and a model given as a folder are not sent: every node must see them under the same absolute path.
+Input, output and a model given as a folder are not sent: every node must see them under the same absolute path. A
+cluster that cannot be reached is a StoreError.
 """
 
 import asyncio
@@ -15,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -54,51 +54,32 @@ class SubmitOptions:
     wait: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Package:
-    """The archive that is sent, and how it is started on the cluster."""
-
-    archive: Path
-    command: str
-    environment: Mapping[str, str]
-
-
 def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
-    """Submit a job, unless it was submitted before, and follow it.
-
-    Raises:
-        ConfigError: when the archive is too large, or the address of MLflow's store holds a password.
-        StoreError: when the cluster cannot be reached.
-        ConcordError: when it refuses the job.
-    """
+    """Submit a job, unless it was submitted before, and follow it."""
     content, job_digest = pack(config)
     wanted = options.submission_id or default_id(options.name, job_digest)
-    with _archive(content) as archive, _connected(options.address) as client:
-        package = _Package(
-            archive=archive,
-            command=f"exec {shlex.quote(options.python)} -m concord annotate {JOB_NAME} --executor ray --json",
-            environment=_environment(config),
-        )
+    with tempfile.NamedTemporaryFile(suffix=".zip") as archive, _connected(options.address) as client:
+        archive.write(content)
+        archive.flush()
+        package = {
+            "entrypoint": f"exec {shlex.quote(options.python)} -m concord annotate {JOB_NAME} --executor ray --json",
+            "entrypoint_num_cpus": 0,
+            "runtime_env": {"working_dir": archive.name, "env_vars": _environment(config)},
+        }
         submission_id, earlier = _submit(client, wanted, package)
         _report(submission_id, earlier, options.address)
         if not options.wait:
             status = str(client.get_job_status(submission_id))
-            values = {"submission_id": submission_id, "status": status}
-            return Answer(values=values, text=f"{submission_id}  {status}")
+            return Answer(values={"submission_id": submission_id, "status": status}, text=f"{submission_id}  {status}")
         if earlier is None or not earlier.is_terminal():
             _follow(client, submission_id)
         return _result(client, submission_id)
 
 
 def stop(submission_id: str, *, address: str) -> Answer:
-    """Ask a job to stop after its current shards, and wait until it has.
+    """Ask a job to stop after its current shards, wait until it has, and return its result.
 
-    Returns:
-        the job's result; exit code 1 if it took too long and was killed.
-
-    Raises:
-        ConfigError: when the cluster has no such submission.
-        StoreError: when the cluster cannot be reached.
+    The exit code is 1 if it took too long and was killed.
     """
     with _connected(address) as client:
         status = _status(client, submission_id)
@@ -125,14 +106,6 @@ def default_id(name: str, job_digest: str) -> str:
 
 
 @contextmanager
-def _archive(content: bytes) -> Iterator[Path]:
-    with tempfile.NamedTemporaryFile(prefix="concord-", suffix=".zip") as archive:
-        archive.write(content)
-        archive.flush()
-        yield Path(archive.name)
-
-
-@contextmanager
 def _connected(address: str) -> Iterator[JobSubmissionClient]:
     # Also done by the command line, before Ray was imported; here for the variable that is passed to the job.
     resolve_auth_mode(address)
@@ -155,11 +128,10 @@ def _connected(address: str) -> Iterator[JobSubmissionClient]:
         os.environ.update(hidden)
 
 
-def _submit(client: JobSubmissionClient, wanted: str, package: _Package) -> tuple[str, JobStatus | None]:
+def _submit(client: JobSubmissionClient, wanted: str, package: Mapping[str, Any]) -> tuple[str, JobStatus | None]:
     """Send a job unless it was sent before; a failed or stopped one is sent again with a number behind its id.
 
-    Returns:
-        the id, and the status of the earlier submission if there is one.
+    Return the id, and the status of the earlier submission if there is one.
     """
     for attempt in count(1):
         submission_id = wanted if attempt == 1 else f"{wanted}-{attempt}"
@@ -173,7 +145,7 @@ def _submit(client: JobSubmissionClient, wanted: str, package: _Package) -> tupl
     raise RuntimeError("unreachable: count() does not end")
 
 
-def _send(client: JobSubmissionClient, submission_id: str, package: _Package) -> bool:
+def _send(client: JobSubmissionClient, submission_id: str, package: Mapping[str, Any]) -> bool:
     """Send a job; return False if another process has sent it in the meantime.
 
     A cluster that has just started answers before it can accept jobs, so this retries for a while.
@@ -181,12 +153,7 @@ def _send(client: JobSubmissionClient, submission_id: str, package: _Package) ->
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            client.submit_job(
-                submission_id=submission_id,
-                entrypoint=package.command,
-                entrypoint_num_cpus=0,
-                runtime_env={"working_dir": str(package.archive), "env_vars": dict(package.environment)},
-            )
+            client.submit_job(submission_id=submission_id, **package)
         except OSError:
             if time.monotonic() >= deadline:
                 raise
@@ -194,20 +161,17 @@ def _send(client: JobSubmissionClient, submission_id: str, package: _Package) ->
             # Ray has no exception types for these, only the text.
             if "already exists" in str(error):
                 return False
-            if "No available agent" not in str(error) or time.monotonic() >= deadline:
-                raise ConcordError(f"{submission_id}: the cluster refused the job: {_hint(error)}") from error
+            if "No available agent" not in str(error):
+                raise ConcordError(f"{submission_id}: the cluster refused the job: {error}") from error
+            if time.monotonic() >= deadline:
+                raise ConcordError(
+                    f"{submission_id}: the cluster refused the job: its head node has no agent that starts jobs; "
+                    "dashboard_agent.log of the head says why. If two clusters share a machine, start one with another "
+                    "--dashboard-agent-listen-port"
+                ) from error
         else:
             return True
         time.sleep(POLL_SECONDS)
-
-
-def _hint(error: RuntimeError) -> str:
-    if "No available agent" not in str(error):
-        return str(error)
-    return (
-        "its head node has no agent that starts jobs; dashboard_agent.log of the head says why. If two clusters share "
-        "a machine, start one with another --dashboard-agent-listen-port"
-    )
 
 
 def _report(submission_id: str, earlier: JobStatus | None, address: str) -> None:
@@ -262,7 +226,6 @@ def _await_end(client: JobSubmissionClient, submission_id: str) -> None:
 
 def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
     details = client.get_job_info(submission_id)
-    succeeded = details.status == JobStatus.SUCCEEDED
     result = _last_object(client.get_job_logs(submission_id))
     # Ray records no exit code of a stopped job, but the answer of the job has it.
     code = details.driver_exit_code if details.driver_exit_code is not None else (result or {}).get("exit_code")
@@ -273,12 +236,14 @@ def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
         "message": details.message,
         "result": result,
     }
-    lines = [
-        f"{submission_id}  {details.status}" + (f", exit code {code}" if code is not None else ""),
-        *_result_lines(result),
-    ]
-    if not succeeded and result is None:
-        lines.append(str(details.message))
+    succeeded = details.status == JobStatus.SUCCEEDED
+    lines = [f"{submission_id}  {details.status}" + (f", exit code {code}" if code is not None else "")]
+    if result is None:
+        lines += [] if succeeded else [str(details.message)]
+    elif "error" in result:
+        lines.append(str(result["error"]))
+    else:
+        lines += [equation(result), f"output  {result['output']}", f"report  {result['report'] or 'none'}"]
     return Answer(values=values, text="\n".join(lines), exit_code=0 if succeeded else code or 1)
 
 
@@ -293,14 +258,6 @@ def _stopped(answer: Answer, *, seconds: float) -> Answer:
         ending = f"finished its shards in {seconds:.0f} s"
     values = {**answer.values, "stop_seconds": round(seconds, 1)}
     return Answer(values=values, text=f"{answer.text}\n{ending}", exit_code=int(killed))
-
-
-def _result_lines(result: Mapping[str, Any] | None) -> list[str]:
-    if result is None:
-        return []
-    if "error" in result:
-        return [str(result["error"])]
-    return [equation(result), f"output  {result['output']}", f"report  {result['report'] or 'none'}"]
 
 
 def _last_object(log: str) -> dict[str, Any] | None:

@@ -10,14 +10,7 @@ from concord.workflows.console import Answer, counted, table
 
 
 def run(job: CompareJob, *, output: Path | None = None) -> Answer:
-    """Compare two taggers, and write the page if ``output`` names one.
-
-    Raises:
-        ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
-        ModelError: when a tagger does not load.
-        InputError: when a corpus cannot be read or has no entity, or a slice is empty.
-        StoreError: when there is no space for the page.
-    """
+    """Compare two taggers, and write the page if ``output`` names one."""
     comparison = compare(job)
     values = evidence(job, comparison)
     if output is not None:

@@ -134,8 +134,8 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
     documents, lines = comparison.documents, comparison.lines
     return {
         "verdict": comparison.verdict,
-        "first": _identity(job.first),
-        "second": _identity(job.second),
+        "first": job.first.identity.model_dump(),
+        "second": job.second.identity.model_dump(),
         "data": [{"path": path, "sha256": file_sha256(path)} for path in job.data],
         "train": [{"path": path, "sha256": file_sha256(path)} for path in job.train],
         "labels": dict(job.labels),
@@ -145,9 +145,7 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
         "measure": comparison.measure,
         **asdict(job.procedure),
         "lines": [asdict(line) for line in lines],
-        "changes": [
-            {**asdict(change), "name": documents[change.number].name} for change in comparison.changes[:LISTED_CHANGES]
-        ],
+        "changes": [asdict(it) | {"name": documents[it.number].name} for it in comparison.changes[:LISTED_CHANGES]],
         "changed": len(comparison.changes),
         "versions": {
             "python": platform.python_version(),
@@ -159,10 +157,6 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
 def describe_tagger(tagger: ResolvedTagger) -> str:
     """Return a tagger's name, version and the first digits of its digest."""
     return " ".join(filter(None, (tagger.name, tagger.version and f"version {tagger.version}", tagger.digest[:12])))
-
-
-def _identity(tagger: ResolvedTagger) -> dict[str, str | None]:
-    return {"name": tagger.name, "version": tagger.version, "digest": tagger.digest}
 
 
 def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str | None]) -> None:
@@ -184,12 +178,11 @@ def _label(tagger: Tagger, documents: Documents, labels: Mapping[str, str | None
     """Return a tagger's labels of the documents, renamed as requested; it does not see the gold labels."""
     predicted = tagger.predict_documents(without_labels(documents))
     scheme = tagger.vocabulary.scheme
-    labelled = [
-        [
-            Sentence(words=sentence.words, labels=prediction.labels)
-            for sentence, prediction in zip(document, predictions, strict=True)
-        ]
-        for document, predictions in zip(documents, predicted, strict=True)
-    ]
-    mapped = [relabel(document, labels, scheme=scheme) for document in labelled] if labels else labelled
+    if not labels:
+        return [[prediction.labels for prediction in predictions] for predictions in predicted]
+    labelled = (
+        [Sentence(words=sentence.words, labels=found.labels) for sentence, found in zip(document, own, strict=True)]
+        for document, own in zip(documents, predicted, strict=True)
+    )
+    mapped = (relabel(document, labels, scheme=scheme) for document in labelled)
     return [[sentence.labels or () for sentence in document] for document in mapped]

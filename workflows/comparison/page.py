@@ -1,8 +1,7 @@
 """The HTML page of a comparison: scores with a forest plot, and the documents with most differences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
@@ -44,26 +43,8 @@ def _entity_types(comparison: Comparison) -> list[str]:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    """A line of the forest plot, in percent of its width."""
-
-    line: Line
-    low: float
-    mean: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Chart:
-    """The forest plot of the differences; ``zero`` and the ticks are in percent of its width."""
-
-    rows: tuple[_Row, ...]
-    zero: float
-    ticks: tuple[tuple[float, str], ...]
-
-
-def _chart(lines: Sequence[Line]) -> _Chart:
+def _chart(lines: Sequence[Line]) -> dict[str, Any]:
+    """Lay out the forest plot of the differences; all positions are in percent of its width."""
     ends = [end for line in lines for end in (line.difference.low, line.difference.high, line.difference.mean)]
     left, right = min(0.0, *ends), max(0.0, *ends)
     step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if (right - left) / step <= _TICKS)
@@ -73,19 +54,14 @@ def _chart(lines: Sequence[Line]) -> _Chart:
     def position(value: float) -> float:
         return 100 * (value - left) / (right - left)
 
-    return _Chart(
-        rows=tuple(
-            _Row(
-                line=line,
-                low=position(line.difference.low),
-                mean=position(line.difference.mean),
-                high=position(line.difference.high),
-            )
+    return {
+        "rows": [
+            {"line": line} | {end: position(getattr(line.difference, end)) for end in ("low", "mean", "high")}
             for line in lines
-        ),
-        zero=position(0.0),
-        ticks=tuple((position(tick * step), f"{tick * step:+.2g}") for tick in range(first, max(last, first + 1) + 1)),
-    )
+        ],
+        "zero": position(0.0),
+        "ticks": [(position(tick * step), f"{tick * step:+.2g}") for tick in range(first, max(last, first + 1) + 1)],
+    }
 
 
 def _gains(comparison: Comparison) -> dict[str, int]:
@@ -95,38 +71,28 @@ def _gains(comparison: Comparison) -> dict[str, int]:
     return {"better": better, "even": len(comparison.documents) - better - worse, "worse": worse}
 
 
-@dataclass(kw_only=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     """The words of an entity, or words outside of entities; with token labels a single word."""
 
-    label: str
-    words: list[str]
+    text: str
+    label: str = ""
     wrong: bool = False
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
 
 
 def _document_view(change: DocumentChange, comparison: Comparison) -> dict[str, Any]:
     document = comparison.documents[change.number]
     first, second = comparison.first[change.number], comparison.second[change.number]
-    differing = [index for index in range(len(document.sentences)) if tuple(first[index]) != tuple(second[index])]
+    gold = [sentence.labels or () for sentence in document.sentences]
+    differing = [index for index in range(len(gold)) if tuple(first[index]) != tuple(second[index])]
     segments = _entity_segments if comparison.measure == "F1" else _word_segments
+    sides = (("gold", gold), ("A", first), ("B", second))
     return {
         "change": change,
         "title": document.name or f"{comparison.unit} {change.number + 1}",
         "sentences": [
             {
                 "number": index + 1,
-                "sides": [
-                    (side, segments(document.sentences[index], labels))
-                    for side, labels in (
-                        ("gold", document.sentences[index].labels or ()),
-                        ("A", first[index]),
-                        ("B", second[index]),
-                    )
-                ],
+                "sides": [(side, segments(document.sentences[index], labels[index])) for side, labels in sides],
             }
             for index in differing[:SHOWN_SENTENCES]
         ],
@@ -140,19 +106,14 @@ def _entity_segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment
     segments: list[_Segment] = []
     end = 0
     for span in decode_spans(labels, "BIO"):
-        if span.start > end:
-            segments.append(_Segment(label="", words=list(sentence.words[end : span.start])))
-        words = list(sentence.words[span.start : span.end])
-        segments.append(_Segment(label=span.label, words=words, wrong=span not in gold))
+        segments.append(_Segment(" ".join(sentence.words[end : span.start])))
+        segments.append(_Segment(" ".join(sentence.words[span.start : span.end]), span.label, span not in gold))
         end = span.end
-    if end < len(sentence.words):
-        segments.append(_Segment(label="", words=list(sentence.words[end:])))
-    return segments
+    segments.append(_Segment(" ".join(sentence.words[end:])))
+    return [segment for segment in segments if segment.text]
 
 
 def _word_segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
     """Split a sentence into words; only wrong labels are shown."""
     rows = zip(sentence.words, sentence.labels or (), labels, strict=True)
-    return [
-        _Segment(label=label if label != gold else "", words=[word], wrong=label != gold) for word, gold, label in rows
-    ]
+    return [_Segment(word, label if label != gold else "", label != gold) for word, gold, label in rows]

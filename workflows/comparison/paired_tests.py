@@ -143,11 +143,9 @@ def changed_documents(
     for number, labels in enumerate(zip(_gold(documents), first, second, strict=True)):
         gold, *predicted = (_spans(own, scheme) for own in labels)
         wrong_first, wrong_second = (gold ^ found for found in predicted)
-        change = DocumentChange(
-            number=number, fixed=len(wrong_first - wrong_second), broken=len(wrong_second - wrong_first)
-        )
-        if change.fixed or change.broken:
-            changes.append(change)
+        fixed, broken = len(wrong_first - wrong_second), len(wrong_second - wrong_first)
+        if fixed or broken:
+            changes.append(DocumentChange(number=number, fixed=fixed, broken=broken))
     return sorted(changes, key=lambda change: (-change.fixed - change.broken, change.number))
 
 

@@ -20,13 +20,7 @@ SHOWN_MESSAGE = 120
 
 
 def run(first: OutputPath, second: OutputPath, *, listed: int, output: Path | None = None) -> Answer:
-    """Compare two annotated collections, A and B, and write the page if ``output`` names one.
-
-    Raises:
-        PlanError: when a folder holds no finished run, or the schema versions differ.
-        IntegrityError: when a manifest or part cannot be read.
-        StoreError: when there is no space for the page.
-    """
+    """Compare two annotated collections, A and B, and write the page if ``output`` names one."""
     diff = compare_collections(first, second, listed=listed)
     values = to_json(diff)
     if output is not None:
@@ -51,13 +45,8 @@ def _describe(diff: Diff) -> str:
 
 def _sides(diff: Diff) -> str:
     sides = [
-        (
-            name,
-            collection.output,
-            describe_component(collection.plan.tagger),
-            describe_component(collection.plan.parser),
-        )
-        for name, collection in (("A", diff.first), ("B", diff.second))
+        (name, side.output, describe_component(side.plan.tagger), describe_component(side.plan.parser))
+        for name, side in (("A", diff.first), ("B", diff.second))
     ]
     calibrations = diff.documents.first_calibration, diff.documents.second_calibration
     lines = [table(sides, header=("", "output", "tagger", "parser")), *diff.recipe]
@@ -85,11 +74,8 @@ def _words(found: Differences) -> str:
         return ""
     rows: list[tuple[object, ...]] = [_shared_row("sentences", found.sentences), _shared_row("words", found.words)]
     lines = [table(rows, header=("", "A", "B", "at the same offsets", "of both"), right=(4,))]
-    differing = [
-        (f"different {name}", count, percentage(count, found.words.shared))
-        for name, count in found.other.items()
-        if count
-    ]
+    other = ((name, count) for name, count in found.other.items() if count)
+    differing = [(f"different {name}", count, percentage(count, found.words.shared)) for name, count in other]
     if differing:
         lines += ["of the words at the same offsets", indented(table(differing, right=(2,)))]
     return "\n".join(lines)

@@ -39,11 +39,7 @@ class DeadLetterChanges:
 
 
 def compare_dead_letters(first: Collection, second: Collection, pairs: DocumentPairs) -> DeadLetterChanges:
-    """Match dead letters by document, or by file and position if the record has no id.
-
-    Raises:
-        IntegrityError: when a part cannot be read.
-    """
+    """Match dead letters by document, or by file and position if the record has no id."""
     left, right = _read(first), _read(second)
     matches = match_rows(left, right, keys=["record"])
     equal = rows_equal(left, right, matches.first, matches.second, column="reason")

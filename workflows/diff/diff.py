@@ -101,7 +101,7 @@ def to_json(diff: Diff) -> dict[str, Any]:
                 {"kind": kind, "first": first, "second": second, **_tally_values(tally)}
                 for (kind, first, second), tally in found.tallies.items()
             ],
-            "sureness": list(found.bars),
+            "sureness": found.bars.tolist(),
             "changed_documents": found.changed_documents,
             "most_changed": [asdict(document) for document in found.documents],
             "changes": [_change_values(change) for change in found.changes],

@@ -6,12 +6,13 @@ Rows are matched in Arrow and numpy and become Python objects only when they are
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from concord.pipeline.output.collection import Collection
 from concord.workflows.diff.document_pairs import DocumentPairs, ShardPair
@@ -95,13 +96,19 @@ class Tally:
         return (self.confidence[0] / self.count, self.confidence[1] / self.count) if self.count else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shared:
     """Numbers of sentences or words in A, in B, and at the same offsets in both."""
 
-    first: int
-    second: int
-    shared: int
+    first: int = 0
+    second: int = 0
+    shared: int = 0
+
+    def add(self, first: pa.Table, second: pa.Table, matches: Matches) -> None:
+        """Count the rows of two tables."""
+        self.first += first.num_rows
+        self.second += second.num_rows
+        self.shared += len(matches.first)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,11 +120,12 @@ class ChangedDocument:
     entities: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Differences:
-    """The differences between A and B in the documents whose text is the same.
+    """The differences between A and B in the documents whose text is the same, added up shard by shard.
 
     Attributes:
+        listed: how many changes to keep in full.
         other: column of the tokens -> how many of the shared words differ in it; heads are compared by their offset.
         tallies: (kind, label of A, label of B) -> tally; ``O`` means no entity.
         bars: numbers of changes by sureness, in bins of equal width from 0 to 1.
@@ -126,14 +134,15 @@ class Differences:
         changed_documents: how many documents have any change.
     """
 
-    sentences: Shared
-    words: Shared
-    other: Mapping[str, int]
-    tallies: Mapping[tuple[Kind, str, str], Tally]
-    bars: tuple[int, ...]
-    changes: tuple[EntityChange, ...]
-    documents: tuple[ChangedDocument, ...]
-    changed_documents: int
+    listed: int
+    sentences: Shared = field(default_factory=Shared)
+    words: Shared = field(default_factory=Shared)
+    other: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WORD_COLUMNS, 0)))
+    tallies: defaultdict[tuple[Kind, str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    bars: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BARS, dtype=np.int64))
+    changes: list[EntityChange] = field(default_factory=list)
+    documents: list[ChangedDocument] = field(default_factory=list)
+    changed_documents: int = 0
 
     def tally(self, *kinds: Kind) -> Tally:
         """Return the sum over all labels of these kinds."""
@@ -147,65 +156,18 @@ class Differences:
             counts[first, second] += tally.count
         return dict(counts)
 
-
-def find_differences(first: Collection, second: Collection, pairs: DocumentPairs, *, listed: int) -> Differences:
-    """Compare the documents whose text is the same.
-
-    Args:
-        listed: how many changes to return in full.
-
-    Raises:
-        IntegrityError: when a part cannot be read.
-    """
-    found = _Accumulator(listed=listed)
-    readers = ShardReader(first), ShardReader(second)
-    for pair in pairs.by_shards():
-        found.add(
-            pair,
-            ShardRows.select(readers[0].read(pair.first_shard), pair.first),
-            ShardRows.select(readers[1].read(pair.second_shard), pair.second),
-        )
-    return found.result()
-
-
-class _Accumulator:
-    """Adds up the differences of shard after shard."""
-
-    def __init__(self, *, listed: int) -> None:
-        self._listed = listed
-        self._sentences = np.zeros(3, dtype=np.int64)
-        self._words = np.zeros(3, dtype=np.int64)
-        self._other: Counter[str] = Counter(dict.fromkeys(WORD_COLUMNS, 0))
-        self._tallies: defaultdict[tuple[Kind, str, str], Tally] = defaultdict(Tally)
-        self._bars = np.zeros(BARS, dtype=np.int64)
-        self._changes: list[EntityChange] = []
-        self._documents: list[ChangedDocument] = []
-        self._changed_documents = 0
-
     def add(self, pair: ShardPair, first: ShardRows, second: ShardRows) -> None:
-        sentences = match_rows(first.sentences, second.sentences, keys=KEYS)
-        self._sentences += (first.sentences.num_rows, second.sentences.num_rows, len(sentences.first))
+        """Add the differences of the documents of one pair of shards."""
+        self.sentences.add(first.sentences, second.sentences, match_rows(first.sentences, second.sentences, keys=KEYS))
         words = match_rows(first.tokens, second.tokens, keys=KEYS)
-        self._words += (first.tokens.num_rows, second.tokens.num_rows, len(words.first))
-        self._other.update(_count_differing_words(first, second, words))
+        self.words.add(first.tokens, second.tokens, words)
+        self.other.update(_count_differing_words(first, second, words))
         entities = compare_entities(first, second)
         self._add_tallies(entities)
         changes = entities.filter(pc.not_equal(entities["kind"], "same"))
-        self._bars += np.histogram(changes["sureness"].to_numpy(), bins=BARS, range=(0, 1))[0]
+        self.bars += np.histogram(changes["sureness"].to_numpy(), bins=BARS, range=(0, 1))[0]
         self._add_documents(pair.first, changes, first.entities)
         self._add_changes(pair, changes, first)
-
-    def result(self) -> Differences:
-        return Differences(
-            sentences=Shared(*self._sentences.tolist()),
-            words=Shared(*self._words.tolist()),
-            other=dict(self._other),
-            tallies=dict(sorted(self._tallies.items())),
-            bars=tuple(self._bars.tolist()),
-            changes=tuple(self._changes),
-            documents=tuple(self._documents),
-            changed_documents=self._changed_documents,
-        )
 
     def _add_tallies(self, entities: pa.Table) -> None:
         for number, limit in enumerate(LIMITS):
@@ -216,7 +178,7 @@ class _Accumulator:
         groups = entities.group_by(["kind", "first_label", "second_label"], use_threads=False)
         for row in groups.aggregate([([], "count_all"), *((column, "sum") for column in summed)]).to_pylist():
             sums = {column: row[f"{column}_sum"] for column in summed}
-            self._tallies[row["kind"], row["first_label"], row["second_label"]] += Tally(
+            self.tallies[row["kind"], row["first_label"], row["second_label"]] += Tally(
                 count=row["count_all"],
                 below=tuple(sums[f"below_{number}"] for number in range(len(LIMITS))),
                 refined=(sums["first_refined"], sums["second_refined"]),
@@ -227,28 +189,39 @@ class _Accumulator:
         counts, totals = (
             np.bincount(table["document"].to_numpy(), minlength=len(ids)) for table in (changes, entities)
         )
-        self._changed_documents += int((counts > 0).sum())
+        self.changed_documents += int((counts > 0).sum())
         most = np.argsort(-counts, kind="stable")[:LISTED_DOCUMENTS]
         new = [
             ChangedDocument(doc_id=ids[number].as_py(), changes=int(counts[number]), entities=int(totals[number]))
             for number in most.tolist()
             if counts[number]
         ]
-        ranked = sorted(self._documents + new, key=lambda document: (-document.changes, document.doc_id))
-        self._documents = ranked[:LISTED_DOCUMENTS]
+        ranked = sorted(self.documents + new, key=lambda document: (-document.changes, document.doc_id))
+        self.documents = ranked[:LISTED_DOCUMENTS]
 
     def _add_changes(self, pair: ShardPair, changes: pa.Table, first: ShardRows) -> None:
-        if len(self._changes) == self._listed > 0:
-            changes = changes.filter(pc.greater_equal(changes["sureness"], self._changes[-1].sureness))
+        if len(self.changes) == self.listed > 0:
+            changes = changes.filter(pc.greater_equal(changes["sureness"], self.changes[-1].sureness))
         order = pc.sort_indices(
             changes, [("sureness", "descending"), ("document", "ascending"), ("first_start_char", "ascending")]
         )
-        rows = changes.take(order.slice(0, self._listed)).to_pylist()
-        new = [_entity_change(row, pair, first) for row in rows]
-        ranked = sorted(
-            self._changes + new, key=lambda change: (-change.sureness, change.doc_id, change.first.start_char)
+        new = [_entity_change(row, pair, first) for row in changes.take(order.slice(0, self.listed)).to_pylist()]
+        ranked = sorted(self.changes + new, key=lambda it: (-it.sureness, it.doc_id, it.first.start_char))
+        self.changes = ranked[: self.listed]
+
+
+def find_differences(first: Collection, second: Collection, pairs: DocumentPairs, *, listed: int) -> Differences:
+    """Compare the documents whose text is the same, and list so many changes in full."""
+    found = Differences(listed=listed)
+    readers = ShardReader(first), ShardReader(second)
+    for pair in pairs.by_shards():
+        found.add(
+            pair,
+            ShardRows.select(readers[0].read(pair.first_shard), pair.first),
+            ShardRows.select(readers[1].read(pair.second_shard), pair.second),
         )
-        self._changes = ranked[: self._listed]
+    found.tallies = defaultdict(Tally, sorted(found.tallies.items()))
+    return found
 
 
 def _count_differing_words(first: ShardRows, second: ShardRows, words: Matches) -> dict[str, int]:

@@ -70,9 +70,6 @@ def pair_documents(first: Collection, second: Collection) -> DocumentPairs:
     """Match documents by id and the rest by text; of equal texts the first matches the first.
 
     Memory is linear in the number of documents, about a hundred bytes each.
-
-    Raises:
-        IntegrityError: when a part cannot be read.
     """
     left, first_calibration = _read(first)
     right, second_calibration = _read(second)

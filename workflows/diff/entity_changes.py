@@ -88,7 +88,7 @@ def _outside(side: ShardRows, entities: pa.Table) -> pa.Table:
 def _side_by_side(first: pa.Table, second: pa.Table, kind: Any) -> pa.Table:
     kinds = pa.array([kind] * first.num_rows, pa.string()) if isinstance(kind, str) else kind
     columns = {"document": first["document"], "kind": kinds}
-    columns |= {f"{side}_{name}": table[name] for side, table in (("first", first), ("second", second))
-                for name in SIDE_COLUMNS}  # fmt: skip
+    for side, table in (("first", first), ("second", second)):
+        columns |= {f"{side}_{name}": table[name] for name in SIDE_COLUMNS}
     sureness = pc.min_element_wise(first["confidence"], second["confidence"])
     return pa.table(columns | {"sureness": sureness})

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.report.templates import Bar, lay_out_bars, load_template, type_colours
+from concord.pipeline.report.templates import lay_out_bars, load_template, type_colours
 from concord.workflows.diff.diff import Diff, confusion_matrix, listed_documents
 from concord.workflows.diff.differences import BARS, LIMITS, EntityChange, Side
 from concord.workflows.diff.entity_changes import CHANGES
@@ -13,6 +13,7 @@ from concord.workflows.diff.entity_changes import CHANGES
 def render_page(diff: Diff) -> str:
     """Return the page as HTML."""
     found = diff.differences
+    highest = max(int(found.bars.max()), 1)
     labels, rows = confusion_matrix(found)
     return load_template("concord.workflows.diff", "diff.html.j2").render(
         diff=diff,
@@ -22,7 +23,7 @@ def render_page(diff: Diff) -> str:
         changed=found.tally(*CHANGES).count,
         kinds=[(describe_kind(kind), found.tally(kind)) for kind in ("same", *CHANGES) if found.tally(kind).count],
         limits=LIMITS,
-        bars=_bars(found.bars),
+        bars=lay_out_bars(found.bars.tolist(), bins=BARS, bin_width=1 / BARS, height=lambda count: count / highest),
         labels=labels,
         confusions=rows,
         most=_most_confused(rows, labels),
@@ -48,11 +49,6 @@ def describe_kind(kind: str) -> str:
 def percentage(part: int, whole: int) -> str:
     """Return a share in percent; a dash if the whole is nothing."""
     return f"{part / whole:.1%}" if whole else "-"
-
-
-def _bars(counts: Sequence[int]) -> tuple[Bar, ...]:
-    highest = max(counts, default=0) or 1
-    return lay_out_bars(counts, bins=BARS, bin_width=1 / BARS, height=lambda count: count / highest)
 
 
 def _most_confused(rows: Sequence[tuple[str, Sequence[int | None]]], labels: Sequence[str]) -> int:

@@ -32,11 +32,7 @@ class ShardReader:
         self._last: tuple[int, dict[str, pa.Table]] | None = None
 
     def read(self, shard: int) -> dict[str, pa.Table]:
-        """Read the columns that are compared, by the name of their table.
-
-        Raises:
-            IntegrityError: when a part cannot be read.
-        """
+        """Read the columns that are compared, by the name of their table."""
         if self._last is None or self._last[0] != shard:
             self._last = None  # frees its memory before the next shard is read
             tables = {name: self._collection.read(name, columns, shard=shard) for name, columns in _COLUMNS.items()}
@@ -96,11 +92,7 @@ class ShardRows:
 
 
 def read_shards(collection: Collection, table: str, columns: Sequence[str]) -> list[pa.Table]:
-    """Read columns of a table, one part for each shard; a collection without shards has one empty part.
-
-    Raises:
-        IntegrityError: when a part cannot be read.
-    """
+    """Read columns of a table, one part for each shard; a collection without shards has one empty part."""
     parts = [collection.read(table, columns, shard=shard) for shard in range(len(collection.manifest.shards))]
     return parts or [SCHEMAS[table].empty_table().select(list(columns))]
 

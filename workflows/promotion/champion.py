@@ -25,16 +25,7 @@ from concord.pipeline.errors import ConcordError
 from concord.pipeline.storage.atomic_writes import crash_point
 from concord.workflows.console import info, warn
 from concord.workflows.environment import has_ended, process_name
-from concord.workflows.promotion.ledger import (
-    BEGINNING,
-    Entry,
-    line_hash,
-    lines_of,
-    next_number,
-    read_line,
-    tag_of,
-    write_line,
-)
+from concord.workflows.promotion import ledger
 from concord.workflows.registry.mlflow_client import TrackingError, mlflow_errors, open_client
 from concord.workflows.registry.model_versions import LOCK_SUFFIX, create_model
 
@@ -68,12 +59,7 @@ class State:
 
 
 def settled_state(name: str) -> State:
-    """Return the state of a model, after completing or undoing an unfinished move.
-
-    Raises:
-        ModelError: when there is no such model.
-        TrackingError: when the store cannot be reached.
-    """
+    """Return the state of a model, after completing or undoing an unfinished move."""
     model = _Model(name)
     state = model.state()
     if state.intent is None:
@@ -83,7 +69,7 @@ def settled_state(name: str) -> State:
     return model.state()
 
 
-def move_champion(name: str, *, expected: int | None, entry: Entry) -> Entry:
+def move_champion(name: str, *, expected: int | None, entry: ledger.Entry) -> ledger.Entry:
     """Move the champion from ``expected`` to ``entry.went_to``, and return the line of the ledger.
 
     Args:
@@ -92,7 +78,6 @@ def move_champion(name: str, *, expected: int | None, entry: Entry) -> Entry:
 
     Raises:
         RaceLostError: when the champion is not ``expected``.
-        ModelError: when there is no such model.
         TrackingError: when the store fails or is too slow; the next call completes an unfinished move.
     """
     model = _Model(name)
@@ -104,13 +89,13 @@ def move_champion(name: str, *, expected: int | None, entry: Entry) -> Entry:
                 f"{name}: the champion is now {_version(state.champion)} and was {_version(expected)} when this "
                 "command started; nothing was moved, run it again"
             )
-        last = line_hash(state.lines[-1]) if state.lines else BEGINNING
-        line = write_line(replace(entry, number=state.next_number, previous=last))
+        last = ledger.line_hash(state.lines[-1]) if state.lines else ledger.BEGINNING
+        line = ledger.write_line(replace(entry, number=state.next_number, previous=last))
         lock.check()
         model.set_tag(INTENT_TAG, line)
         crash_point("intent")
         _complete(model, line, lock)
-        return read_line(line)
+        return ledger.read_line(line)
 
 
 def who() -> str:
@@ -137,8 +122,8 @@ class _Model:
         return State(
             champion=aliases.get(CHAMPION),
             previous=aliases.get(PREVIOUS),
-            lines=tuple(lines_of(found.tags)),
-            next_number=next_number(found.tags),
+            lines=tuple(ledger.lines_of(found.tags)),
+            next_number=ledger.next_number(found.tags),
             intent=found.tags.get(INTENT_TAG),
         )
 
@@ -155,8 +140,7 @@ class _Model:
             self._client.set_registered_model_alias(self.name, alias, str(version))
 
     def has_version(self, version: int) -> bool:
-        found = _or_none(lambda: self._client.get_model_version(self.name, str(version)))
-        return found is not None
+        return _or_none(lambda: self._client.get_model_version(self.name, str(version))) is not None
 
     def lock_tags(self) -> dict[str, str] | None:
         """Return the tags of the lock; None if there is none."""
@@ -187,11 +171,7 @@ class _Lock:
     since: float
 
     def check(self) -> None:
-        """Check that this process still has the lock, and has not held it for too long.
-
-        Raises:
-            TrackingError: when it does not, or has.
-        """
+        """Raise TrackingError unless this process still has the lock, and has not held it for too long."""
         held = time.monotonic() - self.since
         if held > HOLD_SECONDS:
             raise TrackingError(f"{self.model.name}: locked for {held:.0f} s; the store is too slow, try again")
@@ -253,7 +233,7 @@ def _settle(model: _Model, lock: _Lock) -> None:
     if state.intent is None:
         return
     try:
-        entry = read_line(state.intent)
+        entry = ledger.read_line(state.intent)
     except ValueError as error:
         info(f"Deleting an unreadable intent of {model.name}: {error}")
         _delete_intent(model, lock)
@@ -271,7 +251,7 @@ def _settle(model: _Model, lock: _Lock) -> None:
 
 def _complete(model: _Model, line: str, lock: _Lock) -> None:
     """Carry out an intent; any of its steps may have been done before."""
-    entry = read_line(line)
+    entry = ledger.read_line(line)
     if entry.came_from is not None:
         lock.check()
         model.set_alias(PREVIOUS, entry.came_from)
@@ -280,7 +260,7 @@ def _complete(model: _Model, line: str, lock: _Lock) -> None:
     model.set_alias(CHAMPION, entry.went_to)
     crash_point("champion")
     lock.check()
-    model.set_tag(tag_of(entry.number), line)
+    model.set_tag(ledger.tag_of(entry.number), line)
     crash_point("ledger")
     _delete_intent(model, lock)
 

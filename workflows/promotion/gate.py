@@ -1,20 +1,32 @@
-"""The conditions of the gate that a candidate must meet, each with what was found and how much is missing."""
+"""The gate of a promotion: the evaluations of a candidate, and the conditions that they must meet."""
 
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from concord.models.data.sentence import Sentence
 from concord.models.tagger import Tagger
-from concord.workflows.comparison.paired_tests import Line
+from concord.pipeline.errors import ModelError
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.saved_tagger import load_tagger
+from concord.pipeline.storage.files import file_sha256
+from concord.workflows.comparison.compare import CompareJob, compare, evidence
+from concord.workflows.comparison.page import render_page
+from concord.workflows.comparison.paired_tests import Line, Procedure
+from concord.workflows.comparison.slices import Slice, parse_slice
 from concord.workflows.console import table
 from concord.workflows.jobs import GateConfig
-from concord.workflows.training.corpora import Documents, without_labels
-from concord.workflows.training.provenance import Overlap
+from concord.workflows.registry.model_versions import ModelVersion, fetch
+from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.training import evaluate
+from concord.workflows.training.corpora import Documents, read_gold_for, without_labels
+from concord.workflows.training.provenance import Overlap, find_overlap, read_provenance
 
+PAGE_NAME = "comparison.html"
 TIMED_WORDS = 5000
 
 
@@ -34,6 +46,45 @@ class Condition:
     short_by: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Findings:
+    """The result of an examination.
+
+    Attributes:
+        evidence: as plain values.
+        pages: HTML pages by file name.
+    """
+
+    conditions: Sequence[Condition]
+    evidence: dict[str, Any]
+    pages: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the conditions that do not hold."""
+        return [condition.name for condition in self.conditions if not condition.holds]
+
+
+def gate_slices(gate: GateConfig) -> list[Slice]:
+    """Return the slices of a gate."""
+    return [parse_slice(f"{name}={condition}") for name, condition in gate.slices.items()]
+
+
+def examine(version: ModelVersion, champion: int | None, gate: GateConfig, *, device: str) -> Findings:
+    """Test all conditions of a gate against the champion, if any; only the digest if that does not match."""
+    try:
+        fetch(version)
+    except ModelError as error:
+        conditions = [digest_condition(version.digest, fault=str(error))]
+        return Findings(conditions=conditions, evidence=_evidence(gate, conditions))
+    candidate = find_tagger(version.reference)
+    conditions = [digest_condition(candidate.digest)]
+    if champion is None:
+        return _examine_first(candidate, gate, conditions, device=device)
+    incumbent = find_tagger(f"models:/{version.name}/{champion}")
+    return _examine_against(incumbent, candidate, gate, conditions, device=device)
+
+
 def describe_conditions(conditions: Sequence[Condition]) -> str:
     """Format conditions as a table; those that fail show how much is missing."""
     rows = [
@@ -50,12 +101,7 @@ def describe_conditions(conditions: Sequence[Condition]) -> str:
 
 
 def digest_condition(digest: str | None, *, fault: str | None = None) -> Condition:
-    """Check the files of the bundle.
-
-    Args:
-        digest: of the version in the registry, in hex.
-        fault: how the files differ from what was registered; None if they do not.
-    """
+    """Check the files of the bundle; ``fault`` says how they differ from what was registered."""
     found = fault or f"{(digest or '')[:12]}, as registered"
     return Condition(name="digest", holds=fault is None, found=found, wanted="the files that were registered")
 
@@ -86,22 +132,18 @@ def comparison_conditions(gate: GateConfig, lines: Sequence[Line]) -> list[Condi
         Condition(
             name="gain",
             holds=gain > 0 and gain >= least,
-            found=f"{gain:+.2f} ({overall.difference.low:+.2f} to {overall.difference.high:+.2f})",
+            found=_interval(overall),
             wanted=f"{least:g} or more" if least > 0 else "above 0",
             short_by=max(0.0, max(least, 0.0) - gain),
         ),
     ]
     for line in lines:
         if line.kind == "slice":
-            low = line.difference.low
+            low, least = line.difference.low, -gate.slice_tolerance
+            holds, short_by = low >= least, max(0.0, least - low)
+            found, wanted = _interval(line), f"from {least:g} up"
             conditions.append(
-                Condition(
-                    name=f"slice {line.name}",
-                    holds=low >= -gate.slice_tolerance,
-                    found=f"{line.difference.mean:+.2f} ({low:+.2f} to {line.difference.high:+.2f})",
-                    wanted=f"from {-gate.slice_tolerance:g} up",
-                    short_by=max(0.0, -gate.slice_tolerance - low),
-                )
+                Condition(name=f"slice {line.name}", holds=holds, found=found, wanted=wanted, short_by=short_by)
             )
     return conditions
 
@@ -145,9 +187,79 @@ def speed_ratio(
     return {"ratio": ratio, "seconds": [{"champion": first, "candidate": second} for first, second in pairs]}
 
 
+def _examine_first(
+    candidate: ResolvedTagger, gate: GateConfig, conditions: list[Condition], *, device: str
+) -> Findings:
+    """Test a first champion, whose score must reach a minimum since there is nothing to compare it with."""
+    job = evaluate.EvaluateJob(
+        folder=candidate.folder, data=gate.data, labels=gate.labels, form=gate, train=gate.train, device=device
+    )
+    tagger = load_tagger(candidate.folder, device=device)
+    documents = read_gold_for(tagger, gate.data, labels=gate.labels, form=gate)
+    scores = evaluate.score_tagger(tagger, documents, job)
+    score = scores["accuracy"] if "accuracy" in scores else scores["scores"]["all"]["f1"]
+    overlap = _overlap(candidate, documents)
+    found = [*conditions, provenance_condition(gate, overlap), first_condition(gate, score)]
+    data = [{"path": path, "sha256": file_sha256(Path(path))} for path in gate.data]
+    evaluation = {"tagger": candidate.name, "digest": candidate.digest, "data": data, **scores}
+    return Findings(conditions=found, evidence=_evidence(gate, found, overlap=overlap, evaluation=evaluation))
+
+
+def _examine_against(
+    champion: ResolvedTagger, candidate: ResolvedTagger, gate: GateConfig, conditions: list[Condition], *, device: str
+) -> Findings:
+    job = CompareJob(
+        first=champion,
+        second=candidate,
+        data=gate.data,
+        slices=gate_slices(gate),
+        labels=gate.labels,
+        form=gate,
+        train=gate.train,
+        procedure=Procedure(alpha=gate.alpha, rounds=gate.rounds, seed=gate.seed),
+        device=device,
+    )
+    comparison = compare(job)
+    documents = [list(document.sentences) for document in comparison.documents]
+    overlap = _overlap(candidate, documents)
+    first, second = (load_tagger(tagger.folder, device=device) for tagger in (champion, candidate))
+    speed = speed_ratio(first, second, documents, turns=gate.throughput_turns)
+    found = [
+        *conditions,
+        provenance_condition(gate, overlap),
+        *comparison_conditions(gate, comparison.lines),
+        throughput_condition(gate, speed["ratio"]),
+    ]
+    return Findings(
+        conditions=found,
+        evidence=_evidence(gate, found, overlap=overlap, comparison=evidence(job, comparison), throughput=speed),
+        pages={PAGE_NAME: render_page(job, comparison)},
+    )
+
+
+def _overlap(candidate: ResolvedTagger, documents: Documents) -> Overlap | None:
+    provenance = read_provenance(candidate.folder)
+    return None if provenance is None else find_overlap(provenance, documents)
+
+
+def _evidence(
+    gate: GateConfig, conditions: Sequence[Condition], *, overlap: Overlap | None = None, **parts: Any
+) -> dict[str, Any]:
+    return {
+        "gate": gate.model_dump(mode="json"),
+        "conditions": [asdict(condition) for condition in conditions],
+        "provenance": None if overlap is None else asdict(overlap),
+        **parts,
+    }
+
+
 def _at_least(name: str, value: float, least: float, *, found: str) -> Condition:
     short_by = max(0.0, least - value)
     return Condition(name=name, holds=value >= least, found=found, wanted=f"{least:g} or more", short_by=short_by)
+
+
+def _interval(line: Line) -> str:
+    return f"{line.difference.mean:+.2f} ({line.difference.low:+.2f} to {line.difference.high:+.2f})"
 
 
 def _first_words(documents: Documents, words: int) -> Documents:

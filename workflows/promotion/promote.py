@@ -1,4 +1,4 @@
-"""``concord promote`` and ``concord rollback``: move a model's champion, forward only if the gate passes.
+"""``concord promote``, ``rollback`` and ``registry history``: a model's champion, which moves only through the gate.
 
 Every attempt is logged as a run of its own, which counts as a use of the promotion set and holds the evidence, whether
 or not the gate passes. The ledger has a line for every move.
@@ -7,7 +7,7 @@ or not the gate passes. The ledger has a line for every move.
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,13 +16,12 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.pipeline.errors import ModelError
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.console import Answer, counted, warn
+from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.jobs import GateConfig, read_gate
 from concord.workflows.promotion.champion import RaceLostError, move_champion, now, settled_state, who
-from concord.workflows.promotion.examine import Findings, examine, gate_slices
-from concord.workflows.promotion.gate import describe_conditions
-from concord.workflows.promotion.ledger import BEGINNING, LONGEST_REASON, Action, Entry
+from concord.workflows.promotion.gate import Findings, describe_conditions, examine, gate_slices
+from concord.workflows.promotion.ledger import BEGINNING, LONGEST_REASON, Action, Entry, check_chain, read_line
 from concord.workflows.registry.mlflow_client import Run, RunStatus, TrackingError, mlflow_errors, open_client, open_run
 from concord.workflows.registry.model_versions import resolve
 
@@ -49,15 +48,7 @@ class PromoteOptions:
 
 
 def run(name: str, version: int, options: PromoteOptions) -> Answer:
-    """Make a version the champion if it passes the gate; exit code 4 if not.
-
-    Raises:
-        ConfigError: when the gate or the reason is invalid, or the taggers cannot be compared.
-        InputError: when a corpus of the gate cannot be read.
-        ModelError: when there is no such version, or the champion cannot be loaded.
-        RaceLostError: when the champion was moved in the meantime.
-        TrackingError: when the store cannot be reached.
-    """
+    """Make a version the champion if it passes the gate; exit code 4 if not."""
     _check_reason(options.reason, needed=options.forced)
     gate = read_gate(options.gate)
     gate_slices(gate)  # an invalid gate must fail before the attempt counts as a use of the set
@@ -104,14 +95,7 @@ def run(name: str, version: int, options: PromoteOptions) -> Answer:
 
 
 def rollback(name: str, *, reason: str | None = None) -> Answer:
-    """Make the previous champion the champion again, and the current one the previous.
-
-    Raises:
-        ConfigError: when the reason is too long.
-        ModelError: when there is no such model, or it has no previous champion.
-        RaceLostError: when the champion was moved in the meantime.
-        TrackingError: when the store cannot be reached.
-    """
+    """Make the previous champion the champion again, and the current one the previous."""
     _check_reason(reason, needed=False)
     state = settled_state(name)
     if state.champion is None or state.previous is None:
@@ -123,6 +107,24 @@ def rollback(name: str, *, reason: str | None = None) -> Answer:
         values={"model": name, "moved": True, "champion": line.went_to, "ledger": asdict(line)},
         text=f"Champion of {name}: version {line.went_to} again (was {line.came_from}); ledger line {line.number}.",
     )
+
+
+def history(name: str) -> Answer:
+    """Return the ledger of a model, oldest line first; exit code 1 if its chain is broken."""
+    state = settled_state(name)
+    lines = [text for text in state.lines if _is_line(text)]
+    breaks = check_chain(state.lines, champion=state.champion)
+    broken = [f"line {found.line}: {found.message}" for found in breaks]
+    values = {
+        "model": name,
+        "champion": state.champion,
+        "previous": state.previous,
+        "lines": [json.loads(text) for text in lines],
+        "breaks": [asdict(found) for found in breaks],
+    }
+    listed = _history_table([read_line(text) for text in lines])
+    verdict = ["The chain is broken:", *broken] if broken else [f"{counted(len(state.lines), 'line')}, chain intact."]
+    return Answer(values=values, text="\n".join([listed, "", *verdict]).strip(), exit_code=1 if broken else 0)
 
 
 def _check_reason(reason: str | None, *, needed: bool) -> None:
@@ -217,13 +219,9 @@ def _text(head: str, values: dict[str, Any], findings: Findings) -> str:
     lines = [head, "", describe_conditions(findings.conditions), ""]
     if "digest" in findings.failed:
         lines.append("The other conditions cannot be tested without the files.")
-    return "\n".join(
-        [
-            *lines,
-            f"The promotion set {used}; every use weakens what it proves.",
-            f"evidence {values['evidence'][:12]} at {values['evidence_place']}",
-        ]
-    )
+    lines.append(f"The promotion set {used}; every use weakens what it proves.")
+    lines.append(f"evidence {values['evidence'][:12]} at {values['evidence_place']}")
+    return "\n".join(lines)
 
 
 def _entry_fields(action: Action, came_from: int | None, went_to: int) -> dict[str, Any]:
@@ -237,3 +235,30 @@ def _entry_fields(action: Action, came_from: int | None, went_to: int) -> dict[s
         "came_from": came_from,
         "went_to": went_to,
     }
+
+
+def _is_line(text: str) -> bool:
+    try:
+        read_line(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _history_table(entries: Sequence[Entry]) -> str:
+    rows = [
+        (
+            entry.number,
+            entry.when,
+            entry.action + (" (forced)" if entry.forced else ""),
+            "-" if entry.came_from is None else str(entry.came_from),
+            str(entry.went_to),
+            entry.who,
+            (entry.evidence or "-")[:12],
+            "-" if entry.uses is None else str(entry.uses),
+            entry.reason or "",
+        )
+        for entry in entries
+    ]
+    header = ("line", "when", "action", "from", "to", "who", "evidence", "uses", "reason")
+    return table(rows, header=header, right={3, 4, 7}) if rows else "No lines yet."

@@ -22,15 +22,9 @@ from concord.workflows.registry.model_versions import (
 )
 from concord.workflows.registry.outbox import EXPERIMENT, find_entries, read_entry, send
 
-SHOWN_DIGEST = 12
-
 
 def list_models() -> Answer:
-    """List every model with its newest version and its aliases.
-
-    Raises:
-        TrackingError: when the store cannot be reached.
-    """
+    """List every model with its newest version and its aliases."""
     found = {name: versions(name) for name in model_names()} if has_store() else {}
     values: list[dict[str, Any]] = [
         {
@@ -41,7 +35,8 @@ def list_models() -> Answer:
         }
         for name, known in found.items()
     ]
-    rows = [(item["name"], item["versions"], item["newest"], _aliases(item["aliases"])) for item in values]
+    aliases = (", ".join(f"{alias} {number}" for alias, number in sorted(it["aliases"].items())) for it in values)
+    rows = [(it["name"], it["versions"], it["newest"], shown) for it, shown in zip(values, aliases, strict=True)]
     text = table(rows, header=("model", "versions", "newest", "aliases"))
     if not rows:
         text = f"No model is registered at {tracking_uri()}; use 'concord train' or 'concord registry register'."
@@ -53,39 +48,25 @@ def show(model: str) -> Answer:
 
     Args:
         model: NAME, NAME/VERSION or NAME@ALIAS, optionally with a leading ``models:/``.
-
-    Raises:
-        ModelError: when there is no such model or version.
-        TrackingError: when the store cannot be reached.
     """
     name = model.removeprefix("models:/")
     if "/" in name or "@" in name:
         version = resolve(model if is_reference(model) else f"models:/{model}")
         values = _values(version)
-        fields = [
-            (key, ", ".join(value) if isinstance(value, list) else value)
-            for key, value in values.items()
-            if key != "tags"
-        ]
-        tags = [("tag", f"{key} {value}") for key, value in values["tags"].items()]
-        return Answer(values=values, text=table([*fields, *tags]))
+        shown = {**values, "aliases": ", ".join(values["aliases"])}
+        tags = [("tag", f"{key} {value}") for key, value in shown.pop("tags").items()]
+        return Answer(values=values, text=table([*shown.items(), *tags]))
     found = [_values(version) for version in versions(name)]
     rows = [
-        (item["version"], ", ".join(item["aliases"]), _short(item["digest"]), item["created"], item["run_id"])
-        for item in found
+        (it["version"], ", ".join(it["aliases"]), it["digest"] and it["digest"][:12], it["created"], it["run_id"])
+        for it in found
     ]
     header = ("version", "aliases", "digest", "created", "run")
     return Answer(values={"name": name, "versions": found}, text=table(rows, header=header))
 
 
 def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
-    """Register a bundle as a new version of a model, unless it was registered before.
-
-    Raises:
-        ConfigError: when the name is not valid.
-        ModelError: when the bundle is incomplete.
-        TrackingError: when the store cannot be reached.
-    """
+    """Register a bundle as a new version of a model, unless it was registered before."""
     check_name(name)
     digest = tagger_digest(bundle)
     run = open_run(
@@ -106,11 +87,7 @@ def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
 
 
 def sync(places: Sequence[Path]) -> Answer:
-    """Send trainings and annotations that are not in the store yet; exit code 1 if one cannot be sent.
-
-    Raises:
-        TrackingError: when the store cannot be reached; whatever was sent is not sent again.
-    """
+    """Send trainings and annotations that are not in the store yet; exit code 1 if one cannot be sent."""
     folders = find_entries(places)
     found: dict[str, list[dict[str, Any]]] = {"sent": [], "at_work": [], "failed": []}
     for folder in folders:
@@ -154,11 +131,3 @@ def _values(version: ModelVersion) -> dict[str, Any]:
         "source": version.source,
         "tags": dict(version.tags),
     }
-
-
-def _aliases(aliases: dict[str, int]) -> str:
-    return ", ".join(f"{alias} {version}" for alias, version in sorted(aliases.items()))
-
-
-def _short(digest: str | None) -> str | None:
-    return digest[:SHOWN_DIGEST] if digest is not None else None

@@ -1,7 +1,7 @@
 """MLflow's client and runs in its store. Apart from serving.py, no other module imports MLflow.
 
 The store is at ``MLFLOW_TRACKING_URI``, or else ``mlflow.db`` in the current folder, with the artifacts in ``mlruns``
-beside it; no server is needed.
+beside it; no server is needed. Every function that uses it raises TrackingError when it cannot be reached or refuses.
 """
 
 import logging
@@ -65,8 +65,7 @@ class Run:
     def log_metrics(self, metrics: Mapping[str, float], *, step: int, time_ms: int) -> None:
         """Log the metrics of one step in a single call, since every call takes 26 ms or more.
 
-        Args:
-            time_ms: when they were measured, in milliseconds since 1970; equal times mean the same measurement.
+        Equal times, in milliseconds since 1970, mean the same measurement.
         """
         from mlflow.entities import Metric
 
@@ -81,11 +80,7 @@ class Run:
             self._client.log_artifact(self.run_id, str(path), folder)
 
     def close(self, status: RunStatus, *, time_ms: int | None = None) -> None:
-        """End the run.
-
-        Args:
-            time_ms: when it ended, in milliseconds since 1970; now if None.
-        """
+        """End the run at a time in milliseconds since 1970; now if None."""
         with mlflow_errors("the run could not be closed"):
             self._client.set_terminated(self.run_id, status=status, end_time=time_ms)
 
@@ -96,11 +91,7 @@ def tracking_uri() -> str:
 
 
 def open_client() -> Any:
-    """Return MLflow's client; a local database is created if there is none.
-
-    Raises:
-        TrackingError: when a database cannot be opened; a server is not contacted before the first call.
-    """
+    """Return MLflow's client; a local database is created if there is none, a server is not contacted yet."""
     _configure_mlflow()
     from mlflow import MlflowClient
 
@@ -159,32 +150,27 @@ def open_run(
         datasets: the inputs of the run.
         key: identifies the run in any store; an existing run with this key is opened again.
         started_ms: when it started, in milliseconds since 1970; now if None.
-
-    Raises:
-        TrackingError: when the store cannot be reached.
     """
     client = open_client()
     with mlflow_errors("the run could not be opened"):
+        from mlflow.entities import RunTag
+
         experiment_id = _experiment_id(client, experiment)
         _close_stale(client, experiment_id)
         tags = {**tags, PROCESS_TAG: process_name(), **({KEY_TAG: key} if key is not None else {})}
-        found = _find(client, experiment_id, key) if key is not None else None
-        run = found or client.create_run(experiment_id, started_ms, tags=tags, run_name=name)
+        found = client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1) if key else []
+        run = found[0] if found else client.create_run(experiment_id, started_ms, tags=tags, run_name=name)
         run_id = run.info.run_id
-        if found is not None:
+        if found:
             client.update_run(run_id, status="RUNNING")
-            _log_tags(client, run_id, tags)
+            client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         _log_parameters(client, run_id, {key: parameters[key] for key in parameters if key not in run.data.params})
         _log_datasets(client, run_id, datasets)
     return Run(client, run_id)
 
 
 def download(source: str, folder: Path) -> Path:
-    """Download an artifact of the store into a folder.
-
-    Raises:
-        TrackingError: when the download fails.
-    """
+    """Download an artifact of the store into a folder."""
     _configure_mlflow()
     from mlflow.artifacts import download_artifacts
 
@@ -237,17 +223,6 @@ def _close_stale(client: Any, experiment_id: str) -> None:
             client.set_terminated(run.info.run_id, status="KILLED")
 
 
-def _find(client: Any, experiment_id: str, key: str) -> Any:
-    found = client.search_runs([experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
-    return found[0] if found else None
-
-
-def _log_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
-    from mlflow.entities import RunTag
-
-    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-
-
 def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, object]) -> None:
     from mlflow.entities import Param
 
@@ -265,9 +240,7 @@ def _log_datasets(client: Any, run_id: str, datasets: Sequence[Dataset]) -> None
     for dataset in datasets:
         with warnings.catch_warnings():
             # MLflow registers two sources for local files, and warns of it each time.
-            warnings.filterwarnings(
-                "ignore", message="The specified dataset source can be interpreted in multiple ways"
-            )
+            warnings.filterwarnings("ignore", message="The specified dataset source can be interpreted in multiple")
             source = resolve_dataset_source(dataset.place)
         found = MetaDataset(source, name=dataset.name, digest=dataset.sha256[:LONGEST_DIGEST])
         tags = [InputTag("mlflow.data.context", dataset.role), InputTag("sha256", dataset.sha256)]

@@ -1,4 +1,7 @@
-"""Versions of models: look them up in the registry, register bundles, and cache bundles on this machine."""
+"""Versions of models: look them up in the registry, register bundles, and cache bundles on this machine.
+
+A model, version or alias that does not exist is a ModelError, a registry that cannot be reached a TrackingError.
+"""
 
 import re
 import shutil
@@ -68,12 +71,7 @@ def is_reference(model: str) -> bool:
 
 
 def resolve(reference: str) -> ModelVersion:
-    """Return the version that ``models:/NAME@ALIAS`` or ``models:/NAME/VERSION`` refers to now.
-
-    Raises:
-        ModelError: when there is no such version.
-        TrackingError: when the store cannot be reached.
-    """
+    """Return the version that ``models:/NAME@ALIAS`` or ``models:/NAME/VERSION`` refers to now."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ModelError(f"{reference}: expected models:/NAME@ALIAS or models:/NAME/VERSION")
@@ -88,11 +86,7 @@ def resolve(reference: str) -> ModelVersion:
 
 
 def model_names() -> list[str]:
-    """Return the names of all registered models except locks, sorted.
-
-    Raises:
-        TrackingError: when the store cannot be reached.
-    """
+    """Return the names of all registered models except locks, sorted."""
     client = open_client()
     with mlflow_errors("the models could not be listed"):
         names = [model.name for model in _every_page(client.search_registered_models)]
@@ -100,12 +94,7 @@ def model_names() -> list[str]:
 
 
 def versions(name: str) -> list[ModelVersion]:
-    """Return all versions of a model, newest first.
-
-    Raises:
-        ModelError: when there is no such model.
-        TrackingError: when the store cannot be reached.
-    """
+    """Return all versions of a model, newest first."""
     _check_store(name)
     client = open_client()
     with mlflow_errors(f"the versions of {name} could not be listed", absent=name):
@@ -135,17 +124,14 @@ def check_name(name: str) -> None:
 def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) -> ModelVersion:
     """Register a bundle of a run as a new version of a model, unless this was done before.
 
-    Args:
-        alias: pointed at the version, unless a newer version has it already.
-
-    Raises:
-        ModelError: when the bundle is incomplete.
-        TrackingError: when the store cannot be reached or refuses.
+    The alias is pointed at the version, unless a newer version has it already.
     """
     digest = tagger_digest(bundle)
     client = open_client()
     with mlflow_errors(f"the bundle could not be registered as {name}"):
-        version = _find_registered(client, name, digest, run_id) or _register(client, bundle, name, digest, run_id)
+        earlier = _every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'")
+        same = (found for found in earlier if found.name == name and found.tags.get(DIGEST_TAG) == digest)
+        version = _model_version(next(same, None) or _register(client, bundle, name, digest, run_id))
         holder = int(client.get_registered_model(name).aliases.get(alias, 0))
     if alias is not None and holder <= version.version:
         set_alias(name, alias, version.version)
@@ -153,25 +139,14 @@ def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) 
 
 
 def set_alias(name: str, alias: str, version: int) -> None:
-    """Point an alias at a version.
-
-    Raises:
-        TrackingError: when the store cannot be reached or there is no such version.
-    """
+    """Point an alias at a version."""
     client = open_client()
     with mlflow_errors(f"the alias {alias} of {name} could not be set"):
         client.set_registered_model_alias(name, alias, str(version))
 
 
 def create_model(name: str, *, tags: Mapping[str, str] | None = None) -> bool:
-    """Create a registered model; of several concurrent calls, one succeeds.
-
-    Returns:
-        False if the name exists already.
-
-    Raises:
-        TrackingError: when the store cannot be reached or refuses.
-    """
+    """Create a registered model and return True, or False if it exists. Of concurrent calls, one succeeds."""
     client = open_client()
     try:
         with mlflow_errors(f"{name} could not be created in the registry"):
@@ -191,7 +166,6 @@ def fetch(version: ModelVersion) -> Path:
 
     Raises:
         ModelError: when the bundle is not what was registered.
-        TrackingError: when the download fails.
     """
     if version.digest is None:
         raise ModelError(
@@ -200,8 +174,12 @@ def fetch(version: ModelVersion) -> Path:
     folder = cache_folder() / "bundles"
     target = folder / version.digest
     with exclusive(folder / f"{version.digest}.lock"):
-        if target.is_dir() and _is_intact(target, version):
-            return target
+        if target.is_dir():
+            try:
+                _check(target, version)
+                return target
+            except ModelError as error:
+                info(f"{target} is damaged and downloaded again: {error}")
         with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
             fetched = download(f"{version.source}/{DATA}", Path(incoming))
             _check(fetched, version)
@@ -212,8 +190,7 @@ def fetch(version: ModelVersion) -> Path:
 
 def cache_folder() -> Path:
     """Return the folder of downloaded bundles."""
-    chosen = environ.get("CONCORD_CACHE")
-    if chosen:
+    if chosen := environ.get("CONCORD_CACHE"):
         return Path(chosen).absolute()
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concord"
 
@@ -225,21 +202,14 @@ def _check_store(wanted: str) -> None:
         )
 
 
-def _find_registered(client: Any, name: str, digest: str, run_id: str) -> ModelVersion | None:
-    for found in _every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'"):
-        if found.name == name and found.tags.get(DIGEST_TAG) == digest:
-            return _model_version(found)
-    return None
-
-
-def _register(client: Any, bundle: Path, name: str, digest: str, run_id: str) -> ModelVersion:
+def _register(client: Any, bundle: Path, name: str, digest: str, run_id: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / MODEL
         write_model(bundle, model)
         client.log_artifacts(run_id, str(model), MODEL)
     create_model(name)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL}"
-    return _model_version(client.create_model_version(name, source, run_id=run_id, tags={DIGEST_TAG: digest}))
+    return client.create_model_version(name, source, run_id=run_id, tags={DIGEST_TAG: digest})
 
 
 def _every_page(search: Any, **arguments: Any) -> list[Any]:
@@ -263,16 +233,6 @@ def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVers
         tags=dict(found.tags),
         aliases=tuple(sorted(found.aliases if aliases is None else aliases)),
     )
-
-
-def _is_intact(copy: Path, version: ModelVersion) -> bool:
-    """Return whether a cached copy is what was registered; a damaged one is downloaded again."""
-    try:
-        _check(copy, version)
-    except ModelError as error:
-        info(f"{copy} is damaged and downloaded again: {error}")
-        return False
-    return True
 
 
 def _check(bundle: Path, version: ModelVersion) -> None:

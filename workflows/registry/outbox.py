@@ -2,7 +2,7 @@
 
 An entry is the file ``tracking.json`` beside the results of a training, or in a folder of an annotated collection. It
 is sent while the run works and when it ends; if the store is down, ``concord registry sync`` sends it later. Sending it
-twice changes nothing.
+twice changes nothing. Functions that open the store raise TrackingError when it cannot be reached.
 """
 
 import json
@@ -81,7 +81,6 @@ class TrackedRun:
     """A run in progress: everything is written to the outbox, and sent to the store as long as it answers."""
 
     def __init__(self, folder: Path, entry: OutboxEntry, *, run: Run) -> None:
-        """Take the entry, its folder, and the run in the store."""
         self._folder = folder
         self._entry = entry
         self._run: Run | None = run
@@ -89,11 +88,7 @@ class TrackedRun:
     def log_metrics(self, values: Mapping[str, float], *, step: int) -> None:
         """Log metrics of a step; those of an epoch that is repeated are replaced."""
         measured = Metrics(step=step, time_ms=_now(), values=dict(values))
-        earlier = [
-            metrics
-            for metrics in self._entry.metrics
-            if metrics.step != step or metrics.values.keys().isdisjoint(values)
-        ]
+        earlier = [it for it in self._entry.metrics if it.step != step or it.values.keys().isdisjoint(values)]
         self._write(metrics=[*earlier, measured])
         if self._run is None:
             return
@@ -124,11 +119,7 @@ def start_run(
     tags: Mapping[str, str],
     datasets: Sequence[Dataset] = (),
 ) -> TrackedRun:
-    """Open a run in the store, or the earlier one whose entry is in the folder.
-
-    Raises:
-        TrackingError: when the store cannot be reached.
-    """
+    """Open a run in the store, or the earlier one whose entry is in the folder."""
     entry = _new_entry(experiment=experiment, name=name, parameters=parameters, tags=tags, datasets=list(datasets))
     earlier = existing_entry(folder)
     if earlier is not None:
@@ -149,11 +140,7 @@ def log_finished_run(
     metrics: Mapping[str, float],
     files: Sequence[str],
 ) -> None:
-    """Log a run that has just ended successfully; if the store is down, warn.
-
-    Args:
-        seconds: how long it took.
-    """
+    """Log a run that has just ended successfully after so many seconds; if the store is down, warn."""
     entry = _new_entry(experiment=experiment, name=name, parameters=parameters, tags=tags)
     ended = {
         "started_ms": entry.started_ms - int(1000 * seconds),
@@ -185,8 +172,7 @@ def send(folder: Path) -> ModelVersion | None:
         parent = Path(name).parent.as_posix()
         run.log_file(folder / name, folder=parent if parent != "." else None)
     version = None
-    if entry.registration is not None:
-        wanted = entry.registration
+    if wanted := entry.registration:
         version = register(folder / wanted.bundle, name=wanted.name, run_id=run.run_id, alias=wanted.alias)
     # Without a status, the run was killed.
     run.close(entry.status or "KILLED", time_ms=entry.ended_ms)
@@ -207,11 +193,7 @@ def send_or_warn(folder: Path) -> ModelVersion | None:
 
 
 def existing_entry(folder: Path) -> OutboxEntry | None:
-    """Read the entry of a folder; return None if there is none.
-
-    Raises:
-        InputError, ConfigError: as ``read_entry`` does.
-    """
+    """Read the entry of a folder; return None if there is none."""
     return read_entry(folder) if (folder / ENTRY_NAME).exists() else None
 
 

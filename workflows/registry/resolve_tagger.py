@@ -3,7 +3,6 @@
 import difflib
 import importlib.util
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ DEFAULT = "entities_en"
 FALLBACK = "entities_en_small"
 INSTALL_ENCODER = "pip install --no-deps --require-hashes -r requirements-encoder.txt, with the extra 'encoder'"
 INSTALL_TRANSFORMERS = "pip install '.[encoder]'"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Missing:
-    """Something that a tagger needs and that is not installed, and how to install it."""
-
-    what: str
-    advice: str
 
 
 def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
@@ -54,11 +45,7 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
 
 
 def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
-    """Resolve the tagger of an annotation, as ``find_tagger`` does.
-
-    Raises:
-        ModelError: also for a tagger of token labels.
-    """
+    """Resolve the tagger of an annotation, as ``find_tagger`` does; a tagger of token labels is a ModelError."""
     tagger = find_tagger(model, named=named)
     if _read_saved(tagger.folder).get("vocabulary", {}).get("scheme") == TOKENS.name:
         raise ModelError(
@@ -84,21 +71,25 @@ def _find_bundled(name: str, *, named: bool) -> ResolvedTagger:
     missing = _missing(BUNDLED_FOLDER / name)
     if missing is None or named or name != DEFAULT or FALLBACK not in names:
         return _resolved(BUNDLED_FOLDER / name, name=name)
-    info(f"The {missing.what} is not installed: using {FALLBACK} instead of {DEFAULT}. To install: {missing.advice}")
+    what, advice = missing
+    info(f"The {what} is not installed: using {FALLBACK} instead of {DEFAULT}. To install: {advice}")
     return _resolved(BUNDLED_FOLDER / FALLBACK, name=FALLBACK)
 
 
-def _missing(folder: Path) -> _Missing | None:
-    """Find what the encoder of a tagger lacks; a tuned encoder is in the tagger's folder and needs the library only."""
+def _missing(folder: Path) -> tuple[str, str] | None:
+    """Return what the encoder of a tagger lacks, and how to install it.
+
+    A tuned encoder is in the tagger's folder and needs the library only.
+    """
     values = with_own_encoder(_read_saved(folder).get("config"), folder)
     if not isinstance(values, dict) or values.get("encoder") is None:
         return None
     config = EncoderConfig.from_mapping(values["encoder"], where=str(folder / CONFIG_NAME))
     if config.tuned and importlib.util.find_spec("transformers") is None:
-        return _Missing(what="library transformers", advice=INSTALL_TRANSFORMERS)
+        return "library transformers", INSTALL_TRANSFORMERS
     if config.tuned or encoder_available(config):
         return None
-    return _Missing(what=f"encoder {config.source}", advice=INSTALL_ENCODER)
+    return f"encoder {config.source}", INSTALL_ENCODER
 
 
 def _read_saved(folder: Path) -> dict[str, Any]:
@@ -115,6 +106,6 @@ def _read_saved(folder: Path) -> dict[str, Any]:
 def _resolved(folder: Path, *, name: str, version: str | None = None) -> ResolvedTagger:
     missing = _missing(folder)
     if missing is not None:
-        raise ModelError(f"{name} needs the {missing.what}, which is not installed: {missing.advice}")
+        raise ModelError("{} needs the {}, which is not installed: {}".format(name, *missing))
     digest, trees = tagger_digest(folder), _read_saved(folder).get("trees")
     return ResolvedTagger(name=name, version=version, digest=digest, folder=folder, trees=trees)

@@ -21,7 +21,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.pipeline.errors import ModelError
 from concord.workflows.cli.main import main
-from concord.workflows.promotion import history, promote
+from concord.workflows.promotion import promote
 from concord.workflows.promotion.champion import settled_state
 from concord.workflows.promotion.ledger import check_chain, tag_of
 from concord.workflows.promotion.promote import PromoteOptions, rollback
@@ -111,7 +111,7 @@ def test_a_champion_is_promoted_replaced_and_rolled_back(store: Path, versions: 
     code, back = call("rollback", "tiny", "--reason", "just so")
     assert (code, back["champion"]) == (0, 1)
     assert (settled_state("tiny").champion, settled_state("tiny").previous) == (1, 2)
-    recorded = history.run("tiny").values
+    recorded = promote.history("tiny").values
     assert [(line["action"], line["came_from"], line["went_to"]) for line in recorded["lines"]] == [
         ("promote", None, 1),
         ("promote", 1, 2),
@@ -142,7 +142,7 @@ def test_a_failing_gate_can_be_overridden_with_a_reason(store: Path, versions: l
     answer = promote.run("tiny", 1, PromoteOptions(gate=gate, forced=True, reason="a first one for the tests"))
     assert (answer.exit_code, answer.values["failed"]) == (0, ["min_f1"])
     assert "forced past min_f1" in answer.text
-    line = history.run("tiny").values["lines"][0]
+    line = promote.history("tiny").values["lines"][0]
     assert (line["forced"], line["reason"]) == (True, "a first one for the tests")
 
 
@@ -184,13 +184,13 @@ def test_a_broken_chain_is_reported_with_its_line(store: Path, versions: list[in
     client = MlflowClient(tracking_uri(), tracking_uri())
     line = client.get_registered_model("tiny").tags[tag_of(1)]
     client.set_registered_model_tag("tiny", tag_of(1), line.replace('"uses":0', '"uses":7'))
-    answer = history.run("tiny")
+    answer = promote.history("tiny")
     assert answer.exit_code == 1
     assert [found["line"] for found in answer.values["breaks"]] == [2]
     assert "line 2: expected " in answer.text
     client.set_registered_model_tag("tiny", tag_of(1), line)
-    assert history.run("tiny").exit_code == 0
-    assert "2 lines, chain intact" in history.run("tiny").text
+    assert promote.history("tiny").exit_code == 0
+    assert "2 lines, chain intact" in promote.history("tiny").text
 
 
 @pytest.mark.parametrize("place", ["sqlite", "server"])
