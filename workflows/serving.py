@@ -72,7 +72,6 @@ class ServedTagger:
     """A parser and a tagger behind MLflow's ``predict``; thread-safe."""
 
     def __init__(self, annotator: TextAnnotator) -> None:
-        """Take the annotator."""
         self._annotator = annotator
 
     def predict(self, model_input: Any) -> list[list[dict[str, Any]]]:
@@ -99,10 +98,7 @@ class ServedTagger:
 
 
 def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) -> ServedTagger:
-    """Load a model; called by MLflow under this name.
-
-    Args:
-        model_config: see ServingConfig.
+    """Load a model; called by MLflow under this name, with the keys of ServingConfig.
 
     Raises:
         ConfigError: naming the key.

@@ -13,14 +13,7 @@ from concord.pipeline.run_report import RunReport
 from concord.workflows.annotation.summary import total_counts
 from concord.workflows.environment import code_tags
 from concord.workflows.jobs import flatten
-from concord.workflows.registry.outbox import (
-    COLLECTION_OUTBOX,
-    EXPERIMENT,
-    existing_entry,
-    log_finished_run,
-    read_entry,
-    send_or_warn,
-)
+from concord.workflows.registry import outbox
 
 PLAN_TAG = "concord.plan"
 LOGGED_FILES = ("report.html", "config.resolved.yaml", "stats.json")
@@ -37,21 +30,20 @@ def log_run(
     if not isinstance(report.output, Path):
         # The outbox, which shows that a run was logged and waits for a server that is down, is a local folder.
         raise ConfigError("runs are logged only if their output is a local folder, and this one is on S3")
-    outbox = report.output / COLLECTION_OUTBOX
-    place = outbox / str(manifest.generation)
-    existing = existing_entry(place)
+    place = report.output / outbox.COLLECTION_OUTBOX / str(manifest.generation)
+    existing = outbox.existing_entry(place)
     if existing is not None and existing.tags.get(PLAN_TAG) == manifest.plan:
         if not existing.sent:
-            send_or_warn(place)
+            outbox.send_or_warn(place)
         return
     place.mkdir(parents=True, exist_ok=True)
     # Copied, since the next run replaces these files and the store may be down until then.
     files = [name for name in LOGGED_FILES if (folder.run / name).exists()]
     for name in files:
         (place / name).write_bytes((folder.run / name).read_bytes())
-    log_finished_run(
+    outbox.log_finished_run(
         place,
-        experiment=EXPERIMENT,
+        experiment=outbox.EXPERIMENT,
         name=report.output.name,
         seconds=report.wall_seconds,
         parameters=flatten(config.model_dump(mode="json")),
@@ -65,8 +57,8 @@ def log_run(
         metrics=_metrics(report, counts=total_counts(manifest)),
         files=files,
     )
-    for earlier in set(outbox.iterdir()) - {place}:
-        if read_entry(earlier).sent:
+    for earlier in set(place.parent.iterdir()) - {place}:
+        if outbox.read_entry(earlier).sent:
             shutil.rmtree(earlier)
 
 

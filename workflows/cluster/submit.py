@@ -67,7 +67,14 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
             "runtime_env": {"working_dir": archive.name, "env_vars": _environment(config)},
         }
         submission_id, earlier = _submit(client, wanted, package)
-        _report(submission_id, earlier, options.address)
+        if earlier is None:
+            info(f"{submission_id}: sent to {options.address}")
+        elif earlier.is_terminal():
+            info(
+                f"{submission_id}: an earlier submission has succeeded; nothing to do. To send it again, use --id NAME"
+            )
+        else:
+            info(f"{submission_id}: an earlier submission is {earlier.lower()}; nothing to send")
         if not options.wait:
             status = str(client.get_job_status(submission_id))
             return Answer(values={"submission_id": submission_id, "status": status}, text=f"{submission_id}  {status}")
@@ -97,7 +104,16 @@ def stop(submission_id: str, *, address: str) -> Answer:
         info(f"{submission_id}: stopping; it finishes its current shards first, which may take {STOP_SECONDS} s")
         _await_end(client, submission_id)
         seconds = time.monotonic() - asked
-        return _stopped(_result(client, submission_id), seconds=seconds)
+        answer = _result(client, submission_id)
+    killed = answer.values["exit_code"] is None and seconds >= STOP_SECONDS
+    if killed:
+        ending = f"killed after {STOP_SECONDS} s; committed shards are kept, submit the same job to continue"
+    elif answer.values["exit_code"] is None:
+        ending = "stopped before its first shard"
+    else:
+        ending = f"finished its shards in {seconds:.0f} s"
+    values = {**answer.values, "stop_seconds": round(seconds, 1)}
+    return Answer(values=values, text=f"{answer.text}\n{ending}", exit_code=int(killed))
 
 
 def default_id(name: str, job_digest: str) -> str:
@@ -174,15 +190,6 @@ def _send(client: JobSubmissionClient, submission_id: str, package: Mapping[str,
         time.sleep(POLL_SECONDS)
 
 
-def _report(submission_id: str, earlier: JobStatus | None, address: str) -> None:
-    if earlier is None:
-        info(f"{submission_id}: sent to {address}")
-    elif earlier.is_terminal():
-        info(f"{submission_id}: an earlier submission has succeeded; nothing to do. To send it again, use --id NAME")
-    else:
-        info(f"{submission_id}: an earlier submission is {earlier.lower()}; nothing to send")
-
-
 def _environment(config: AnnotateConfig) -> dict[str, str]:
     return {
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
@@ -245,19 +252,6 @@ def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
     else:
         lines += [equation(result), f"output  {result['output']}", f"report  {result['report'] or 'none'}"]
     return Answer(values=values, text="\n".join(lines), exit_code=0 if succeeded else code or 1)
-
-
-def _stopped(answer: Answer, *, seconds: float) -> Answer:
-    """Add to the result of a job how it was stopped."""
-    killed = answer.values["exit_code"] is None and seconds >= STOP_SECONDS
-    if killed:
-        ending = f"killed after {STOP_SECONDS} s; committed shards are kept, submit the same job to continue"
-    elif answer.values["exit_code"] is None:
-        ending = "stopped before its first shard"
-    else:
-        ending = f"finished its shards in {seconds:.0f} s"
-    values = {**answer.values, "stop_seconds": round(seconds, 1)}
-    return Answer(values=values, text=f"{answer.text}\n{ending}", exit_code=int(killed))
 
 
 def _last_object(log: str) -> dict[str, Any] | None:

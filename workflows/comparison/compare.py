@@ -26,15 +26,7 @@ from concord.workflows.comparison.paired_tests import (
     describe_line,
 )
 from concord.workflows.comparison.slices import Slice, check_not_empty, slice_finder
-from concord.workflows.training.corpora import (
-    Documents,
-    check_gold,
-    gold_format,
-    read_corpora,
-    read_documents,
-    relabel,
-    without_labels,
-)
+from concord.workflows.training import corpora
 
 LISTED_CHANGES = 20
 DISTRIBUTIONS = {"concord": "concord-annotate", "torch": "torch", "numpy": "numpy"}
@@ -100,17 +92,17 @@ def compare(job: CompareJob) -> Comparison:
     taggers = [load_tagger(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
     _check_comparable(*taggers, labels=job.labels)
     scheme = taggers[0].vocabulary.scheme
-    form = gold_format(job.form, scheme)
+    form = corpora.gold_format(job.form, scheme)
     trees = any(tagger.needs_trees for tagger in taggers)
-    documents = read_documents(job.data, labels=job.labels, form=form, trees=trees)
+    documents = corpora.read_documents(job.data, labels=job.labels, form=form, trees=trees)
     sentences = [list(document.sentences) for document in documents]
     for tagger in taggers:
-        check_gold(tagger, sentences, job.data)
+        corpora.check_gold(tagger, sentences, job.data)
     if not any(scheme.scored_spans(sentence.labels or ()) for document in sentences for sentence in document):
         raise InputError(f"{', '.join(job.data)}: expected a corpus with entities, got none")
     known = None
     if job.train:
-        train = read_corpora(job.train, labels=job.labels, form=form)
+        train = corpora.read_corpora(job.train, labels=job.labels, form=form)
         known = known_names((sentence for document in train for sentence in document), scheme=scheme)
     find_slices = slice_finder(job.slices, documents, known)
     check_not_empty(job.slices, documents, find_slices, scheme=scheme)
@@ -174,9 +166,9 @@ def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str
         )
 
 
-def _label(tagger: Tagger, documents: Documents, labels: Mapping[str, str | None]) -> DocumentLabels:
+def _label(tagger: Tagger, documents: corpora.Documents, labels: Mapping[str, str | None]) -> DocumentLabels:
     """Return a tagger's labels of the documents, renamed as requested; it does not see the gold labels."""
-    predicted = tagger.predict_documents(without_labels(documents))
+    predicted = tagger.predict_documents(corpora.without_labels(documents))
     scheme = tagger.vocabulary.scheme
     if not labels:
         return [[prediction.labels for prediction in predictions] for predictions in predicted]
@@ -184,5 +176,5 @@ def _label(tagger: Tagger, documents: Documents, labels: Mapping[str, str | None
         [Sentence(words=sentence.words, labels=found.labels) for sentence, found in zip(document, own, strict=True)]
         for document, own in zip(documents, predicted, strict=True)
     )
-    mapped = (relabel(document, labels, scheme=scheme) for document in labelled)
+    mapped = (corpora.relabel(document, labels, scheme=scheme) for document in labelled)
     return [[sentence.labels or () for sentence in document] for document in mapped]

@@ -6,20 +6,14 @@ agree. Differences are B minus A.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 
+from concord.models.evaluation import significance
 from concord.models.evaluation.document_counts import consistency_counts_by_document, group_counts_by_document
-from concord.models.evaluation.significance import (
-    Difference,
-    UnitCounts,
-    detectable_difference,
-    f1,
-    holm,
-    paired_bootstrap,
-    randomisation_test,
-)
+from concord.models.evaluation.significance import Difference, UnitCounts
 from concord.models.labels import Span
 from concord.models.schemes import BIO, LabelScheme
 from concord.pipeline.corpora.read_corpus import GoldDocument
@@ -125,10 +119,11 @@ def compare_labels(
                 found["consistency", "consistency"] = own
     zeros = np.zeros((len(documents), 3), dtype=np.int64)
     pairs = {key: (counts[0].get(key, zeros), counts[1].get(key, zeros)) for key in _sorted_keys(counts)}
-    p_values = [randomisation_test(*pair, rounds=procedure.rounds, seed=procedure.seed) for pair in pairs.values()]
+    test = partial(significance.randomisation_test, rounds=procedure.rounds, seed=procedure.seed)
+    p_values = [test(*pair) for pair in pairs.values()]
     return [
         _line(*key, *pair, p=p, corrected=corrected, procedure=procedure)
-        for (key, pair), p, corrected in zip(pairs.items(), p_values, holm(p_values), strict=True)
+        for (key, pair), p, corrected in zip(pairs.items(), p_values, significance.holm(p_values), strict=True)
     ]
 
 
@@ -180,20 +175,27 @@ def _sorted_keys(counts: Iterable[Iterable[tuple[Kind, str]]]) -> list[tuple[Kin
 
 
 def _line(
-    kind: Kind, name: str, first: UnitCounts, second: UnitCounts, *, p: float, corrected: float, procedure: Procedure
+    kind: Kind,
+    name: str,
+    first: UnitCounts,
+    second: UnitCounts,
+    *,
+    p: float,
+    corrected: float,
+    procedure: Procedure,
 ) -> Line:
-    difference = paired_bootstrap(
+    difference = significance.paired_bootstrap(
         second[None], first[None], resamples=procedure.resamples, seed=procedure.seed, alpha=procedure.alpha
     )
     return Line(
         kind=kind,
         name=name,
-        first=float(f1(first.sum(axis=0))),
-        second=float(f1(second.sum(axis=0))),
+        first=float(significance.f1(first.sum(axis=0))),
+        second=float(significance.f1(second.sum(axis=0))),
         difference=difference,
         p=p,
         corrected=corrected,
-        detectable=detectable_difference(first, second, alpha=procedure.alpha),
+        detectable=significance.detectable_difference(first, second, alpha=procedure.alpha),
         differing=int((first != second).any(axis=1).sum()),
         verdict="undecided" if corrected >= procedure.alpha else "better" if difference.mean > 0 else "worse",
     )

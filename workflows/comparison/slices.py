@@ -53,11 +53,7 @@ class Slice:
 
 
 def parse_slice(text: str) -> Slice:
-    """Parse a slice as a user writes it.
-
-    Raises:
-        ConfigError: when it has another form.
-    """
+    """Parse a slice as a user writes it; raise ConfigError when it has another form."""
     name, equals, condition = (part.strip() for part in text.partition("="))
     numeric = _NUMERIC.fullmatch(condition)
     if name and equals and numeric:
@@ -114,11 +110,7 @@ def slice_finder(slices: Sequence[Slice], documents: Sequence[GoldDocument], kno
 def check_not_empty(
     slices: Sequence[Slice], documents: Sequence[GoldDocument], find_slices: SliceFinder, *, scheme: LabelScheme
 ) -> None:
-    """Check that every slice has an entity of the gold corpus.
-
-    Raises:
-        InputError: naming the empty slices.
-    """
+    """Raise InputError unless every slice has an entity of the gold corpus."""
     filled = {
         name
         for number, document in enumerate(documents)

@@ -11,14 +11,11 @@ call to the store that hangs for that long; clocks must agree to within a minute
 (a CI concurrency group) does not have this risk.
 """
 
-import getpass
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from concord.pipeline.errors import ConcordError
@@ -85,9 +82,10 @@ def move_champion(name: str, *, expected: int | None, entry: ledger.Entry) -> le
         _settle(model, lock)
         state = model.state()
         if state.champion != expected:
+            now, before = map(ledger.describe_version, (state.champion, expected))
             raise RaceLostError(
-                f"{name}: the champion is now {_version(state.champion)} and was {_version(expected)} when this "
-                "command started; nothing was moved, run it again"
+                f"{name}: the champion is now {now} and was {before} when this command started; nothing was moved, "
+                "run it again"
             )
         last = ledger.line_hash(state.lines[-1]) if state.lines else ledger.BEGINNING
         line = ledger.write_line(replace(entry, number=state.next_number, previous=last))
@@ -96,16 +94,6 @@ def move_champion(name: str, *, expected: int | None, entry: ledger.Entry) -> le
         crash_point("intent")
         _complete(model, line, lock)
         return ledger.read_line(line)
-
-
-def who() -> str:
-    """Return user and host."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
-
-
-def now() -> str:
-    """Return the current time in the format of the ledger."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class _Model:
@@ -245,7 +233,7 @@ def _settle(model: _Model, lock: _Lock) -> None:
         info(f"Completing {move}.")
         _complete(model, state.intent, lock)
     else:
-        info(f"Undoing {move}: the champion is now {_version(state.champion)}.")
+        info(f"Undoing {move}: the champion is now {ledger.describe_version(state.champion)}.")
         _delete_intent(model, lock)
 
 
@@ -269,7 +257,3 @@ def _delete_intent(model: _Model, lock: _Lock) -> None:
     lock.check()
     model.delete_tag(INTENT_TAG)
     crash_point("settled")
-
-
-def _version(number: int | None) -> str:
-    return "none" if number is None else f"version {number}"

@@ -63,11 +63,7 @@ class Break:
 
 
 def write_line(entry: Entry) -> str:
-    """Return the text of a line.
-
-    Raises:
-        ValueError: when it is too long for a tag.
-    """
+    """Return the text of a line; raise ValueError when it is too long for a tag."""
     text = json.dumps(asdict(entry), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     if len(text) > LONGEST_LINE:
         raise ValueError(f"ledger line {entry.number}: expected {LONGEST_LINE:,} characters at most, got {len(text):,}")
@@ -75,11 +71,7 @@ def write_line(entry: Entry) -> str:
 
 
 def read_line(text: str) -> Entry:
-    """Read the text of a line.
-
-    Raises:
-        ValueError: when it is not a line of the ledger.
-    """
+    """Read the text of a line; raise ValueError when it is not a line of the ledger."""
     values: Any = json.loads(text)
     try:
         Entry(**values)
@@ -129,12 +121,14 @@ def check_chain(lines: Sequence[str], *, champion: int | None) -> list[Break]:
             number, last_champion = entry.number, entry.went_to
         number, previous = number + 1, line_hash(text)
     if champion != last_champion:
-        message = f"the ledger ends with {_named(last_champion)} as champion, the alias is at {_named(champion)}"
+        last, actual = map(describe_version, (last_champion, champion))
+        message = f"the ledger ends with {last} as champion, the alias is at {actual}"
         breaks.append(Break(line=number - 1, message=f"{message}: it was moved by other means, or lines are missing"))
     return breaks
 
 
-def _named(version: int | None) -> str:
+def describe_version(version: int | None) -> str:
+    """Return ``version N``, or ``none``."""
     return "none" if version is None else f"version {version}"
 
 

@@ -4,12 +4,15 @@ Every attempt is logged as a run of its own, which counts as a use of the promot
 or not the gate passes. The ledger has a line for every move.
 """
 
+import getpass
 import hashlib
 import json
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,8 @@ from concord.pipeline.errors import ModelError
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.environment import code_tags
-from concord.workflows.jobs import GateConfig, read_gate
-from concord.workflows.promotion.champion import RaceLostError, move_champion, now, settled_state, who
+from concord.workflows.jobs import read_gate
+from concord.workflows.promotion.champion import RaceLostError, move_champion, settled_state
 from concord.workflows.promotion.gate import Findings, describe_conditions, examine, gate_slices
 from concord.workflows.promotion.ledger import BEGINNING, LONGEST_REASON, Action, Entry, check_chain, read_line
 from concord.workflows.registry.mlflow_client import Run, RunStatus, TrackingError, mlflow_errors, open_client, open_run
@@ -52,7 +55,8 @@ def run(name: str, version: int, options: PromoteOptions) -> Answer:
     _check_reason(options.reason, needed=options.forced)
     gate = read_gate(options.gate)
     gate_slices(gate)  # an invalid gate must fail before the attempt counts as a use of the set
-    promotion_set = _set_digest(gate)
+    # It names the corpora, whatever their paths and order.
+    promotion_set = hashlib.sha256("\n".join(sorted(map(file_sha256, gate.data))).encode()).hexdigest()
     candidate = resolve(f"models:/{name}/{version}")
     champion = settled_state(name).champion
     if champion == version:
@@ -132,12 +136,6 @@ def _check_reason(reason: str | None, *, needed: bool) -> None:
         raise ConfigError("--force: expected --reason with it, to record in the ledger why the gate was overridden")
     if reason is not None and len(reason) > LONGEST_REASON:
         raise ConfigError(f"--reason: expected {LONGEST_REASON:,} characters at most, got {len(reason):,}")
-
-
-def _set_digest(gate: GateConfig) -> str:
-    """Return a digest of the corpora of a gate, independent of their paths."""
-    content = "\n".join(sorted(file_sha256(path) for path in gate.data))
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 @contextmanager
@@ -230,8 +228,8 @@ def _entry_fields(action: Action, came_from: int | None, went_to: int) -> dict[s
         "number": 1,
         "previous": BEGINNING,
         "action": action,
-        "who": who(),
-        "when": now(),
+        "who": f"{getpass.getuser()}@{socket.gethostname()}",
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "came_from": came_from,
         "went_to": went_to,
     }

@@ -10,22 +10,14 @@ from concord.pipeline.errors import InputError, ModelError
 from concord.pipeline.saved_tagger import tagger_digest
 from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.environment import code_tags
+from concord.workflows.registry import model_versions
 from concord.workflows.registry.mlflow_client import REFUSAL, TrackingError, has_store, open_run, tracking_uri
-from concord.workflows.registry.model_versions import (
-    ModelVersion,
-    check_name,
-    is_reference,
-    model_names,
-    register,
-    resolve,
-    versions,
-)
 from concord.workflows.registry.outbox import EXPERIMENT, find_entries, read_entry, send
 
 
 def list_models() -> Answer:
     """List every model with its newest version and its aliases."""
-    found = {name: versions(name) for name in model_names()} if has_store() else {}
+    found = {name: model_versions.versions(name) for name in model_versions.model_names()} if has_store() else {}
     values: list[dict[str, Any]] = [
         {
             "name": name,
@@ -51,12 +43,12 @@ def show(model: str) -> Answer:
     """
     name = model.removeprefix("models:/")
     if "/" in name or "@" in name:
-        version = resolve(model if is_reference(model) else f"models:/{model}")
+        version = model_versions.resolve(model if model_versions.is_reference(model) else f"models:/{model}")
         values = _values(version)
         shown = {**values, "aliases": ", ".join(values["aliases"])}
         tags = [("tag", f"{key} {value}") for key, value in shown.pop("tags").items()]
         return Answer(values=values, text=table([*shown.items(), *tags]))
-    found = [_values(version) for version in versions(name)]
+    found = [_values(version) for version in model_versions.versions(name)]
     rows = [
         (it["version"], ", ".join(it["aliases"]), it["digest"] and it["digest"][:12], it["created"], it["run_id"])
         for it in found
@@ -67,7 +59,7 @@ def show(model: str) -> Answer:
 
 def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
     """Register a bundle as a new version of a model, unless it was registered before."""
-    check_name(name)
+    model_versions.check_name(name)
     digest = tagger_digest(bundle)
     run = open_run(
         experiment=EXPERIMENT,
@@ -77,7 +69,7 @@ def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
         # The same bundle under the same name is the same registration.
         key=f"{name} {digest}",
     )
-    version = register(bundle, name=name, run_id=run.run_id, alias=alias)
+    version = model_versions.register(bundle, name=name, run_id=run.run_id, alias=alias)
     run.close("FINISHED")
     lines = [f"registered  {version.reference}", f"digest      {version.digest}"]
     if alias is not None:
@@ -120,7 +112,7 @@ def _sync(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
         warn(f"{folder}: {error}")
 
 
-def _values(version: ModelVersion) -> dict[str, Any]:
+def _values(version: model_versions.ModelVersion) -> dict[str, Any]:
     return {
         "name": version.name,
         "version": version.version,

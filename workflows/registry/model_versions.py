@@ -109,11 +109,7 @@ def versions(name: str) -> list[ModelVersion]:
 
 
 def check_name(name: str) -> None:
-    """Check that a name is valid for a model, so that ``models:/NAME@ALIAS`` finds it.
-
-    Raises:
-        ConfigError: when it is not, or is reserved for locks.
-    """
+    """Raise ConfigError unless ``models:/NAME@ALIAS`` can refer to a name, or if it is reserved for locks."""
     if _NAME.fullmatch(name) is None or name.endswith(LOCK_SUFFIX):
         raise ConfigError(
             f"a model's name: expected letters, digits, '_', '.', '-' and spaces, not ending in {LOCK_SUFFIX}, "
