@@ -50,9 +50,8 @@ class DeadLetter:
         cls, record: "Document | ParsedDocument | AnnotatedDocument", *, stage: str, error: str, message: str
     ) -> Self:
         """Build the dead letter of a document that was read; the message is prefixed with its id."""
-        if isinstance(record, AnnotatedDocument):
-            record = record.parsed
-        document = record.document if isinstance(record, ParsedDocument) else record
+        parsed = record.parsed if isinstance(record, AnnotatedDocument) else record
+        document = parsed.document if isinstance(parsed, ParsedDocument) else parsed
         return cls(
             doc_id=document.doc_id,
             source_uri=document.source_uri,

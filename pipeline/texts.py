@@ -38,10 +38,7 @@ class TextAnnotator:
 
     @classmethod
     def load(cls, tagger: ResolvedTagger, *, parser: ParserConfig, run: TaggerRunConfig) -> Self:
-        """Load a tagger and a parser.
-
-        Args:
-            run: how the tagger works; its ``model`` is not read.
+        """Load a tagger, run as ``run`` says (whose ``model`` is not read), and a parser.
 
         Raises:
             ModelError: when one of them cannot be loaded, or the tagger learned from another parser's trees.

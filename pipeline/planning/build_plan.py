@@ -5,7 +5,7 @@ and covers what is new, changed, or due for another tagger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from concord.pipeline.config import AnnotateConfig, ReaderConfig
@@ -49,9 +49,6 @@ def make_plan(
         existing: what the new generation builds on; None for the first one.
         reasons: why its rows are not current, in plain words.
         hashes: hashes the files; in this process and without a cache if None.
-
-    Raises:
-        InputError, StoreError, ConfigError: when the input or reader.encoding cannot be used.
     """
     config = config.model_copy(update={"input": absolute_input(config.input), "output": absolute_output(config.output)})
     inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
@@ -106,18 +103,11 @@ def retry_plan(
     states = {path: _state(file) for path, file in files.items()}
     digests = hashes.hash(states)
     counts = {source.uri: source.records for source in base.sources}
-    records = (
-        record
-        for path in counts
-        if path in files
-        for record in _read(files[path], config.reader, counts, most=counts[path] if config.limit is not None else None)
-    )
-    diff = diff_input(
-        existing,
-        records,
-        reused_files=counts.keys() - files.keys(),
-        retries=choose_retries(existing, chosen, unchanged=existing.unchanged_files(digests)),
-    )
+    limits = {path: None if config.limit is None else counts[path] for path in counts if path in files}
+    records = (_read(files[path], config.reader, counts, most=most) for path, most in limits.items())
+    retries = choose_retries(existing, chosen, unchanged=existing.unchanged_files(digests))
+    reused_files = counts.keys() - files.keys()
+    diff = diff_input(existing, chain.from_iterable(records), reused_files=reused_files, retries=retries)
     # Small shards are merged when the collection is next brought up to date.
     work = next_generation(existing, diff, config.planning.model_copy(update={"compact_at": None}))
     read_again = {source.uri: source for source in _sources(files.values(), states, digests, counts)}

@@ -166,11 +166,8 @@ def choose_retries(
 ) -> Retries:
     """Return what follows from trying some dead letters again and leaving all others as they are.
 
-    In a file that has changed, every record without an existing document is tried again, because it is unknown which
-    dead letter belongs to which record.
-
-    Args:
-        unchanged: the files with chosen dead letters whose content is as it was annotated.
+    In a file that is not ``unchanged``, every record without an existing document is tried again, because it is unknown
+    which dead letter belongs to which record.
     """
     changed = frozenset(letter.source_uri for letter in chosen) - set(unchanged)
     in_unchanged = [letter for letter in chosen if letter.source_uri not in changed]
