@@ -41,6 +41,7 @@ def test_import_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_import_survives_modules_of_the_rooms_names_in_the_current_folder(tmp_path: Path) -> None:
     for name in ("models", "pipeline", "workflows"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('the wrong one')\n")

@@ -44,6 +44,7 @@ def test_decoding_returns_the_encoded_spans(scheme: SpanScheme, drawn: tuple[tup
     assert decode_spans(encode_spans(spans, length, scheme), scheme) == spans
 
 
+@pytest.mark.slow
 @given(drawn=spans_in_a_sentence())
 @settings(deadline=None)
 def test_converting_labels_keeps_their_spans(drawn: tuple[tuple[Span, ...], int]) -> None:
@@ -52,6 +53,7 @@ def test_converting_labels_keeps_their_spans(drawn: tuple[tuple[Span, ...], int]
     assert convert_labels(bioes, source="BIOES", target="BIO") == bio
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @given(data=st.data())
 @settings(deadline=None, max_examples=300)

@@ -73,6 +73,7 @@ def test_relative_paths_become_absolute(source: Path, tmp_path: Path, monkeypatc
     assert OutputFolder(report.output).plan().config.input == str(source)
 
 
+@pytest.mark.slow
 def test_finished_run_is_left_untouched(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out", report=True)
     first = runs.run_job(config)
@@ -99,6 +100,7 @@ def test_two_runs_write_equal_bytes(source: Path, tmp_path: Path) -> None:
     assert runs.committed_bytes(tmp_path / "a") == runs.committed_bytes(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_only_missing_shards_are_annotated_again(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     config = runs.job(source, output)
@@ -116,6 +118,7 @@ def test_only_missing_shards_are_annotated_again(source: Path, tmp_path: Path) -
     assert verify(output) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["manifest.json", "report.html"])
 def test_file_missing_after_a_kill_at_the_end_is_written(source: Path, tmp_path: Path, lost: str) -> None:
     config = runs.job(source, tmp_path / "out", report=True)
@@ -162,6 +165,7 @@ def test_other_input_is_refused(source: Path, tmp_path: Path) -> None:
     assert state_of(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_threads_are_those_of_the_existing_plan(source: Path, tmp_path: Path) -> None:
     runs.run_job(runs.job(source, tmp_path / "out", executor={"threads": 3}))
     again = runs.run_job(runs.job(source, tmp_path / "out", executor={}), build=fakes.build_no_worker)
@@ -181,6 +185,7 @@ def test_exit_code_is_3_when_dead_letters_exceed_the_limit(
     assert verify(tmp_path / "out") == []
 
 
+@pytest.mark.slow
 def test_run_fails_when_a_stage_drops_a_document(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
     with pytest.raises(ReconciliationError) as caught:

@@ -177,6 +177,7 @@ def test_a_tagger_of_token_labels_is_not_served(token_bundle: Path, tmp_path: Pa
         serving._load_pyfunc(str(tmp_path / "tokens"))
 
 
+@pytest.mark.slow
 def test_a_tagger_of_gold_trees_is_served_with_accept_parser(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     saved = json.loads((bundle / "tagger.json").read_text())

@@ -210,6 +210,7 @@ def test_rare_words_become_unknown_at_the_configured_rate(sentence: Tagged) -> N
     assert not hidden[1].any()
 
 
+@pytest.mark.slow
 def test_training_changes_the_unknown_vector(build: Callable[..., Any], documents: list[Any]) -> None:
     tagger = build("bilstm_softmax")
     table = tagger.representation.words.weight

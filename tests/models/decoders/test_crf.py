@@ -111,6 +111,7 @@ def test_marginals_of_long_sentences_are_probabilities_in_single_precision() -> 
     assert float((single - double).abs().max()) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @torch.inference_mode()
 def test_legal_mode_is_the_best_well_formed_sequence(scheme: LabelScheme) -> None:
@@ -208,6 +209,7 @@ def test_scores_too_far_apart_for_factors_are_summed_in_log_space(forbidden: flo
     assert torch.equal(emissions.grad[~MASK], torch.zeros_like(emissions.grad[~MASK]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [1.0, 400.0])
 def test_explicit_gradient_of_the_likelihood_equals_finite_differences(spread: float) -> None:
     chain, emissions = LinearChain(3).double(), random_emissions(3).requires_grad_()

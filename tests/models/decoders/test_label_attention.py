@@ -217,6 +217,7 @@ def test_every_variant_trains_all_its_weights(build: Build, documents: Documents
     assert without == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("units", "layers", "heads", "millions"),
     [(400, 2, 5, 8.06), (400, 3, 5, 10.15), (400, 4, 5, 12.23), (600, 3, 5, 16.48)],

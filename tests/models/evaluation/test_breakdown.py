@@ -115,6 +115,7 @@ def test_ratio_requires_right_and_wrong_words() -> None:
     assert (certain.mean_right, certain.ratio) == (0.0, None)
 
 
+@pytest.mark.slow
 @given(label_pairs, st.data())
 def test_groups_add_up_to_the_overall_score(pairs: Pairs, data: st.DataObject) -> None:
     gold, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -133,6 +134,7 @@ def test_groups_add_up_to_the_overall_score(pairs: Pairs, data: st.DataObject) -
         assert sum(parts.values(), Scores()) == whole
 
 
+@pytest.mark.slow
 @given(label_pairs)
 def test_positions_add_up_to_the_words_and_the_accuracy(pairs: Pairs) -> None:
     gold, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -143,6 +145,7 @@ def test_positions_add_up_to_the_words_and_the_accuracy(pairs: Pairs) -> None:
     assert whole.correct == right
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(["O", "B-X", "B-Y"]), min_size=1, max_size=6), min_size=1, max_size=5))
 def test_all_mentions_of_the_same_word_recur_from_two_on(rows: list[list[str]]) -> None:
     document = [Sentence(words=("Tamar",) * len(row), labels=tuple(row)) for row in rows]

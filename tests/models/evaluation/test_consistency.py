@@ -64,6 +64,7 @@ def test_consistency_of_a_collection_is_the_micro_average() -> None:
     assert Consistency().share is None
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("aAbB"), st.sampled_from(["O", "B-X", "B-Y"])), max_size=5), max_size=4)
 )

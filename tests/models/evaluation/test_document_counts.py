@@ -44,6 +44,7 @@ def test_correct_labels_are_counted_by_document() -> None:
     assert label_counts_by_document([document, []], [[("NNS", "VB"), ("VB",)], []]) == {"all": [[3, 3, 2], [0, 0, 0]]}
 
 
+@pytest.mark.slow
 @given(label_pairs)
 def test_groups_by_document_add_up_to_the_scores(pairs: Pairs) -> None:
     gold, predicted = ([list(labels) for labels in side] for side in zip(*pairs, strict=True))

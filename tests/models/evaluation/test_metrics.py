@@ -39,6 +39,7 @@ def test_missing_label_raises_a_value_error() -> None:
         span_scores([("O", "O")], [("O",)])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 @given(sentences)
 def test_f1_equals_strict_f1_of_seqeval(pairs: list[tuple[list[str], list[str]]]) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, kstest
 
 from concord.models.evaluation.significance import (
     Difference,
@@ -64,6 +63,7 @@ def test_gain_from_one_seed_is_undecided() -> None:
     assert found.verdict == "undecided"
 
 
+@pytest.mark.slow
 def test_interval_agrees_with_the_formula() -> None:
     # One seed and units of one word: the difference is a mean of paired differences, whose standard error is known.
     chance = np.random.default_rng(7)
@@ -114,6 +114,7 @@ def test_interval_widens_with_lower_alpha() -> None:
     assert wide.low < narrow.low < narrow.mean < narrow.high < wide.high
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 6), min_size=1, max_size=6))
 def test_p_value_of_few_units_is_the_share_of_all_swaps(rows: list[tuple[int, ...]]) -> None:
     first, second = np.array(rows).reshape(-1, 2, 3).transpose(1, 0, 2)
@@ -150,7 +151,10 @@ def test_p_value_is_symmetric_and_determined_by_the_seed() -> None:
     assert 1 / 10_001 <= p < 1
 
 
+@pytest.mark.slow
 def test_p_value_is_uniform_under_the_null_hypothesis() -> None:
+    from scipy.stats import binom, kstest
+
     first, second = outputs(120, right=(0.5, 0.75), seed=1)
     chance = np.random.default_rng(2)
     p_values = []
@@ -182,6 +186,7 @@ def test_holm_corrects_p_values_stepwise() -> None:
     assert holm([]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [1, 6])
 def test_detectable_difference_is_found_with_the_given_power(names: int) -> None:
     # Two systems whose true difference equals the detectable one of their data.

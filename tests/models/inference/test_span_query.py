@@ -85,6 +85,7 @@ def assert_exact(distribution: LabelDistribution, vocabulary: Vocabulary, kinds:
             assert found == pytest.approx(expected[span], abs=1e-6), span
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "kinds"), [(BIO, ("X", "Y")), (BIO, ("X",)), (BIOES, ("X",))])
 @torch.inference_mode()
 def test_span_probability_sums_over_all_label_sequences_with_the_span(
@@ -167,6 +168,7 @@ def test_span_probability_of_both_stages_is_joint_over_samples_and_constant_in_s
         assert found == pytest.approx(drafted * second, abs=1e-6), pattern
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(BIOES.label_set(["X", "Y"])), min_size=1, max_size=12), st.data())
 @settings(deadline=None, max_examples=200)
 def test_pieces_of_a_cut_sentence_add_up_to_its_spans(labels: list[str], data: st.DataObject) -> None:
@@ -212,6 +214,7 @@ def test_an_entity_across_a_seam_has_the_product_of_the_probabilities_of_its_par
     assert prediction.confidences == pytest.approx([sure**2] * 13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 def test_a_span_is_no_more_probable_than_its_least_probable_word(
     scheme: LabelScheme, build: Build, documents: list[list[Sentence]]

@@ -17,6 +17,7 @@ def numbered(words: int) -> Sentence:
     return Sentence(words=tuple(f"w{number}" for number in range(words)))
 
 
+@pytest.mark.slow
 @given(
     lengths=st.lists(st.lists(st.integers(0, 60), max_size=3), max_size=3),
     longest=st.integers(8, 30),
@@ -34,6 +35,7 @@ def test_windows_keep_every_word_once_and_in_order(lengths: list[list[int]], lon
     assert kept == [(number, row, word) for row, (number, word) in enumerate(expected)]
 
 
+@pytest.mark.slow
 @given(length=st.integers(1, 300), longest=st.integers(8, 60), overlap=st.integers(0, 59))
 @settings(deadline=None, max_examples=200)
 def test_kept_words_are_half_the_overlap_away_from_the_edge(length: int, longest: int, overlap: int) -> None:

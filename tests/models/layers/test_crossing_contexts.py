@@ -83,11 +83,13 @@ def test_independent_stacks_are_no_better_than_chance(build: Build, seed: int) -
     assert_chance_level(build_small(build, "baseline_bilstm_cnn", sentences, seed), sentences, words=3)
 
 
+@pytest.mark.slow
 def test_one_bidirectional_layer_is_no_better_than_chance(build: Build) -> None:
     sentences = label(MIDDLE_ALONE)
     assert_chance_level(build_small(build, "bilstm_softmax", sentences, 1), sentences)
 
 
+@pytest.mark.slow
 def test_two_bidirectional_layers_of_torch_learn_what_independent_stacks_cannot(build: Build) -> None:
     """They are a Cross stack, so they must not be used for the Baseline."""
     sentences = label(MIDDLE_ALONE)

@@ -116,6 +116,7 @@ def test_unusual_words_are_labelled(tagger: Tagger) -> None:
     assert_whole(prediction, parsed(*words), tagger)
 
 
+@pytest.mark.slow
 def test_prediction_is_the_same_alone_and_in_a_batch(
     tagger: Tagger, random_documents: Callable[..., Documents]
 ) -> None:
@@ -182,6 +183,7 @@ def test_unknown_word_is_trained(tagger: Tagger, documents: Documents) -> None:
     assert not any(torch.equal(table[UNKNOWN], start) for table, start in zip(tables, before, strict=True))
 
 
+@pytest.mark.slow
 def test_loss_falls_on_one_batch(tagger: Tagger, documents: Documents) -> None:
     batch, optimizer = encode(tagger, documents), torch.optim.Adam(tagger.train().parameters(), lr=0.01)
     losses = []
@@ -276,6 +278,7 @@ def test_token_labels_are_predicted_unchanged(small: Build) -> None:
     assert math.isfinite(float(loss.detach()))
 
 
+@pytest.mark.slow
 def test_thousand_token_labels_are_supported(small: Build, random_documents: Callable[..., Documents]) -> None:
     labels = tuple(f"N{number}" for number in range(1000))
     everything = with_tree(Sentence(words=("a",) * 1000, labels=labels))

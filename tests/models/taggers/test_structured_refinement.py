@@ -85,6 +85,7 @@ def random_emissions(labels: int) -> Tensor:
     return torch.randn(3, 5, labels, dtype=torch.float64, generator=generator)
 
 
+@pytest.mark.slow
 def test_number_of_parameters_matches_the_paper(paper: Build) -> None:
     one = count(paper())
     assert one == 3_813_475
@@ -145,6 +146,7 @@ def test_attention_is_the_expected_projected_label_embedding(merge: Merge) -> No
             assert torch.allclose(refined[row, word], layer.norm(joined), atol=1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_marginals_equals_finite_differences() -> None:
     network = Marginals(3)
     names, scores = zip(*network.named_parameters(), strict=True)

@@ -75,6 +75,7 @@ class Killed(Exception):
     """Simulates a kill between two epochs."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(name: str, device: str, tmp_path: Path) -> None:
@@ -95,6 +96,7 @@ def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(name: st
         assert torch.equal(value, resumed.state_dict()[key]), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_bundle_is_the_tagger_of_the_best_epoch(name: str, tmp_path: Path) -> None:
     tagger = new_tagger(name)

@@ -38,6 +38,7 @@ def naive_index(documents: list[list[str]], key: Key, slots: int) -> list[list[i
     return rows
 
 
+@pytest.mark.slow
 @given(
     documents=st.lists(st.lists(WORDS, max_size=14), max_size=4),
     key=st.sampled_from(["lower", "exact"]),

@@ -185,6 +185,7 @@ def test_ray_is_started_and_shut_down_when_no_cluster_is_named(
     folder.rmdir()
 
 
+@pytest.mark.slow
 def test_unreachable_cluster_is_reported_at_once(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +237,7 @@ def test_stop_request_remembers_a_signal_and_restores_the_handlers() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.slow
 def test_signal_taken_by_the_handler_of_ray_raises_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(**_options: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))

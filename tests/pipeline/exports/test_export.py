@@ -4,13 +4,12 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import spacy
 from concord_testing.exports import (
     EXPORTED,
     MULTI_WORD,
@@ -23,8 +22,6 @@ from concord_testing.exports import (
     write_texts,
 )
 from concord_testing.runs import in_child
-from spacy.tokens import Doc, DocBin
-from stanza.utils.conll import CoNLL
 
 from concord.models.config import ConfigError
 from concord.pipeline.corpora.read_corpus import read_corpus
@@ -33,6 +30,9 @@ from concord.pipeline.exports import docbin
 from concord.pipeline.exports import export as export_module
 from concord.pipeline.exports.export import ExportForm, export_collection, read_ids
 from concord.pipeline.output import document_rows, parquet_parts
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 FILE_FORMS: tuple[ExportForm, ...] = ("conllu", "jsonl", "label-studio")
 FOLDER_FORMS: tuple[ExportForm, ...] = ("brat", "docbin")
@@ -67,12 +67,15 @@ def test_collection_contains_the_difficult_cases(output: Path) -> None:
 
 
 def read_with_stanza(path: Path) -> dict[str, Any]:
+    from stanza.utils.conll import CoNLL
+
     documents = {}
     for document in CoNLL.conll2multi_docs(str(path)):
         documents[unquote(document.sentences[0].doc_id)] = document
     return documents
 
 
+@pytest.mark.slow
 def test_conllu_is_read_by_stanza(output: Path, tmp_path: Path) -> None:
     report = export_collection(output, tmp_path / "a.conllu", to="conllu")
     documents = read_with_stanza(tmp_path / "a.conllu")
@@ -260,7 +263,10 @@ def test_label_studio_texts_have_only_line_feeds(output: Path, tmp_path: Path) -
 # DocBin
 
 
-def read_docbin(folder: Path) -> list[Doc]:
+def read_docbin(folder: Path) -> "list[Doc]":
+    import spacy
+    from spacy.tokens import DocBin
+
     vocab = spacy.blank("xx").vocab
     return [document for path in sorted(folder.iterdir()) for document in DocBin().from_disk(path).get_docs(vocab)]
 

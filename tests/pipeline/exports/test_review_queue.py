@@ -117,6 +117,7 @@ quotas = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(collection=st.lists(st.lists(decisions, max_size=5), max_size=4), quotas=quotas)
 def test_select_sentences_equals_taking_one_after_the_other(
     collection: list[list[tuple[str, float, float]]], quotas: Quotas

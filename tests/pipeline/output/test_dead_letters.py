@@ -94,6 +94,7 @@ def texts_of(output: OutputPath) -> dict[str, list[str]]:
     return {row["doc_id"]: [other["text"] for other in rows if other["doc_id"] == row["doc_id"]] for row in rows}
 
 
+@pytest.mark.slow
 def test_dead_letters_are_filtered_by_stage_reason_and_document(archive: Path) -> None:
     report = runs.run_job(job(archive))
     assert (report.annotated, report.dead_letters) == (5, 5)
@@ -232,6 +233,7 @@ def test_retry_refuses_a_different_configuration_or_parser(archive: Path) -> Non
     assert retry(archive, config=job(archive, max_removed=0.0)).changes.retried == 5
 
 
+@pytest.mark.slow
 def test_retry_names_an_input_file_that_no_longer_exists(archive: Path) -> None:
     runs.run_job(job(archive))
     (archive / "whole.txt").unlink()
@@ -286,6 +288,7 @@ def test_a_retry_killed_at_any_step_ends_with_the_same_bytes(archive: Path, step
     assert runs.committed_bytes(stores.local(report.output)) == runs.committed_bytes(archive.parent / "undisturbed")
 
 
+@pytest.mark.slow
 def test_retry_covers_dead_letters_of_a_limited_run(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limited = job(archive, limit=6)
     first = runs.run_job(limited)

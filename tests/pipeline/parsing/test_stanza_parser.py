@@ -144,6 +144,7 @@ def test_tokens_cover_odd_text(parser: StanzaParser, name: str) -> None:
         check_tree(sentence)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.text(max_size=60))
 def test_tokens_cover_any_text(parser: StanzaParser, text: str) -> None:
@@ -195,6 +196,7 @@ def test_shortcuts_equal_plain_stanza_word_by_word(parser: StanzaParser, plain: 
             check_tree(sentence)
 
 
+@pytest.mark.slow
 def test_another_stanza_version_is_used_without_shortcuts(
     parser: StanzaParser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,6 +212,7 @@ def test_another_stanza_version_is_used_without_shortcuts(
     assert other.identity.digest != parser.identity.digest
 
 
+@pytest.mark.slow
 def test_long_sentence_is_parsed_in_pieces(parser: StanzaParser) -> None:
     text = "They saw " + ", ".join(f"harbour {number} of Geneva" for number in range(300)) + "."
     document = parse_text(parser, text)
@@ -235,6 +238,7 @@ def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser) -> None:
     assert any(sentence.continues for sentence in document.sentences)
 
 
+@pytest.mark.slow
 def test_sentence_cap_comes_from_the_configuration(plain: StanzaParser) -> None:
     small = StanzaParser(ParserConfig(sentence_cap=10))
     document = parse_text(small, PROSE[3])
@@ -245,6 +249,7 @@ def test_sentence_cap_comes_from_the_configuration(plain: StanzaParser) -> None:
     assert joined == [word.word for word in whole.words]
 
 
+@pytest.mark.slow
 def test_parse_words_returns_the_trees_of_raw_text(parser: StanzaParser) -> None:
     sentences = [sentence for text in PROSE for sentence in parse_text(parser, text).sentences]
     found = parser.parse_words([[word.word for word in sentence.words] for sentence in sentences])
@@ -255,6 +260,7 @@ def test_parse_words_returns_the_trees_of_raw_text(parser: StanzaParser) -> None
     assert parser.parse_words([]) == []
 
 
+@pytest.mark.slow
 def test_parse_words_cuts_long_sentences_like_raw_text() -> None:
     small = StanzaParser(ParserConfig(sentence_cap=10))
     pieces = parse_text(small, PROSE[3]).sentences
@@ -278,6 +284,7 @@ def test_long_paragraph_is_tokenized_in_windows_without_visible_cuts(parser: Sta
     assert len(words) == 1
 
 
+@pytest.mark.slow
 def test_long_text_without_white_space_is_one_token(parser: StanzaParser) -> None:
     [sentence] = parse_text(parser, "x" * 25_000).sentences
     assert [(word.start_char, word.end_char) for word in sentence.words] == [(0, 25_000)]
@@ -414,6 +421,7 @@ def enumerated_best(scores: NDArray[np.floating]) -> float:
     return best
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(2, 5), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 3.0, 30.0]))
 def test_best_tree_equals_exhaustive_search(size: int, seed: int, root_bonus: float) -> None:

@@ -147,6 +147,7 @@ def test_cut_sentence_never_splits_a_token() -> None:
     assert [len(piece) for piece in cut_sentence(tokens, cap=11)] == [5] * 8
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["a", ",", "b.", "??"]), min_size=1, max_size=60), st.integers(1, 12))
 def test_pieces_respect_the_cap_and_cover_the_sentence(forms: list[str], cap: int) -> None:
     tokens = spaced_tokens(forms)

@@ -125,6 +125,7 @@ def test_run_over_an_unchanged_input_writes_nothing(archive: Path) -> None:
     assert (again.annotated, again.words) == (20, 0)
 
 
+@pytest.mark.slow
 def test_lines_that_move_within_their_file_are_unchanged(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
     before = parts(runs.folder_of(first))
@@ -138,6 +139,7 @@ def test_lines_that_move_within_their_file_are_unchanged(archive: Path, monkeypa
     assert_equals_one_run(archive, report)
 
 
+@pytest.mark.slow
 def test_changed_meta_is_copied_without_annotation(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
     write_lines(archive / "lines.jsonl", {f"d{number}": text_of(number + 10) for number in range(10)}, year=1914)
@@ -165,6 +167,7 @@ def test_new_tagger_reuses_the_stored_parses(archive: Path, monkeypatch: pytest.
     assert verify(first.output) == []
 
 
+@pytest.mark.slow
 def test_new_parser_parses_and_tags_everything_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
     parsed = record_parsed_ids(monkeypatch)
@@ -174,6 +177,7 @@ def test_new_parser_parses_and_tags_everything_again(archive: Path, monkeypatch:
     assert verify(report.output) == []
 
 
+@pytest.mark.slow
 def test_id_stays_with_its_document_until_that_is_removed(archive: Path) -> None:
     runs.run_job(job(archive))
     write_lines(archive / "a.jsonl", {"d1": "Another d1."})
@@ -201,6 +205,7 @@ def test_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
     assert_equals_one_run(archive, runs.run_job(job(archive)))
 
 
+@pytest.mark.slow
 def test_id_of_a_dead_letter_is_free_once_that_is_removed(archive: Path) -> None:
     (archive / "a.jsonl").write_text('{"id": "x", "text": "PARSERFAULT"}\n')
     (archive / "b.jsonl").write_text('{"id": "x", "text": "Yes."}\n')
@@ -242,6 +247,7 @@ def test_small_shards_are_merged(archive: Path) -> None:
     assert_equals_one_run(archive, report)
 
 
+@pytest.mark.slow
 def test_run_that_would_drop_many_documents_is_refused(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = parts(runs.folder_of(first))
@@ -258,6 +264,7 @@ def test_limit_that_would_drop_documents_is_refused(archive: Path) -> None:
         runs.run_job(job(archive, limit=4))
 
 
+@pytest.mark.slow
 def test_files_of_a_newer_generation_are_no_orphans(archive: Path) -> None:
     first = runs.run_job(job(archive))
     plan = OutputFolder(first.output).plan()
@@ -278,6 +285,7 @@ def test_files_of_a_newer_generation_are_no_orphans(archive: Path) -> None:
     assert unfinished.isdisjoint(OutputFolder(first.output).orphans(manifest))
 
 
+@pytest.mark.slow
 def test_moved_archive_is_accepted_when_configured(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
     moved = archive.rename(archive.parent / "elsewhere")
@@ -290,6 +298,7 @@ def test_moved_archive_is_accepted_when_configured(archive: Path, monkeypatch: p
     assert_equals_one_run(moved, report)
 
 
+@pytest.mark.slow
 def test_dry_run_counts_changes_and_writes_nothing(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = {path: path.stat().st_mtime_ns for path in runs.folder_of(first).rglob("*")}
@@ -299,6 +308,7 @@ def test_dry_run_counts_changes_and_writes_nothing(archive: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in runs.folder_of(first).rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_lost_part_of_a_later_generation_is_restored(archive: Path) -> None:
     runs.run_job(job(archive))
     (archive / "new.txt").write_text("Dora went.")
@@ -312,6 +322,7 @@ def test_lost_part_of_a_later_generation_is_restored(archive: Path) -> None:
     assert_equals_one_run(archive, report)
 
 
+@pytest.mark.slow
 def test_commits_of_an_interrupted_run_are_reused_when_the_input_changes_again(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +339,7 @@ def test_commits_of_an_interrupted_run_are_reused_when_the_input_changes_again(
     assert_equals_one_run(archive, report)
 
 
+@pytest.mark.slow
 def test_commits_of_an_interrupted_first_run_are_reused_when_the_input_changes(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,6 +444,7 @@ def edit(archive: Path, kind: str, number: int, text: int) -> None:
             lines.write_text("".join(records[: len(records) // 2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["planning", "work"])
 def test_driver_reuses_the_commits_of_another_that_overtakes_it(
     archive: Path, monkeypatch: pytest.MonkeyPatch, at: str

@@ -77,6 +77,7 @@ def test_quality_keeps_only_the_most_uncertain_sentences(
     assert [(item.doc_id, item.sent_id) for item in found.uncertain_sentences] == [("yard", 0), ("fair", 0)]
 
 
+@pytest.mark.slow
 def test_quality_picks_the_documents_richest_in_entities_that_are_not_long(
     finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def test_the_page_prints_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert same(found.to_string(index=False).split(), printed), f"{answer.title}\n{found}"
 
 
+@pytest.mark.slow
 def test_both_answers_agree_over_parts_of_several_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = ("TAGGERFAULT Anna.", "\U0001f335 \U0001f3b9 Bob\nSmith met Ann.", "Zo\u00eb is in \u0141\u00f3d\u017a.")
     source = runs.write_collection(tmp_path / "documents.jsonl", documents=30, extra=extra)

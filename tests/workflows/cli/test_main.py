@@ -338,6 +338,7 @@ def test_an_unexpected_error_keeps_its_traceback(error: Exception) -> None:
     assert result.exception is error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["prepare", "parse", "figures", "train"])
 def test_an_output_that_cannot_be_written_is_named(
     verb: str, tmp_path: Path, tiny_bundle: Path, train_file: Path

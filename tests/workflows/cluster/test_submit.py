@@ -50,6 +50,7 @@ def test_a_default_is_not_sent_as_a_choice() -> None:
     assert not names_model(arrived)
 
 
+@pytest.mark.slow
 def test_equal_jobs_have_equal_archives_and_ids() -> None:
     config = read_annotate_job(None, values={"input": "in", "output": "out"})
     other = read_annotate_job(None, values={"input": "in", "output": "out"}, overrides=["limit=1"])
@@ -58,6 +59,7 @@ def test_equal_jobs_have_equal_archives_and_ids() -> None:
     assert default_id("nightly", pack(config)[1]) != default_id("nightly", pack(other)[1])
 
 
+@pytest.mark.slow
 def test_a_package_that_is_too_large_is_refused_naming_the_largest_files(monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_annotate_job(None, values={"input": "in", "output": "out"})
     with zipfile.ZipFile(io.BytesIO(pack(config)[0])) as archive:

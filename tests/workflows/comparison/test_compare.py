@@ -132,6 +132,7 @@ def test_tagger_does_not_differ_from_itself(tiny_bundle: Path) -> None:
     assert "the same in every document" in comparison.verdict
 
 
+@pytest.mark.slow
 def test_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_path: Path) -> None:
     other = make_bundle(tmp_path / "b", kinds=("LOC", "ORG", "PER"))
     question = job(tiny_bundle, other, slices=[parse_slice("two=mention_words>1")])
@@ -147,6 +148,7 @@ def test_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_path: 
     assert names[-1] == "two"
 
 
+@pytest.mark.slow
 def test_different_types_are_rejected_unless_mapped(tiny_bundle: Path, other_bundle: Path) -> None:
     with pytest.raises(ConfigError, match="A knows LOC, ORG, PER, B knows LOC, PER: expected the same types"):
         compare(job(tiny_bundle, other_bundle))
@@ -161,6 +163,7 @@ def test_taggers_of_entities_and_of_token_labels_cannot_be_compared(tiny_bundle:
         compare(job(tiny_bundle, token_bundle))
 
 
+@pytest.mark.slow
 def test_token_labels_are_compared_by_accuracy(token_bundle: Path) -> None:
     form = GoldFormat(label_column="upos")
     question = job(token_bundle, token_bundle, form=form, slices=[parse_slice("verbs=type:VERB")])
@@ -215,6 +218,7 @@ def test_page_shows_both_sides_and_escapes_text(tiny_bundle: Path) -> None:
     assert "2 more sentences differ" in page
 
 
+@pytest.mark.slow
 def test_compare_command_writes_a_table_and_a_page(tiny_bundle: Path, tmp_path: Path) -> None:
     page = tmp_path / "deep" / "page.html"
     arguments = ["compare", str(tiny_bundle), str(tiny_bundle), "--data", str(GOLD), "--rounds", "50"]

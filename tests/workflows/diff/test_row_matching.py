@@ -1,6 +1,7 @@
 from collections import defaultdict
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ def table(rows: list[tuple[int, str]]) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 @given(KEYS, KEYS)
 def test_match_rows_matches_the_kth_rows_of_a_key(first: list[tuple[int, str]], second: list[tuple[int, str]]) -> None:
     unmatched: defaultdict[tuple[int, str], list[int]] = defaultdict(list)

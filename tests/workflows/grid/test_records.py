@@ -100,6 +100,7 @@ def test_broken_record_is_named(packed: Path, tmp_path: Path, content: str) -> N
         read_records(packed, tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_committed_records_are_packed_as_packing_writes_them(tmp_path: Path) -> None:
     committed = CHECKOUT / PACKED
     for found in read_records(committed, tmp_path).values():

@@ -31,6 +31,7 @@ def test_runs_of_a_seed_come_before_those_of_the_next() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_training_with_another_configuration_is_started_again(tmp_path: Path) -> None:
     grid = small_grid()
     run = runs_of(grid, ["main"])[0]

@@ -48,6 +48,7 @@ def test_a_broken_folder_is_a_model_error(tiny_bundle: Path, tmp_path: Path) -> 
         find_tagger(str(folder))
 
 
+@pytest.mark.slow
 def test_a_registered_version_is_fetched_into_the_cache(store: Path, tiny_bundle: Path) -> None:
     run = open_run(experiment="test", name="run", parameters={}, tags={})
     register(tiny_bundle, name="tiny", run_id=run.run_id, alias="champion")

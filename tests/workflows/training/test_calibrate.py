@@ -69,6 +69,7 @@ def test_calibrated_copy_leaves_the_source_unchanged(bundle: Path, tmp_path: Pat
     assert (full.exit_code, "expected a new or empty folder" in full.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_entities_can_be_left_uncalibrated(bundle: Path) -> None:
     result = calibrate(bundle, "--data", DEV, "--entities", "none", "--json")
     assert result.exit_code == 0, result.output
@@ -100,6 +101,7 @@ def test_calibrate_refuses_the_calibration_set_as_test_set(bundle: Path) -> None
     assert "in what it was calibrated on" in refused.stderr
 
 
+@pytest.mark.slow
 def test_figures_on_a_test_set_are_reported_with_the_cross_validated_ones(
     bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +135,7 @@ def test_too_little_data_is_an_input_error(bundle: Path, tmp_path: Path) -> None
     assert (refused.exit_code, "20 entities or more" in refused.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_tagger_of_token_labels_is_calibrated(token_bundle: Path, tmp_path: Path) -> None:
     result = calibrate(token_bundle, "-d", DEV, "--label-column", "upos", "-o", tmp_path / "copy", "--json")
     assert result.exit_code == 0, result.output
