@@ -36,6 +36,7 @@ HALF = Isotonic(inputs=[0.0, 1.0], outputs=[0.0, 0.5])
 HOT = Calibration(tokens=Temperature(temperature=2.0), entities=Platt(slope=0.5, intercept=-1.0))
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=6), st.floats(0.2, 5.0))
 @settings(deadline=None)
 def test_temperature_is_the_normalised_power(weights: list[float], temperature: float) -> None:
@@ -161,6 +162,7 @@ def overconfident(documents: int = 120, *, temperature: float = 2.0, seed: int =
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_fit_recovers_the_distortion_of_the_probabilities() -> None:
     observed = overconfident()
     fitted = calibrating.fit(observed, tokens="temperature", entities="platt")
@@ -170,6 +172,7 @@ def test_fit_recovers_the_distortion_of_the_probabilities() -> None:
     assert (fitted.entities.slope, fitted.entities.intercept) == pytest.approx((0.5, -0.5), abs=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "entities"), [("temperature", "platt"), ("isotonic", "isotonic")])
 def test_calibration_error_falls_on_unseen_documents(tokens: Any, entities: Any) -> None:
     observed, other = overconfident(), overconfident(seed=2)
@@ -209,6 +212,7 @@ def test_isotonic_fit_preserves_order() -> None:
     assert bool((np.diff(mapped[inside]) > 0).all())
 
 
+@pytest.mark.slow
 def test_methods_are_chosen_by_cross_validated_brier_score() -> None:
     observed = overconfident()
     assert calibrating.choose_tokens(observed) == "temperature"

@@ -56,6 +56,7 @@ def labels(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return BIO.label_set(["X"])[: request.param]
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_partition_log_prob_marginals_and_mode_equal_enumeration(labels: tuple[str, ...]) -> None:
     crf, emissions = random_crf(labels), random_emissions(len(labels))

@@ -117,6 +117,7 @@ def test_span_probability_of_a_crf_is_its_constrained_partition_function() -> No
     assert float(crf(scores, MASK).span_probability(query)) == pytest.approx(float(expected), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
 @torch.inference_mode()
 def test_span_probability_of_weight_samples_is_the_mean_of_joint_probabilities(decoder: str) -> None:

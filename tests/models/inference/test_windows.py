@@ -57,6 +57,7 @@ def test_a_sentence_that_fits_is_one_window() -> None:
     assert window.keep == (0, 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bilstm_softmax", "uanet"])
 def test_windows_change_results_only_near_their_seams(name: str, build: Callable[..., Any]) -> None:
     """Drafts and one-stage labels depend on a context that fades within some words of a cut."""
@@ -86,6 +87,7 @@ def test_long_sentences_and_empty_documents_have_one_result_per_word(name: str, 
         assert entry.refined == (name == "doc_uanet",) * len(entry.labels)
 
 
+@pytest.mark.slow
 def test_memory_spans_the_windows_of_a_sentence(build: Callable[..., Any]) -> None:
     tagger = build("doc_uanet", window_words=20, window_overlap=4)
     filler = tuple(f"w{number}" for number in range(60))

@@ -165,6 +165,7 @@ def test_every_parameter_gets_a_gradient_and_belongs_to_one_group(tagger: Tagger
     assert sorted(grouped) == sorted(id(weight) for weight in tagger.parameters())
 
 
+@pytest.mark.slow
 def test_unknown_word_is_trained(tagger: Tagger, documents: Documents) -> None:
     tables = [
         module.words.weight

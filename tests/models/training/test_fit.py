@@ -149,6 +149,7 @@ def test_optimizers_must_match_the_parameter_groups() -> None:
         build_optimizers(tagger.parameter_groups(), {"tagger": OptimizerConfig()})
 
 
+@pytest.mark.slow
 def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
     tagger = new_tagger("doc_uanet")
     dev = corpus(8)
@@ -160,6 +161,7 @@ def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
         assert span_scores(gold, sequences(table.label, dev, tagger)).overall.f1 == pytest.approx(entry.score)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_best_epoch_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Path) -> None:
     train, dev = (

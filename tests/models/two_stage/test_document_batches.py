@@ -74,6 +74,7 @@ def test_order_of_the_documents_does_not_matter(tagger: Any, random_documents: D
         assert left.probabilities == pytest.approx(right.probabilities, abs=2e-6)
 
 
+@pytest.mark.slow
 def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> None:
     """With one sentence per batch the forced pass computes the same sums, so the results are equal bit by bit."""
     documents = random_documents(4, documents=4)
@@ -136,6 +137,7 @@ def test_stage_two_does_not_run_when_every_word_is_certain(
     assert [module for module, _ in calls] == [tagger.draft_network.representation]
 
 
+@pytest.mark.slow
 def test_batch_size_changes_labels_only_at_near_ties(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(6, documents=6)
     threshold = middle_threshold(tagger, documents)

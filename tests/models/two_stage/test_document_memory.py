@@ -52,6 +52,7 @@ def test_index_lists_the_first_other_occurrences_in_document_order(
     assert index.tolist() == naive_index(documents, key, slots)
 
 
+@pytest.mark.slow
 @given(documents=st.lists(st.lists(WORDS, max_size=14), max_size=4), slots=st.integers(1, 5))
 @settings(deadline=None)
 def test_index_excludes_the_word_itself_and_other_documents(documents: list[list[str]], slots: int) -> None:

@@ -100,6 +100,7 @@ def test_parameter_groups_are_disjoint_and_cover_the_tagger(name: str, build: Bu
     assert groups[0] | groups[1] == {id(parameter) for parameter in tagger.parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.encoder
 @TAGGERS
 def test_both_stages_share_one_frozen_encoder(

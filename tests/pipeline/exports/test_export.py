@@ -271,6 +271,7 @@ def read_docbin(folder: Path) -> "list[Doc]":
     return [document for path in sorted(folder.iterdir()) for document in DocBin().from_disk(path).get_docs(vocab)]
 
 
+@pytest.mark.slow
 def test_docbin_has_the_texts_trees_and_entities_of_the_tables(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +299,7 @@ def test_docbin_has_the_texts_trees_and_entities_of_the_tables(
                 assert word.head == (words[row["head"] - 1] if row["head"] else word)
 
 
+@pytest.mark.slow
 def test_docbin_has_confidence_and_metadata(output: Path, tmp_path: Path) -> None:
     export_collection(output, tmp_path / "bins", to="docbin", ids=frozenset({"plain"}))
     (document,) = read_docbin(tmp_path / "bins")
@@ -307,6 +309,7 @@ def test_docbin_has_confidence_and_metadata(output: Path, tmp_path: Path) -> Non
     assert document.user_data["tagger"].startswith("fake_tagger")
 
 
+@pytest.mark.slow
 def test_docbin_merges_the_words_of_a_multi_word_token(output: Path, tmp_path: Path) -> None:
     export_collection(output, tmp_path / "bins", to="docbin", ids=frozenset({"mwt"}))
     (document,) = read_docbin(tmp_path / "bins")

@@ -224,6 +224,7 @@ def test_retry_does_nothing_when_no_dead_letter_matches(archive: Path) -> None:
     assert (report.dead_letters, report.changes.retried) == (5, 0)
 
 
+@pytest.mark.slow
 def test_retry_refuses_a_different_configuration_or_parser(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(PlanError, match=r"parser.sentence_cap: was 200, is now 100.*'concord annotate' does all"):

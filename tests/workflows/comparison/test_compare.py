@@ -125,6 +125,7 @@ def test_describe_line_is_one_sentence() -> None:
     assert "the same in every document" in describe_line(replace(line, detectable=None, differing=0), unit="F1")
 
 
+@pytest.mark.slow
 def test_tagger_does_not_differ_from_itself(tiny_bundle: Path) -> None:
     comparison = compare(job(tiny_bundle, tiny_bundle))
     assert {(line.p, line.corrected, line.verdict) for line in comparison.lines} == {(1.0, 1.0, "undecided")}
