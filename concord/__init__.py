@@ -13,14 +13,31 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from concord.doc import Doc, Entity, Sentence, Token
+    from concord.models.config import ConfigError
     from concord.nlp import Nlp
+    from concord.pipeline.errors import ConcordError
     from concord.ray_data import Annotator
     from concord.runs import Run
 
-__all__ = ["Annotator", "Doc", "Entity", "Nlp", "Run", "Sentence", "Token", "annotate", "load", "open"]
+__all__ = [
+    "Annotator",
+    "ConcordError",
+    "ConfigError",
+    "Doc",
+    "Entity",
+    "Nlp",
+    "Run",
+    "Sentence",
+    "Token",
+    "annotate",
+    "load",
+    "open",
+]
 
 _LAZY = {
     "Annotator": "concord.ray_data",
+    "ConcordError": "concord.pipeline.errors",
+    "ConfigError": "concord.models.config",
     "Doc": "concord.doc",
     "Entity": "concord.doc",
     "Nlp": "concord.nlp",
@@ -30,14 +47,17 @@ _LAZY = {
 }
 
 
-def load(model: str | None = None, *, device: str | None = None, settings: Mapping[str, Any] | None = None) -> "Nlp":
+def load(
+    model: str | Path | None = None, *, device: str | None = None, settings: Mapping[str, Any] | None = None
+) -> "Nlp":
     """Load a tagger and its parser, to be called with texts.
 
     Args:
         model: a bundle's folder, the name of a bundled tagger, or ``models:/NAME@ALIAS`` of the MLflow registry;
             ``entities_en`` if None, or ``entities_en_small`` where the encoder is not installed.
         device: cpu, cuda or auto; cpu if None.
-        settings: further keys of an annotation job, as ``--set`` takes them: ``{"parser.package": "default"}``.
+        settings: further keys of ``parser`` and ``tagger`` in an annotation job, as ``--set`` takes them:
+            ``{"parser.package": "default"}``.
 
     Raises:
         ConfigError: for a key or value that does not exist.
@@ -105,13 +125,15 @@ def open(output: str | Path) -> "Run":
     return runs.open_run(output)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'concord' has no attribute {name!r}")
-    _prepare_process()
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker shall find unknown names
 
-    return getattr(import_module(_LAZY[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'concord' has no attribute {name!r}")
+        _prepare_process()
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

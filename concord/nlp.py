@@ -3,23 +3,25 @@
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from itertools import count, islice
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from concord.doc import Doc, docs_from_tables
+from concord.models.config import ConfigError
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.texts import TextAnnotator
-from concord.workflows.jobs import names_model, read_annotate_job
+from concord.workflows.jobs import job_values, names_model, read_annotate_job
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TableName = Literal["documents", "sentences", "tokens", "entities", "errors"]
 Text = str | tuple[str, Any]
 ItemT = TypeVar("ItemT")
 
@@ -58,18 +60,23 @@ class Nlp:
             texts: strings, or pairs of a string and a context, which becomes ``Doc.context``.
             batch_size: how many texts are annotated together; memory holds one batch.
 
-        Yields:
-            One Doc per text; its ``doc_id`` is the text's index. A text that cannot be annotated has ``Doc.error``
-            instead of sentences, where a run over a collection would write a dead letter.
+        Returns:
+            An iterator of one Doc per text; its ``doc_id`` is the text's index. A text that cannot be annotated has
+            ``Doc.error`` instead of sentences, where a run over a collection would write a dead letter.
+
+        Raises:
+            TypeError: when the texts are one string.
+            ValueError: when the batch size is below 1.
         """
-        for start, batch in _batches(texts, batch_size):
-            pairs = [item if isinstance(item, tuple) else (item, None) for item in batch]
+        return self._docs(_batches(texts, batch_size))
+
+    def _docs(self, batches: Iterator[tuple[int, list[Text]]]) -> Iterator[Doc]:
+        for start, batch in batches:
+            pairs = [_with_context(item) for item in batch]
             ids = [str(start + number) for number in range(len(pairs))]
             outcomes = self.annotator.annotate([text for text, _ in pairs], ids=ids)
-            found = docs_from_tables(
-                self.annotator.tables(outcomes),
-                {doc_id: text for doc_id, (text, _) in zip(ids, pairs, strict=True)},
-            )
+            texts = {doc_id: text for doc_id, (text, _) in zip(ids, pairs, strict=True)}
+            found = docs_from_tables(self.annotator.tables(outcomes), texts)
             for doc_id, (text, context), outcome in zip(ids, pairs, outcomes, strict=True):
                 if isinstance(outcome, DeadLetter):
                     yield Doc(doc_id=doc_id, text=text if isinstance(text, str) else "", context=context, error=outcome)
@@ -78,10 +85,10 @@ class Nlp:
 
     def to_arrow(
         self,
-        texts: Iterable[str],
+        texts: Iterable[Text],
         table: TableName = "entities",
         *,
-        ids: Iterable[str] | None = None,
+        ids: Iterable[str | int] | None = None,
         batch_size: int = 64,
     ) -> pa.Table:
         """Annotate texts and return one of the tables that ``concord annotate`` writes, with its schema.
@@ -89,52 +96,85 @@ class Nlp:
         A text that cannot be annotated has a row in ``errors`` alone; any other table then comes with a warning.
 
         Args:
+            texts, batch_size: as for ``pipe``; contexts are ignored.
             table: documents, sentences, tokens, entities or errors.
-            ids: values of ``doc_id``, one per text; the texts' indices if None.
-            batch_size: as for ``pipe``.
+            ids: values of ``doc_id``, one per text and all different; the texts' indices if None.
 
         Raises:
-            ValueError: for an unknown table, or when there are not as many ids as texts.
+            ValueError: for an unknown table, or ids that are no ids or not as many as the texts.
         """
         if table not in SCHEMAS:
             raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
-        names = None if ids is None else iter(ids)
+        batches = _batches(texts, batch_size)
+        names = map(str, count()) if ids is None else _checked_ids(ids)
         parts, failed, total = [self.annotator.tables([])[table]], 0, 0
-        for start, batch in _batches(texts, batch_size):
-            numbers = range(start, start + len(batch))
-            chosen = [str(number) for number in numbers] if names is None else list(islice(names, len(batch)))
+        for start, batch in batches:
+            chosen = list(islice(names, len(batch)))
             if len(chosen) < len(batch):
                 raise ValueError(f"ids: expected one per text, got {start + len(chosen)} for more texts")
-            tables = self.annotator.tables(self.annotator.annotate(batch, ids=chosen))
+            tables = self.annotator.tables(
+                self.annotator.annotate([_with_context(item)[0] for item in batch], ids=chosen)
+            )
             parts.append(tables[table])
             failed, total = failed + tables["errors"].num_rows, total + len(batch)
-        if names is not None and next(names, None) is not None:
+        if ids is not None and next(names, None) is not None:
             raise ValueError(f"ids: expected one per text, got more than {total}")
         if failed and table != "errors":
             message = f"{failed} of {total} texts could not be annotated and are left out; table='errors' says why"
             warnings.warn(message, stacklevel=2)
         return pa.concat_tables(parts)
 
-    def to_pandas(self, texts: Iterable[str], table: TableName = "entities", **options: Any) -> "pd.DataFrame":
+    def to_pandas(
+        self,
+        texts: Iterable[Text],
+        table: TableName = "entities",
+        *,
+        ids: Iterable[str | int] | None = None,
+        batch_size: int = 64,
+    ) -> "pd.DataFrame":
         """Return ``to_arrow`` as a pandas DataFrame."""
-        return self.to_arrow(texts, table, **options).to_pandas()
+        return self.to_arrow(texts, table, ids=ids, batch_size=batch_size).to_pandas()
 
 
-def load(model: str | None = None, *, device: str | None = None, settings: Mapping[str, Any] | None = None) -> Nlp:
+def load(
+    model: str | Path | None = None, *, device: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Nlp:
     """Load a tagger and its parser; see ``concord.load``."""
-    values = {**(settings or {}), "tagger.model": model, "tagger.device": device}
-    places = {"input": ".", "output": "."}  # a job has them; nothing is read or written there
-    chosen = {key: value for key, value in values.items() if value is not None}
-    config = read_annotate_job(None, values={**places, **chosen})
+    values = job_values({"model": None if model is None else str(model), "device": device}, settings)
+    for key in values:
+        if not key.startswith(("parser.", "tagger.")):
+            raise ConfigError(f"{key}: expected a key of parser or tagger, since nothing else has an effect on load")
+    # A job needs both places; nothing is read or written there.
+    config = read_annotate_job(None, values={"input": ".", "output": ".", **values})
     tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
     return Nlp(TextAnnotator.load(tagger, parser=config.parser, run=config.tagger), tagger)
 
 
 def _batches(items: Iterable[ItemT], size: int) -> Iterator[tuple[int, list[ItemT]]]:
-    """Yield lists of at most ``size`` items, each with the index of its first item."""
+    """Return lists of at most ``size`` items, each with the index of its first item.
+
+    Raises:
+        TypeError: when the items are one string, whose characters would be taken for texts.
+        ValueError: when the size is below 1.
+    """
+    if isinstance(items, str | bytes):
+        raise TypeError("texts: expected an iterable of strings, got one string; put it into a list")
     if size < 1:
         raise ValueError(f"batch_size: expected 1 or more, got {size}")
-    left, start = iter(items), 0
-    while batch := list(islice(left, size)):
-        yield start, batch
-        start += len(batch)
+    left = iter(items)
+    return zip(count(step=size), iter(lambda: list(islice(left, size)), []), strict=False)
+
+
+def _with_context(item: Any) -> tuple[Any, Any]:
+    return item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+
+
+def _checked_ids(ids: Iterable[str | int]) -> Iterator[str]:
+    taken: set[str] = set()
+    for value in ids:
+        if isinstance(value, bool) or not isinstance(value, str | Integral):
+            raise ValueError(f"ids: expected strings or integers, got {value!r}")
+        if str(value) in taken:
+            raise ValueError(f"ids: expected different ones, got {value!r} twice")
+        taken.add(str(value))
+        yield str(value)

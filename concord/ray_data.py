@@ -1,12 +1,11 @@
 """Annotation as an operator of Ray Data: ``dataset.map_batches(concord.Annotator, ...)``."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from concord.nlp import TableName, load
-from concord.pipeline.documents import DeadLetter
+import concord
 
 ERROR = "annotation_error"
 
@@ -26,7 +25,7 @@ class Annotator:
         model: str | None = None,
         *,
         text_column: str = "text",
-        tables: Sequence[TableName] = ("entities",),
+        tables: Sequence[Literal["sentences", "tokens", "entities"]] = ("entities",),
         device: str | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -44,7 +43,8 @@ class Annotator:
         for table in tables:
             if table not in ("sentences", "tokens", "entities"):
                 raise ValueError(f"tables: expected sentences, tokens or entities, got {table!r}")
-        self._nlp = load(model, device=device, settings=settings)
+        # Not at the head of this file: an actor imports it, and torch must not be loaded before the environment is set.
+        self._nlp = concord.load(model, device=device, settings=settings)
         self._text_column = text_column
         self._tables = tuple(tables)
 
@@ -57,10 +57,11 @@ class Annotator:
         """
         if self._text_column not in batch.column_names:
             raise KeyError(f"expected a column {self._text_column!r}, got {', '.join(batch.column_names)}")
-        outcomes = self._nlp.annotator.annotate(batch[self._text_column].to_pylist())
-        tables = self._nlp.annotator.tables(outcomes)
+        annotator = self._nlp.annotator
+        tables = annotator.tables(annotator.annotate(batch[self._text_column].to_pylist()))
         ids = [str(number) for number in range(batch.num_rows)]
-        errors = [outcome.message if isinstance(outcome, DeadLetter) else None for outcome in outcomes]
+        messages = dict(tables["errors"].select(["doc_id", "message"]).to_pandas().itertuples(index=False))
+        errors = [messages.get(doc_id) for doc_id in ids]
         columns = {name: _lists(tables[name], ids) for name in self._tables} | {ERROR: pa.array(errors, pa.string())}
         for name, column in columns.items():
             if name in batch.column_names:

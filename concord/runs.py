@@ -1,6 +1,7 @@
 """Annotate collections from Python, and open what a run wrote."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,28 +12,27 @@ import pyarrow.dataset as ds
 
 from concord.doc import Doc, docs_from_tables
 from concord.pipeline.documents import DeadLetter
-from concord.pipeline.errors import DeadLetterLimitError, InputError
+from concord.pipeline.errors import DeadLetterLimitError, InputError, IntegrityError
 from concord.pipeline.exports.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.parquet_parts import read_part
-from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.storage.output_paths import output_path
 from concord.workflows.annotation import annotate as annotation
-from concord.workflows.jobs import JOB_SUFFIXES, absolute, read_annotate_job
+from concord.workflows.jobs import JOB_SUFFIXES, absolute, job_values, read_annotate_job
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
-TableName = Literal["documents", "sentences", "tokens", "entities", "errors"]
-
 
 class Run:
     """A finished collection: exactly the files that its manifest names; ``concord.open`` makes one.
 
-    The five tables are pyarrow datasets: ``run.entities.to_table(filter=...)`` reads what it needs. Of a collection in
-    S3 the parts are fetched when a table is first asked for.
+    The five tables are pyarrow datasets: ``run.entities.to_table(filter=...)`` reads what it needs. The parts of a
+    collection in S3 are fetched into memory when their table is first used. A later run replaces parts: open the
+    collection again then.
     """
 
     def __init__(self, collection: Collection) -> None:
@@ -47,8 +47,8 @@ class Run:
         manifest = self._collection.manifest
         documents = manifest.annotated + manifest.unchanged
         return (
-            f"<concord.Run {self.output} generation {self.generation}: {documents:,} documents, "
-            f"{manifest.dead_letters:,} dead letters>"
+            f"<concord.Run {self.output} generation={self.generation} documents={documents} "
+            f"dead_letters={manifest.dead_letters}>"
         )
 
     @cached_property
@@ -81,11 +81,9 @@ class Run:
 
         Raises:
             ValueError: for an unknown table.
+            IntegrityError: when a later run has replaced parts.
         """
-        if table not in SCHEMAS:
-            raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
-        dataset: ds.Dataset = getattr(self, table)
-        return dataset.to_table()
+        return self._read(table)
 
     def to_pandas(self, table: TableName = "entities") -> "pd.DataFrame":
         """Return a whole table as a pandas DataFrame."""
@@ -105,27 +103,49 @@ class Run:
         Raises:
             KeyError: when the collection has no annotated document of this id.
             InputError: when the input no longer holds the text that was annotated.
+            IntegrityError: when a later run has replaced parts.
         """
         mine = pc.field("doc_id") == doc_id
-        tables = {name: getattr(self, name).to_table(filter=mine) for name in SCHEMAS}
+        tables = {name: self._read(name, mine) for name in SCHEMAS}
         if not tables["documents"].num_rows:
             reasons = [f"{self.output}: no document {doc_id!r}", *tables["errors"]["message"].to_pylist()]
             raise KeyError("; ".join(reasons))
         [row] = tables["documents"].select(DocumentRow._fields).to_pylist()
-        text = SourceTexts(self._collection.plan).find(DocumentRow(**row))
+        text = self._texts.find(DocumentRow(**row))
         if isinstance(text, DeadLetter):
             raise InputError(text.message)
         [doc] = docs_from_tables(tables, {doc_id: text})
         return doc
 
+    @cached_property
+    def _texts(self) -> SourceTexts:
+        return SourceTexts(self._collection.plan)
+
+    def _read(self, table: str, wanted: pc.Expression | None = None) -> pa.Table:
+        if table not in SCHEMAS:
+            raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
+        with self._parts_exist():
+            dataset: ds.Dataset = getattr(self, table)
+            return dataset.to_table(filter=wanted)
+
     def _dataset(self, table: str) -> ds.Dataset:
         parts = self._collection.parts(table)
-        schema = SCHEMAS[table]
-        if not parts:
-            return ds.dataset(schema.empty_table())
-        if all(isinstance(part, Path) for part in parts):
-            return ds.dataset([str(part) for part in parts], format="parquet")
-        return ds.dataset([read_part(part) for part in parts])
+        with self._parts_exist():
+            if not parts:
+                return ds.dataset(SCHEMAS[table].empty_table())
+            if all(isinstance(part, Path) for part in parts):
+                return ds.dataset([str(part) for part in parts], format="parquet")
+            return ds.dataset([read_part(part) for part in parts])
+
+    @contextmanager
+    def _parts_exist(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise IntegrityError(
+                f"{self.output}: parts of generation {self.generation} are gone; if another run has updated the "
+                "collection, open it again"
+            ) from error
 
     @cached_property
     def _connection(self) -> "duckdb.DuckDBPyConnection":
@@ -151,20 +171,19 @@ def annotate(
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Annotate a collection; see ``concord.annotate``."""
-    values = {
-        **(settings or {}),
+    options = {
         "output": None if output is None else str(output),
-        "tagger.model": model,
-        "executor.kind": executor,
-        "executor.actors": actors,
+        "model": model,
+        "executor": executor,
+        "actors": actors,
         "limit": limit,
-        "planning.rehash": rehash,
+        "rehash": rehash,
     }
-    chosen = {key: value for key, value in values.items() if value is not None}
-    job = Path(input) if Path(input).suffix in JOB_SUFFIXES else None
-    if job is None:
-        chosen["input"] = str(input)
-    config = read_annotate_job(job, values=chosen)
+    values, source = job_values(options, settings), Path(input).expanduser()
+    if source.suffix in JOB_SUFFIXES:
+        config = read_annotate_job(source, values=values)
+    else:
+        config = read_annotate_job(None, values={"input": str(input), **values})
     answer = annotation.run(config)
     if answer.exit_code:
         raise DeadLetterLimitError(

@@ -35,7 +35,10 @@ def tagger_class(name: str) -> type[Tagger]:
         module = importlib.import_module(f"concord.models.taggers.{name}")
         return next(value for value in vars(module).values() if _is_tagger(value, name))
     plugin = _plugins()[name]
-    found = plugin.load()
+    try:
+        found = plugin.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"tagger: expected {plugin.value} to be a Tagger named {name!r}: {error}") from error
     if not _is_tagger(found, name):
         raise ConfigError(
             f"tagger: expected the entry point {plugin.value} to be a Tagger named {name!r}, got {found!r}"

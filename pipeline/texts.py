@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
-from concord.pipeline.errors import ModelError
+from concord.pipeline.errors import ModelError, ShortageError
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.output.schema import UNCALIBRATED
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
 from concord.pipeline.planning.planner import check_trees
 from concord.pipeline.saved_tagger import load_tagger
-from concord.pipeline.worker.memory import bound_caches, trim_heap
+from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
 from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.tag_stage import TagStage
 
@@ -64,19 +64,27 @@ class TextAnnotator:
         """Annotate texts; one outcome per text, in the same order.
 
         Args:
-            texts: strings; anything else becomes a dead letter.
+            texts: strings; anything else becomes a dead letter, as does a text for which memory does not suffice.
             ids: one per text; their indices if None.
-
-        Raises:
-            ShortageError: when memory runs out.
         """
         names = [str(number) for number in range(len(texts))] if ids is None else ids
         records = [_to_document(number, *pair) for number, pair in enumerate(zip(texts, names, strict=True))]
         documents = [record for record in records if isinstance(record, Document)]
         with self._lock:
-            outcomes = self._tag.run(self._parse.run(documents))
+            outcomes = self._run(documents)
             trim_heap()
         return sorted([*outcomes, *(record for record in records if isinstance(record, DeadLetter))], key=_position)
+
+    def _run(self, documents: Sequence[Document]) -> list[AnnotatedDocument | DeadLetter]:
+        """Run both stages over documents, and over halves of them where memory runs out."""
+        try:
+            return self._tag.run(self._parse.run(documents))
+        except ShortageError as error:
+            free_memory()
+            if len(documents) == 1:
+                return [DeadLetter.for_document(documents[0], stage="tag", error="out_of_memory", message=str(error))]
+        middle = len(documents) // 2
+        return [*self._run(documents[:middle]), *self._run(documents[middle:])]
 
     def tables(self, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> dict[str, pa.Table]:
         """Return the five tables of the output for some outcomes, as a run writes them."""

@@ -22,6 +22,15 @@ from concord.pipeline.storage.urls import check_url, is_url
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 """How the names of job files end."""
+_OPTION_KEYS = {
+    "output": "output",
+    "model": "tagger.model",
+    "device": "tagger.device",
+    "executor": "executor.kind",
+    "actors": "executor.actors",
+    "limit": "limit",
+    "rehash": "planning.rehash",
+}
 
 
 class DataConfig(GoldFormat):
@@ -128,6 +137,15 @@ class GateConfig(GoldFormat):
     rounds: int = Field(default=10_000, ge=1)
     """Of the randomisation test."""
     seed: int = 1
+
+
+def job_values(options: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the dotted keys of an annotation job that options of a command or function set; None sets nothing.
+
+    Settings are further keys, dotted or nested. They win over options, as ``--set`` does.
+    """
+    chosen = {_OPTION_KEYS[name]: value for name, value in options.items() if value is not None}
+    return {**chosen, **flatten(settings or {})}
 
 
 def read_annotate_job(

@@ -4,6 +4,8 @@ Every field has a one-line description. The schema metadata of a table contains 
 and tagger, how the tagger's probabilities are calibrated, and the unit of offsets.
 """
 
+from typing import Literal
+
 import pyarrow as pa
 
 SCHEMA_VERSION = 2
@@ -115,6 +117,8 @@ ERRORS = _schema(
     _field("message", pa.string(), "where, what was expected, what came"),
     _field("attempts", pa.int32(), "how often a retry has been tried"),
 )
+
+TableName = Literal["documents", "sentences", "tokens", "entities", "errors"]
 
 SCHEMAS: dict[str, pa.Schema] = {
     "documents": DOCUMENTS,

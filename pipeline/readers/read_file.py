@@ -4,6 +4,7 @@ Whatever is wrong inside a file becomes a dead letter, never an exception. A fil
 InputError, one whose disk or store fails a StoreError.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
@@ -19,6 +20,8 @@ from concord.pipeline.readers.parquet import ParquetReader
 from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.readers.text import TextReader
 from concord.pipeline.storage.files import read_error
+
+logger = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
@@ -55,13 +58,19 @@ ENTRY_POINTS = "concord.readers"
 
 @cache
 def readers() -> Mapping[str, Reader]:
-    """Return the readers by the name of their format: the bundled ones, and entry points of other packages."""
+    """Return the readers by the name of their format: the bundled ones, and entry points of other packages.
+
+    An entry point that cannot be loaded is left out with a warning, since the files of other formats do not need it.
+    """
     found: dict[str, Reader] = {"text": TextReader(), "jsonl": JsonLinesReader(), "parquet": ParquetReader()}
     for plugin in entry_points(group=ENTRY_POINTS):
         try:
-            found.setdefault(plugin.name, plugin.load()())
-        except (ImportError, AttributeError, TypeError) as error:
-            raise InputError(f"{plugin.value}: expected a Reader for the format {plugin.name}: {error}") from error
+            reader: Reader = plugin.load()()
+            tuple(reader.suffixes)
+        except Exception as error:  # noqa: BLE001 - the code of another package
+            logger.warning("%s: cannot be used as the reader of the format %s: %s", plugin.value, plugin.name, error)
+        else:
+            found.setdefault(plugin.name, reader)
     return found
 
 

@@ -16,11 +16,11 @@ from concord_testing.fakes import FakeParser, FakeTagger
 import concord
 from concord.doc import Entity, Sentence, Token
 from concord.models.config import ConfigError
-from concord.nlp import Nlp, TableName, Text
+from concord.nlp import Nlp, Text
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.texts import TextAnnotator
 from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.tag_stage import TagStage
@@ -67,7 +67,7 @@ def test_every_public_name_is_importable() -> None:
     assert all(getattr(concord, name) is not None for name in concord.__all__)
     assert set(concord.__all__) <= set(dir(concord))
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
-        _ = concord.lode
+        getattr(concord, "lode")  # noqa: B009 - a type checker refuses the plain form
 
 
 def test_a_text_becomes_a_document_with_true_offsets(nlp: Nlp) -> None:
@@ -152,11 +152,35 @@ def test_tables_warn_of_texts_that_failed(nlp: Nlp) -> None:
         ({"ids": ["a"]}, "expected one per text, got 1 for more texts"),
         ({"ids": ["a", "b", "c"]}, "expected one per text, got more than 2"),
         ({"batch_size": 0}, "batch_size: expected 1 or more"),
+        ({"ids": ["a", "a"]}, "expected different ones, got 'a' twice"),
+        ({"ids": ["a", None]}, "expected strings or integers, got None"),
     ],
 )
 def test_tables_refuse_wrong_arguments(nlp: Nlp, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nlp.to_arrow(["Ada .", "Charles ."], **arguments)
+
+
+def test_pairs_and_numbers_are_fine_where_tables_are_asked_for(nlp: Nlp) -> None:
+    assert nlp.to_arrow([("Ada spoke .", "context"), "Charles left ."], ids=[7, 8])["doc_id"].to_pylist() == ["7", "8"]
+
+
+@pytest.mark.parametrize("odd", [("Ada .", 1, 2), ["Ada .", 1], {"text": "Ada ."}])
+def test_an_odd_item_does_not_end_the_iteration(nlp: Nlp, odd: Any) -> None:
+    docs = list(nlp.pipe([odd, "Ada spoke ."]))
+    assert [doc.error and doc.error.error for doc in docs] == ["text_not_string", None]
+
+
+def test_one_string_is_not_taken_for_many_texts(nlp: Nlp) -> None:
+    with pytest.raises(TypeError, match="got one string; put it into a list"):
+        nlp.pipe("Ada spoke .")
+    with pytest.raises(ValueError, match="batch_size"):
+        nlp.pipe(["Ada spoke ."], batch_size=0)
+
+
+def test_a_text_without_memory_does_not_take_others_along(nlp: Nlp) -> None:
+    docs = list(nlp.pipe(["Ada spoke .", "GREEDY .", "Charles left .", "Ada left ."]))
+    assert [doc.error and doc.error.error for doc in docs] == [None, "out_of_memory", None, None]
 
 
 def test_threads_take_turns(nlp: Nlp) -> None:
@@ -177,6 +201,10 @@ def test_load_names_what_it_does_not_know() -> None:
         concord.load("entities_en_smal")
     with pytest.raises(ConfigError, match=r"parser\.pakage"):
         concord.load(settings={"parser.pakage": "x"})
+    with pytest.raises(ConfigError, match="limit: expected a key of parser or tagger"):
+        concord.load(settings={"limit": 3})
+    with pytest.raises(ModelError, match="no_such_tagger"):
+        concord.load(settings={"tagger": {"model": "no_such_tagger"}})
 
 
 @pytest.mark.slow

@@ -75,6 +75,7 @@ def test_a_tagger_and_a_reader_of_another_package_work_together(environment: dic
     ("points", "command", "message"),
     [
         ("[concord.taggers]\nodd = json:JSONDecoder\n", ("train", "odd.yaml"), "to be a Tagger named 'odd'"),
+        ("[concord.taggers]\nodd = no_such_module:Tagger\n", ("train", "odd.yaml"), "No module named 'no_such_module'"),
         ("[concord.readers]\nodd = no_such_module:Reader\n", ("annotate", "x.odd", "-o", "out"), "the format odd"),
     ],
 )

@@ -1,16 +1,33 @@
 """Annotation as an operator of Ray Data."""
 
+import os
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
+from concord_testing.checkout import CHECKOUT
 
 import concord
 
 TEXTS = ["Ada met Charles in London.", "", "He left Paris for Boston."]
 
 
+@pytest.mark.slow
+def test_an_actor_prepares_its_process_before_torch_is_loaded() -> None:
+    code = (
+        "import concord.ray_data, os, sys; assert 'torch' not in sys.modules; "
+        "concord.ray_data.Annotator('entities_en_small'); print(os.environ['OMP_WAIT_POLICY'])"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=CHECKOUT, env=inherited, capture_output=True, text=True, check=True)
+    assert done.stdout == "PASSIVE\n"
+
+
 def test_an_unknown_table_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(ValueError, match="expected sentences, tokens or entities, got 'documents'"):
-        concord.Annotator(tables=["documents"])
+        concord.Annotator(tables=["documents"])  # type: ignore[list-item]
 
 
 @pytest.mark.slow

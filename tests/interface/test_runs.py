@@ -1,6 +1,7 @@
 """Collections annotated and opened from Python."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,7 @@ from concord_testing.checkout import CHECKOUT
 
 import concord
 from concord.models.config import ConfigError
-from concord.pipeline.errors import DeadLetterLimitError, InputError, PlanError
+from concord.pipeline.errors import DeadLetterLimitError, InputError, IntegrityError, PlanError
 from concord.pipeline.output.schema import SCHEMAS
 from concord.runs import Run
 from concord.workflows.cli.main import main
@@ -50,7 +51,7 @@ def test_the_tables_are_those_of_the_command_line(source: Path, run: Run, tmp_pa
         assert getattr(run, table).to_table().equals(getattr(theirs, table).to_table())
     assert run.documents.count_rows() == 3
     assert run.errors.count_rows() == 1
-    assert "3 documents, 1 dead letters" in repr(run)
+    assert repr(run).endswith("generation=0 documents=3 dead_letters=1>")
 
 
 def test_tables_are_datasets_and_data_frames(run: Run) -> None:
@@ -112,6 +113,46 @@ def test_a_job_file_may_be_given(source: Path, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"input: {source}\noutput: {tmp_path / 'out'}\nmax_dead_letters: 0.5\ntagger: {{model: {MODEL}}}\n")
     assert concord.annotate(job, limit=1).documents.count_rows() == 1
+
+
+def test_settings_win_over_options_and_stay_as_they_are(source: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"input: {source}\noutput: {tmp_path / 'out'}\nmax_dead_letters: 0.5\nlimit: 1\n")
+    settings = {"tagger": {"model": MODEL}, "limit": None}
+    assert concord.annotate(job, model="entities_en", limit=2, settings=settings).documents.count_rows() == 3
+    assert settings == {"tagger": {"model": MODEL}, "limit": None}
+
+
+def test_an_open_run_says_when_another_run_has_replaced_its_parts(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"id": "a", "text": "Ada left Paris."}\n')
+    earlier = concord.annotate(texts, tmp_path / "out", model=MODEL)
+    texts.write_text('{"id": "a", "text": "Ada left London."}\n')
+    assert concord.annotate(texts, tmp_path / "out", model=MODEL).to_pandas()["text"].tolist() == ["London"]
+    with pytest.raises(IntegrityError, match="parts of generation 0 are gone"):
+        earlier.to_pandas()
+
+
+@pytest.mark.encoder
+@pytest.mark.parametrize("batch_size", [1, 64])
+def test_load_labels_texts_as_a_run_does(batch_size: int, tmp_path: Path) -> None:
+    """The default tagger, with weight samples and a memory, over the sample collection and many short texts."""
+    names, places = ("Ada", "Baxter", "Muñoz", "Lincoln"), ("Paris", "Georgia", "Leeds", "Jordan", "Phoenix")
+    texts = {
+        f"{who}-{where}": f"{who} met {where} in {where}.\n\n{where} was far." for who in names for where in places
+    }
+    for line in (CHECKOUT / "examples" / "news" / "news.jsonl").read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):
+            record = json.loads(line)
+            texts[record["id"]] = record["text"]
+    source = tmp_path / "texts.jsonl"
+    source.write_text("".join(json.dumps({"id": key, "text": text}) + "\n" for key, text in texts.items()))
+    expected = concord.annotate(source, tmp_path / "out").to_pandas()
+    found = concord.load().to_pandas(texts.values(), ids=texts, batch_size=batch_size)
+    exact = ["doc_id", "entity_id", "sent_id", "start_char", "end_char", "text", "label", "refined"]
+    pd.testing.assert_frame_equal(found[exact], expected[exact])
+    assert (found["confidence"] - expected["confidence"]).abs().max() < 1e-5
+    assert len(found) > 200
 
 
 def test_wrong_arguments_are_explained(tmp_path: Path) -> None:

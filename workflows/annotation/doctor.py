@@ -61,9 +61,9 @@ def run(output: Path) -> Answer:
 
 
 def _python() -> Check:
-    if (3, 11) <= sys.version_info[:2] < (3, 13):
+    if (3, 11) <= sys.version_info[:2] < (3, 15):
         return Check("ok", "python", platform.python_version())
-    return Check("fail", "python", platform.python_version(), "use Python 3.11 or 3.12")
+    return Check("fail", "python", platform.python_version(), "use Python 3.11 to 3.14")
 
 
 def _package(name: str, tested: str) -> Check:

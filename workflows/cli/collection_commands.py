@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from concord.pipeline.storage.output_paths import OutputPath
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-# Option of the command line -> key of the job.
-JOB_KEYS = {
-    "output": "output",
-    "model": "tagger.model",
-    "executor": "executor.kind",
-    "actors": "executor.actors",
-    "limit": "limit",
-    "rehash": "planning.rehash",
-}
 
 
 @verb(example="concord annotate examples/news --output out/news")
@@ -345,9 +336,9 @@ def doctor(output: Path) -> Answer:
 
 
 def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str, ...]) -> "AnnotateConfig":
-    from concord.workflows.jobs import JOB_SUFFIXES, read_annotate_job
+    from concord.workflows.jobs import JOB_SUFFIXES, job_values, read_annotate_job
 
-    values = {JOB_KEYS[name]: value for name, value in options.items() if value is not None}
+    values = job_values(options)
     if Path(source).suffix in JOB_SUFFIXES:
         return read_annotate_job(Path(source), values=values, overrides=overrides)
     if "output" not in values and not any(override.startswith("output=") for override in overrides):

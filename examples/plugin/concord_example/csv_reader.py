@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -11,6 +12,8 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.record_reader import Record, RecordReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import read_whole
+
+csv.field_size_limit(sys.maxsize)  # a text may be longer than the 131,072 characters that the library allows
 
 
 class CsvReader(RecordReader):
