@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-import concord
+from concord.workflows.console import set_environment
 
 ERROR = "annotation_error"
 
@@ -43,8 +43,11 @@ class Annotator:
         for table in tables:
             if table not in ("sentences", "tokens", "entities"):
                 raise ValueError(f"tables: expected sentences, tokens or entities, got {table!r}")
-        # Not at the head of this file: an actor imports it, and torch must not be loaded before the environment is set.
-        self._nlp = concord.load(model, device=device, settings=settings)
+        # Not at the head of this file: an actor imports it, and the environment must be set before torch is loaded.
+        set_environment()
+        from concord.nlp import load
+
+        self._nlp = load(model, device=device, settings=settings)
         self._text_column = text_column
         self._tables = tuple(tables)
 
