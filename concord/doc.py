@@ -9,43 +9,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from concord.pipeline.documents import DeadLetter
+from concord.pipeline.output.document_rows import EntityRow, TokenRow
 
 _COLOURS = ("#1f6feb", "#b35900", "#1a7f37", "#8250df", "#bf3989", "#0b7285", "#9a6700", "#57606a")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Token:
-    """A syntactic word.
-
-    Attributes:
-        token_id: 1-based within its sentence, as in CoNLL-U.
-        start_char, end_char: code points of the document's text, half-open.
-        text: that slice of the text; words of one multi-word token may share it.
-        word: the word's form.
-        head: ``token_id`` of the head, 0 for the root.
-        deprel: relation to the head.
-        draft_ner, ner: label of stage one and final label, in BIO2.
-        ner_prob: probability of the final label, 0..1.
-        uncertainty: entropy of stage one in nats.
-        refined: whether stage two gave the label.
-    """
-
-    token_id: int
-    start_char: int
-    end_char: int
-    text: str
-    word: str
-    lemma: str | None
-    upos: str | None
-    xpos: str | None
-    feats: str | None
-    head: int
-    deprel: str
-    draft_ner: str
-    ner: str
-    ner_prob: float
-    uncertainty: float
-    refined: bool
+Token = TokenRow
+Entity = EntityRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,36 +35,6 @@ class Sentence:
     text: str
     continues: bool
     tokens: tuple[Token, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entity:
-    """A named entity.
-
-    Attributes:
-        entity_id: 0-based within the document.
-        sent_id: sentence in which it begins.
-        start_char, end_char: code points of the document's text, half-open.
-        start_token, end_token: ``token_id`` of its first and last word; the last one counts on past the sentence where
-            the entity runs into a piece that continues it.
-        text: its slice of the text.
-        label: its type.
-        confidence: probability that exactly these words are an entity of this label, 0..1.
-        uncertainty: largest uncertainty of its words in nats.
-        refined: whether stage two gave the label of any of its words.
-    """
-
-    entity_id: int
-    sent_id: int
-    start_char: int
-    end_char: int
-    start_token: int
-    end_token: int
-    text: str
-    label: str
-    confidence: float
-    uncertainty: float
-    refined: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -164,7 +104,7 @@ RowT = TypeVar("RowT", Token, Entity)
 
 
 def _from_row(row: dict[str, Any], kind: type[RowT]) -> RowT:
-    return kind(**{name: row[name] for name in kind.__slots__})
+    return kind(**{name: row[name] for name in kind._fields})
 
 
 def _pieces(doc: Doc) -> Iterator[str]:

@@ -40,7 +40,12 @@ class SentenceRow(NamedTuple):
 
 
 class TokenRow(NamedTuple):
-    """A row of the table tokens; its fields are columns of the table."""
+    """A word: a row of the table tokens, whose columns ``concord schema tokens`` describes.
+
+    Offsets are code points of the raw text, half-open; ``token_id`` is 1-based and ``head`` 0 for the root. ``ner`` is
+    the final label in BIO2 with its probability, ``draft_ner`` that of stage one with its ``uncertainty`` in nats, and
+    ``refined`` says whether stage two gave the label.
+    """
 
     token_id: int
     start_char: int
@@ -61,7 +66,12 @@ class TokenRow(NamedTuple):
 
 
 class EntityRow(NamedTuple):
-    """A row of the table entities; its fields are columns of the table."""
+    """An entity: a row of the table entities, whose columns ``concord schema entities`` describes.
+
+    Offsets are code points of the raw text, half-open; ``start_token`` and ``end_token`` number its first and last word
+    within the sentence in which it begins. ``confidence`` is the probability that exactly these words are an entity of
+    this label, ``uncertainty`` the largest of its words in nats.
+    """
 
     entity_id: int
     sent_id: int
