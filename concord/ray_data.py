@@ -60,17 +60,16 @@ class Annotator:
         """
         if self._text_column not in batch.column_names:
             raise KeyError(f"expected a column {self._text_column!r}, got {', '.join(batch.column_names)}")
+        for name in (*self._tables, ERROR):
+            if name in batch.column_names:
+                raise ValueError(f"expected no column {name!r}, which annotation adds; rename it first")
         annotator = self._nlp.annotator
         tables = annotator.tables(annotator.annotate(batch[self._text_column].to_pylist()))
         ids = [str(number) for number in range(batch.num_rows)]
-        messages = dict(tables["errors"].select(["doc_id", "message"]).to_pandas().itertuples(index=False))
-        errors = [messages.get(doc_id) for doc_id in ids]
-        columns = {name: _lists(tables[name], ids) for name in self._tables} | {ERROR: pa.array(errors, pa.string())}
-        for name, column in columns.items():
-            if name in batch.column_names:
-                raise ValueError(f"expected no column {name!r}, which annotation adds; rename it first")
-            batch = batch.append_column(name, column)
-        return batch
+        for name in self._tables:
+            batch = batch.append_column(name, _lists(tables[name], ids))
+        messages = {row["doc_id"]: row["message"] for row in tables["errors"].to_pylist()}
+        return batch.append_column(ERROR, pa.array([messages.get(doc_id) for doc_id in ids], pa.string()))
 
 
 def _lists(table: pa.Table, ids: Sequence[str]) -> pa.ListArray:
