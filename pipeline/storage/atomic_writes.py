@@ -23,7 +23,7 @@ from typing import BinaryIO, TypeVar
 import pyarrow as pa
 
 from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.output_paths import OutputPath, S3Path
+from concord.pipeline.storage.output_paths import OutputPath, StorePath
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "swap", "sweep")
@@ -54,7 +54,7 @@ def store_errors(path: OutputPath) -> Iterator[None]:
 
 def write_atomically(final: OutputPath, content: bytes, *, staging: Path) -> None:
     """Atomically write a small file, replacing any existing one."""
-    if isinstance(final, S3Path):
+    if isinstance(final, StorePath):
         final.write(content)
     else:
         _stage_and_place(content, staging, final, place=move_into_place)
@@ -66,14 +66,14 @@ def write_once(final: OutputPath, content: bytes, *, staging: Path) -> bool:
     Raises:
         StoreError: when the file system has no hard links.
     """
-    if isinstance(final, S3Path):
+    if isinstance(final, StorePath):
         return final.write_once(content)
     return _stage_and_place(content, staging, final, place=_link)
 
 
 def write_unsynced(final: OutputPath, content: bytes) -> None:
     """Atomically write a small file without flushing it to disk: it survives this process, but not the machine."""
-    if isinstance(final, S3Path):
+    if isinstance(final, StorePath):
         final.write(content)
         return
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
 
 def move_into_place(staged: Path, final: OutputPath) -> None:
     """Rename a staged file or folder, replacing an existing file or empty folder; to S3, upload a staged file."""
-    if isinstance(final, S3Path):
+    if isinstance(final, StorePath):
         final.write(staged.read_bytes())
         staged.unlink()
         return
@@ -170,7 +170,7 @@ def stage_folder(final: Path) -> Iterator[Path]:
 
 def sync_folder(folder: OutputPath) -> None:
     """Flush a folder's entries to disk; S3 has nothing to flush."""
-    if isinstance(folder, S3Path):
+    if isinstance(folder, StorePath):
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from concord.pipeline.errors import InputError, StoreError
-from concord.pipeline.storage.output_paths import OutputPath, S3Path
+from concord.pipeline.storage.output_paths import OutputPath, StorePath
 from concord.pipeline.storage.remote_files import READ_BYTES, FileState, open_url, stat_url
 from concord.pipeline.storage.urls import is_url
 
@@ -63,7 +63,7 @@ def file_sha256(file: str | OutputPath) -> str:
         InputError, StoreError: when it cannot be read.
     """
     try:
-        if isinstance(file, S3Path):
+        if isinstance(file, StorePath):
             return hashlib.sha256(file.read_bytes()).hexdigest()
         with open_file(str(file), read_bytes=_HASHED_BYTES) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

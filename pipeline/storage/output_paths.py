@@ -1,6 +1,6 @@
 """Paths of an output: a folder, or below an S3 URL.
 
-A run reads, lists and removes its files here, and writes them by ``storage.atomic_writes``. An ``S3Path`` has those
+A run reads, lists and removes its files here, and writes them by ``storage.atomic_writes``. An ``StorePath`` has those
 methods of a Path that this needs, so that the rest of the code does not distinguish the two.
 """
 
@@ -25,13 +25,13 @@ SCHEME = "s3://"
 
 
 class ObjectStatus(NamedTuple):
-    """The part of os.stat_result that an S3Path provides; bytes."""
+    """The part of os.stat_result that an StorePath provides; bytes."""
 
     st_size: int
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class S3Path:
+class StorePath:
     """An object in S3, or a prefix of objects.
 
     Its methods are those of Path and raise the same errors, but StoreError when the store fails and InputError when
@@ -47,8 +47,8 @@ class S3Path:
     def __str__(self) -> str:
         return f"{SCHEME}{self.bucket}/{self.key}"
 
-    def __truediv__(self, below: str | os.PathLike[str]) -> "S3Path":
-        return S3Path(self.bucket, f"{self.key}/{os.fspath(below)}".strip("/"))
+    def __truediv__(self, below: str | os.PathLike[str]) -> "StorePath":
+        return StorePath(self.bucket, f"{self.key}/{os.fspath(below)}".strip("/"))
 
     @property
     def name(self) -> str:
@@ -61,12 +61,12 @@ class S3Path:
         return PurePosixPath(self.key).stem
 
     @property
-    def parent(self) -> "S3Path":
+    def parent(self) -> "StorePath":
         """The prefix directly above the object."""
-        return S3Path(self.bucket, self.key.rpartition("/")[0])
+        return StorePath(self.bucket, self.key.rpartition("/")[0])
 
-    def absolute(self) -> "S3Path":
-        """Return the path itself: an S3Path is always absolute."""
+    def absolute(self) -> "StorePath":
+        """Return the path itself: an StorePath is always absolute."""
         return self
 
     def stat(self) -> ObjectStatus:
@@ -87,7 +87,7 @@ class S3Path:
         with _store_errors():
             return Bucket(self.bucket).read(self.key)
 
-    def glob(self, pattern: str) -> Iterator["S3Path"]:
+    def glob(self, pattern: str) -> Iterator["StorePath"]:
         """Yield the objects whose keys below this one match; ``*`` matches one component of a key."""
         depth = pattern.count("/")
         prefix = f"{self.key}/" if self.key else ""
@@ -95,7 +95,7 @@ class S3Path:
             for found in Bucket(self.bucket).list(prefix):
                 below = found.key.removeprefix(prefix)
                 if below.count("/") == depth and PurePosixPath(below).match(pattern):
-                    yield S3Path(self.bucket, found.key)
+                    yield StorePath(self.bucket, found.key)
 
     def unlink(self, *, missing_ok: Literal[True]) -> None:
         """Remove the object if it exists; a store does not report which."""
@@ -113,7 +113,7 @@ class S3Path:
             return Bucket(self.bucket).put_new(self.key, content)
 
 
-OutputPath = Path | S3Path
+OutputPath = Path | StorePath
 
 
 def output_path(where: str) -> OutputPath:
@@ -121,12 +121,12 @@ def output_path(where: str) -> OutputPath:
     if not where.startswith(SCHEME):
         return Path(where)
     bucket, _, key = where.removeprefix(SCHEME).partition("/")
-    return S3Path(bucket, key.strip("/"))
+    return StorePath(bucket, key.strip("/"))
 
 
 def list_files(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
     """Return the files below a folder whose paths match, sorted; none if there is no such folder."""
-    if isinstance(folder, S3Path):
+    if isinstance(folder, StorePath):
         return sorted(folder.glob(pattern))
     return sorted(path for path in folder.glob(pattern) if path.is_file())
 
@@ -143,13 +143,13 @@ class Listing:
 
     def size(self, path: OutputPath) -> int:
         """Return a file's size in bytes."""
-        return self._object(path).size if isinstance(path, S3Path) else path.stat().st_size
+        return self._object(path).size if isinstance(path, StorePath) else path.stat().st_size
 
     def version(self, path: OutputPath) -> str | None:
         """Return the etag of an object, which changes whenever its bytes do; None for a file in a folder."""
-        return self._object(path).etag if isinstance(path, S3Path) else None
+        return self._object(path).etag if isinstance(path, StorePath) else None
 
-    def _object(self, path: S3Path) -> S3Object:
+    def _object(self, path: StorePath) -> S3Object:
         found = self._objects.get(path.key)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", str(path))
@@ -157,7 +157,7 @@ class Listing:
 
     @cached_property
     def _objects(self) -> dict[str, S3Object]:
-        if not isinstance(self._output, S3Path):
+        if not isinstance(self._output, StorePath):
             return {}
         bucket, prefix = self._output.bucket, f"{self._output.key}/".lstrip("/")
         with _bucket_errors(bucket):
@@ -166,12 +166,12 @@ class Listing:
 
 def arrow_source(part: OutputPath) -> Path | pa.BufferReader:
     """Return what Arrow reads a part from; one in S3 is downloaded completely, because parts are small."""
-    return pa.BufferReader(part.read_bytes()) if isinstance(part, S3Path) else part
+    return pa.BufferReader(part.read_bytes()) if isinstance(part, StorePath) else part
 
 
 def staging_folder(output: OutputPath) -> Path:
     """Return the folder for an output's unfinished files: inside it, or for S3 a temporary one of this process."""
-    return _temporary_folder(os.getpid()) if isinstance(output, S3Path) else output / "_run" / "staging"
+    return _temporary_folder(os.getpid()) if isinstance(output, StorePath) else output / "_run" / "staging"
 
 
 @cache

@@ -13,7 +13,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import s3
-from concord.pipeline.storage.output_paths import S3Path, output_path
+from concord.pipeline.storage.output_paths import StorePath, output_path
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ def test_two_concurrent_drivers_commit_each_shard_once(
 
 def test_write_once_succeeds_for_one_of_many_writers(s3_url: str) -> None:
     path = output_path(f"{s3_url}/record.json")
-    assert isinstance(path, S3Path)
+    assert isinstance(path, StorePath)
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda number: (path.write_once(b"%d" % number), number), range(32)))
     winners = [number for wrote, number in won if wrote]
