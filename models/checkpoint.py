@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -98,11 +98,16 @@ def with_own_encoder(config: Any, folder: Path) -> Any:
     return config | {"encoder": read | {"source": str(folder / ENCODER_NAME)}}
 
 
-def pick_device(device: str) -> str:
-    """Resolve ``auto`` to ``cuda`` if available, else to ``cpu``."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
+def pick_device(device: str, *, key: str = "device") -> Literal["cpu", "cuda"]:
+    """Resolve ``auto`` to ``cuda`` if available, else to ``cpu``.
+
+    Raises:
+        ConfigError: for ``cuda`` where there is none; the message starts with ``key``, the setting of the device.
+    """
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise ConfigError(f"{key}: expected a CUDA device, found none; use {key}=auto or cpu")
+    return "cuda" if device != "cpu" and available else "cpu"
 
 
 def tagger_digest(folder: Path) -> str:

@@ -8,8 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
+from concord.models.checkpoint import pick_device
+from concord.models.config import ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ComponentIdentity
@@ -65,9 +65,10 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
 
 def choose_device(config: ParserConfig) -> Literal["cpu", "cuda"]:
     """Return the device to parse on; ModelError if cuda is configured and not available."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("parser.device: expected a CUDA device, found none; use parser.device=auto or cpu")
-    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+    try:
+        return pick_device(config.device, key="parser.device")
+    except ConfigError as error:
+        raise ModelError(str(error)) from error
 
 
 def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> Any:

@@ -17,6 +17,7 @@ from concord.models.checkpoint import (
     save_tagger,
     tagger_digest,
 )
+from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
@@ -196,3 +197,12 @@ def test_tagger_digest_is_equal_for_equal_taggers_and_depends_on_both_files(buil
 def test_pick_device_resolves_auto_to_cuda_if_available() -> None:
     assert pick_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
     assert pick_device("cpu") == "cpu"
+
+
+def test_pick_device_refuses_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(
+        ConfigError, match=r"tagger\.device: expected a CUDA device, found none; use tagger\.device=auto"
+    ):
+        pick_device("cuda", key="tagger.device")
+    assert pick_device("auto") == "cpu"

@@ -76,19 +76,20 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     """Train a tagger and register it.
 
     Raises:
-        ConfigError: when the job does not fit the tagger or its data, its name is no valid model name, or the folder
-            contains another training.
+        ConfigError: when the job does not fit the tagger or its data, its name is no valid model name, the folder
+            contains another training, or there is no such device.
         InputError: when a corpus cannot be read, or those of training or dev have no sentence.
         ModelError: when the encoder is not installed.
         TrackingError: when the tracking store cannot be reached before the training.
     """
     if options.tracked:
         check_name(job.register_as)
+    device = pick_device(options.device)
     config = FitConfig.from_mapping(job.fit, where="fit")
     folder = options.folder or default_folder(job)
     model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
     corpora = _read_corpora(job, label_scheme(model.scheme))
-    tagger = _build_tagger(job, model, corpora, config).move_to(pick_device(options.device))
+    tagger = _build_tagger(job, model, corpora, config).move_to(device)
     _claim_folder(folder, job, resume=options.resume)
     _write_resolved(job, model, config, folder)
     tracked_run = _start_tracking(job, tagger, folder) if options.tracked else None

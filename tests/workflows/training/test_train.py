@@ -209,6 +209,14 @@ def test_train_refuses_an_invalid_model_name_first(train_file: Path, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
+def test_train_names_a_missing_device(train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    result = concord("train", train_file, "--device", "cuda", "-o", tmp_path / "run", "--no-tracking")
+    assert result.exit_code == 2
+    assert "device: expected a CUDA device, found none; use device=auto or cpu" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_train_does_not_learn_a_dropped_type(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["data.labels={ORG: null}", "fit.epochs=1"])
     train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
