@@ -187,11 +187,11 @@ def annotate(
     answer = annotation.run(config)
     if answer.exit_code:
         raise DeadLetterLimitError(
-            f"{config.output}: {answer.values['dead_letters']} of {answer.values['read']} records are dead letters, "
-            f"more than max_dead_letters={config.max_dead_letters} allows; concord.open(...).errors says why, and the "
-            "other documents are annotated"
+            f"{config.output.path}: {answer.values['dead_letters']} of {answer.values['read']} records are dead "
+            f"letters, more than max_dead_letters={config.max_dead_letters} allows; concord.open(...).errors says "
+            "why, and the other documents are annotated"
         )
-    return open_run(config.output)
+    return open_run(config.output.path)
 
 
 def open_run(output: str | Path) -> Run:

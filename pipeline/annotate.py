@@ -62,7 +62,7 @@ def annotate(
         StoppedError: after SIGTERM or SIGINT.
     """
     config = _with_absolute_paths(config)
-    folder = OutputFolder(config.output)
+    folder = OutputFolder(config.output.path)
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.resolve() if retry is None else planner.retry(retry)
     folder.write_plan(plan)
@@ -104,7 +104,7 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
         PlanError, InputError, ModelError: as ``annotate`` would.
     """
     config = _with_absolute_paths(config)
-    folder = OutputFolder(config.output)
+    folder = OutputFolder(config.output.path)
     plan = Planner(config, folder, tagger=tagger, parser=parser).resolve()
     committed = folder.committed_shards(plan)
     reports = [*folder.reused_shards(plan).values(), *committed.values()]
@@ -116,8 +116,8 @@ def _with_absolute_paths(config: AnnotateConfig) -> AnnotateConfig:
     parser = config.parser
     if parser.directory is not None:
         parser = parser.model_copy(update={"directory": absolute(parser.directory)})
-    paths = {"input": absolute_input(config.input), "output": absolute_output(config.output)}
-    return config.model_copy(update={**paths, "parser": parser})
+    output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
+    return config.model_copy(update={"input": absolute_input(config.input), "output": output, "parser": parser})
 
 
 def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:

@@ -1,6 +1,6 @@
 """The configuration of an annotation job; conf/annotate/*.yaml map to AnnotateConfig key for key."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -115,14 +115,22 @@ class ExecutorConfig(Config):
         return seconds
 
 
+class OutputConfig(Config):
+    """Where the annotated collection is, and what it keeps."""
+
+    path: str
+    """Its folder, or its URL s3://bucket/prefix. It is created, or brought up to date with the input."""
+    keep_text: bool = False
+    """Store the raw text of each document in the table of documents, for when the input moves away."""
+
+
 class AnnotateConfig(Config):
     """One annotation job."""
 
     input: str
     """A file, a folder, or a pattern such as archive/*.jsonl.gz; a path, or a URL such as s3://bucket/archive."""
-    output: str
-    """The folder of the annotated collection, or its URL s3://bucket/prefix. It is created, or brought up to date with
-    the input."""
+    output: OutputConfig
+    """In a job file, a plain string is its path."""
     reader: ReaderConfig = ReaderConfig()
     planning: PlanningConfig = PlanningConfig()
     parser: ParserConfig = ParserConfig()
@@ -138,3 +146,8 @@ class AnnotateConfig(Config):
     """Read only this many records, for a trial run."""
     report: bool = True
     """Write _run/report.html at the end of the run."""
+
+    @field_validator("output", mode="before")
+    @classmethod
+    def _expand_path(cls, output: Any) -> Any:
+        return OutputConfig(path=output) if isinstance(output, str) else output

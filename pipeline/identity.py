@@ -8,11 +8,17 @@ from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
 
 _NOT_DECIDING: dict[str, Any] = {
-    **dict.fromkeys(("output", "executor", "max_dead_letters", "max_removed", "accept_input", "report"), True),
+    **dict.fromkeys(("executor", "max_dead_letters", "max_removed", "accept_input", "report"), True),
+    "output": {"path"},
     "planning": {"hash_with_ray_bytes", "rehash"},
     "parser": {"directory"},
     "tagger": {"model", "accept_parser"},
 }
+
+
+_LATER_KEYS = {"output": {"keep_text"}}
+"""Keys by section that the first release's plans lack. Digests cover them only where they differ from their defaults,
+so that the digest of a plan without them stays."""
 
 
 class ComponentIdentity(Config):
@@ -92,11 +98,22 @@ def component_signature(component: ComponentIdentity) -> str:
 def deciding_config(config: AnnotateConfig) -> dict[str, Any]:
     """Return the part of a configuration that can change a byte of the output.
 
-    Left out are the output folder, the executor (its threads are a field of the plan), what only decides the exit code,
-    the report or what a run is allowed to do, the folders of parser and tagger (their digests represent them), and
-    whether the tagger may have learned from another parser's trees.
+    Left out are the path of the output, the executor (its threads are a field of the plan), what only decides the exit
+    code, the report or what a run is allowed to do, the folders of parser and tagger (their digests represent them),
+    and whether the tagger may have learned from another parser's trees.
     """
     return config.model_dump(mode="json", exclude=_NOT_DECIDING)
+
+
+def digested_config(config: AnnotateConfig) -> dict[str, Any]:
+    """Return ``deciding_config`` as the digest of a plan covers it."""
+    values = deciding_config(config)
+    for section, keys in _LATER_KEYS.items():
+        defaults = {key: type(getattr(config, section)).model_fields[key].default for key in keys}
+        values[section] = {
+            key: value for key, value in values[section].items() if key not in keys or value != defaults[key]
+        }
+    return {key: value for key, value in values.items() if value != {}}
 
 
 def row_config(config: AnnotateConfig) -> dict[str, Any]:

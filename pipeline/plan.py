@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import PlanError
-from concord.pipeline.identity import ComponentIdentity, Recipe, deciding_config
+from concord.pipeline.identity import ComponentIdentity, Recipe, digested_config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +213,7 @@ class Plan(Config):
     @cached_property
     def digest(self) -> str:
         """SHA-256 in hex of everything that decides the output; see deciding_config for what does not."""
-        values = self.model_dump(mode="json", include=_DECIDING) | {"config": deciding_config(self.config)}
+        values = self.model_dump(mode="json", include=_DECIDING) | {"config": digested_config(self.config)}
         return sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property

@@ -23,7 +23,7 @@ from concord.pipeline.storage.urls import check_url, is_url
 JOB_SUFFIXES = {".yaml", ".yml"}
 """How the names of job files end."""
 _OPTION_KEYS = {
-    "output": "output",
+    "output": "output.path",
     "model": "tagger.model",
     "device": "tagger.device",
     "executor": "executor.kind",
@@ -158,19 +158,34 @@ def read_annotate_job(
         overrides: ``key=value`` of ``--set``; they take precedence over everything.
     """
     job = read_yaml(path) if path is not None else {}
-    for key, value in (values or {}).items():
-        set_value(job, key, value)
-    apply_overrides(job, overrides)
-    config = AnnotateConfig.from_mapping(job, where=str(path) if path else "")
+    config = annotate_config(job, values=values, overrides=overrides, where=str(path) if path else "")
     paths: dict[str, Any] = {
         "input": absolute(config.input),
-        "output": absolute(config.output),
+        "output": config.output.model_copy(update={"path": absolute(config.output.path)}),
         **_parser_path(config.parser),
     }
     if names_model(config):
         model = absolute_model(config.tagger.model)
         paths["tagger"] = config.tagger.model_copy(update={"model": model})
     return config.model_copy(update=paths)
+
+
+def annotate_config(
+    job: dict[str, Any],
+    *,
+    values: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    where: str = "",
+) -> AnnotateConfig:
+    """Validate an annotation job after setting values and overrides in it, as in ``read_annotate_job``.
+
+    An output that is a plain string is a path, and leaves the other keys of its section as they are.
+    """
+    if isinstance(path := job.get("output"), str):
+        job["output"] = {"path": path}
+    for key, value in [*(values or {}).items(), *map(_parse_override, overrides)]:
+        set_value(job, "output.path" if key == "output" and isinstance(value, str) else key, value)
+    return AnnotateConfig.from_mapping(job, where=where)
 
 
 def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) -> ParseConfig:
@@ -244,14 +259,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
     """Set each ``dotted.key=value`` in nested values; a value is parsed as YAML."""
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not all(part.strip() for part in key.split(".")):
-            raise ConfigError(f"--set {override}: expected key=value, as in reader.text_field=body")
-        try:
-            set_value(values, key.strip(), _parse_yaml(text))
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {override}: expected a YAML value: {error}") from error
+    for key, value in map(_parse_override, overrides):
+        set_value(values, key, value)
 
 
 def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
@@ -290,6 +299,16 @@ def absolute_model(name: str) -> str:
     """Make the folder of a model absolute; a bundled name or ``models:/...`` stays unchanged."""
     folder = Path(name).expanduser()
     return absolute(name) if not name.startswith("models:/") and folder.is_dir() else name
+
+
+def _parse_override(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise ConfigError(f"--set {override}: expected key=value, as in reader.text_field=body")
+    try:
+        return key.strip(), _parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: expected a YAML value: {error}") from error
 
 
 def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: tuple[str, ...] = ()) -> Any:

@@ -165,7 +165,10 @@ class RayScheduler:
         }
         self._crash_log = CrashLog(plan)
         self._metrics = RunMetrics(
-            counter=metrics.Counter, gauge=metrics.Gauge, histogram=metrics.Histogram, collection=plan.config.output
+            counter=metrics.Counter,
+            gauge=metrics.Gauge,
+            histogram=metrics.Histogram,
+            collection=plan.config.output.path,
         )
         self._num_left = 0
         self._to_parse: deque[Shard] = deque()

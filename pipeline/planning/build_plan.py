@@ -50,8 +50,9 @@ def make_plan(
         reasons: why its rows are not current, in plain words.
         hashes: hashes the files; in this process and without a cache if None.
     """
-    config = config.model_copy(update={"input": absolute_input(config.input), "output": absolute_output(config.output)})
-    inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
+    output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
+    config = config.model_copy(update={"input": absolute_input(config.input), "output": output})
+    inputs = find_inputs(config.input, output=config.output.path, format=config.reader.format)
     check_encoding(config.reader.encoding, line_based=any(file.format == "jsonl" for file in inputs.files))
     hashes = hashes or FileHashes()
     if existing is None:
@@ -191,7 +192,7 @@ def _files_with(letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -
     wanted = {letter.source_uri for letter in letters}
     if not wanted:
         return {}
-    inputs = find_inputs(config.input, output=config.output, format=config.reader.format)
+    inputs = find_inputs(config.input, output=config.output.path, format=config.reader.format)
     files = {file.path: file for file in inputs.files if file.path in wanted}
     if gone := sorted(wanted - files.keys()):
         raise InputError(

@@ -94,7 +94,7 @@ class CrashLog:
 
     def __init__(self, plan: Plan) -> None:
         """Take the plan; nothing is read or made yet."""
-        self._folder = output_path(plan.config.output) / "_run" / _FOLDER / str(plan.generation)
+        self._folder = output_path(plan.config.output.path) / "_run" / _FOLDER / str(plan.generation)
         self._attempts = plan.config.executor.attempts
         self._max_dead_letters = plan.config.max_dead_letters
 

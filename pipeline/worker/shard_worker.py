@@ -75,7 +75,7 @@ class ShardWorker:
         Args:
             on_cpu: provides both models on the CPU, for the last step; None if they are there already.
         """
-        folder = OutputFolder(plan.config.output)
+        folder = OutputFolder(plan.config.output.path)
         self.read_stage = ReadStage(plan.config.reader, folder, marks=plan.marks)
         self.parse_stage, self.tag_stage = _stages(plan.config, parser, tagger, step=BackOffStep.AS_PLANNED)
         self.commit_stage = CommitStage(
@@ -215,7 +215,7 @@ class ParseWorker:
 
     def __init__(self, plan: Plan, *, parser: DocumentParser) -> None:
         """Build the stages of a plan."""
-        self._read_stage = ReadStage(plan.config.reader, OutputFolder(plan.config.output), marks=plan.marks)
+        self._read_stage = ReadStage(plan.config.reader, OutputFolder(plan.config.output.path), marks=plan.marks)
         self._parse_stage = ParseStage(parser, batch_documents=plan.config.parser.batch_documents)
 
     def run(self, shard: Shard) -> tuple[dict[str, pa.Table], Timings]:

@@ -46,7 +46,7 @@ def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
 def check_rerun(config: AnnotateConfig, undisturbed: dict[str, bytes]) -> RunReport:
     """Run the job again and compare."""
     report = runs.run_job(config)
-    output = Path(config.output)
+    output = Path(config.output.path)
     assert runs.committed_bytes(output) == undisturbed
     assert verify(output) == []
     return report

@@ -62,7 +62,7 @@ def build_inconsistent_worker(plan: Plan) -> ShardWorker:
     """Build a worker that gives other results in runs with faults."""
     parser = fakes.FakeParser()
     worker = ShardWorker(plan, parser=parser, tagger=fakes.FakeTagger())
-    if plan.config.output.endswith("/disturbed"):
+    if plan.config.output.path.endswith("/disturbed"):
         fakes.wrap_stage(
             worker.read_stage, lambda run, shard, **parses: [shorten(record) for record in run(shard, **parses)]
         )

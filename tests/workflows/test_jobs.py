@@ -8,8 +8,16 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.config import ConfigError
 from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
-from concord.pipeline.config import AnnotateConfig
-from concord.workflows.jobs import flatten, names_model, read_annotate_job, read_train_config, read_train_job, read_yaml
+from concord.pipeline.config import AnnotateConfig, OutputConfig
+from concord.workflows.jobs import (
+    flatten,
+    job_values,
+    names_model,
+    read_annotate_job,
+    read_train_config,
+    read_train_job,
+    read_yaml,
+)
 
 CONF = CHECKOUT / "conf"
 
@@ -51,15 +59,15 @@ def test_every_train_file_loads_in_every_profile(path: Path) -> None:
 
 def test_the_example_job_lists_every_key_with_its_default() -> None:
     job = read_yaml(CONF / "annotate/nightly.yaml")
-    complete = AnnotateConfig(input="", output="").model_dump()
+    complete = AnnotateConfig(input="", output=OutputConfig(path="")).model_dump()
     del complete["tagger"]["model"]
     assert {key: set(value) if isinstance(value, dict) else None for key, value in job.items()} == {
         key: set(value) if isinstance(value, dict) else None for key, value in complete.items()
     }
     config = read_annotate_job(CONF / "annotate/nightly.yaml")
-    assert config.model_dump(exclude={"input", "output"}) == AnnotateConfig(input="", output="").model_dump(
-        exclude={"input", "output"}
-    )
+    assert config.model_dump(exclude={"input", "output"}) == AnnotateConfig(
+        input="", output=OutputConfig(path="")
+    ).model_dump(exclude={"input", "output"})
     assert not names_model(config)
 
 
@@ -155,12 +163,32 @@ def test_an_annotate_job_without_a_file(tmp_path: Path, monkeypatch: pytest.Monk
         overrides=["reader.text_field=body", "limit=3", "tagger.threshold=1e-2", "parser.directory=packages"],
     )
     assert job.input == str(tmp_path / "news")
-    assert job.output == "s3://bucket/out"
+    assert job.output.path == "s3://bucket/out"
     assert job.tagger.model == str(tmp_path / "bundle")
     assert job.tagger.threshold == 0.01
     assert job.parser.directory == str(tmp_path / "packages")
     assert (job.reader.text_field, job.limit) == ("body", 3)
     assert names_model(job)
+
+
+def test_an_output_is_a_path_or_a_section(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("input: a\noutput: /out\n")
+    plain = read_annotate_job(path)
+    assert plain.output == OutputConfig(path="/out")
+    kept = read_annotate_job(path, overrides=["output.keep_text=true"])
+    assert kept.output == OutputConfig(path="/out", keep_text=True)
+    path.write_text("input: a\noutput: {path: /out, keep_text: true}\n")
+    assert read_annotate_job(path) == kept
+    for elsewhere in (
+        read_annotate_job(path, values=job_values({"output": "/new"})),
+        read_annotate_job(path, overrides=["output=/new"]),
+        read_annotate_job(path, values=job_values({}, {"output": "/new"})),
+    ):
+        assert elsewhere.output == OutputConfig(path="/new", keep_text=True)
+    assert AnnotateConfig.model_validate({"input": "a", "output": "/out"}).output == plain.output
+    with pytest.raises(ConfigError, match=r"^output\.path: expected a value, got none$"):
+        read_annotate_job(None, values={"input": "a"}, overrides=["output.keep_text=true"])
 
 
 def test_a_job_knows_whether_it_names_its_model() -> None:

@@ -20,7 +20,7 @@ from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, total_counts
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, table, warn
-from concord.workflows.jobs import apply_overrides, names_model
+from concord.workflows.jobs import annotate_config, names_model
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
@@ -37,9 +37,9 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
         overrides: ``key=value`` over the run's own configuration; they must not affect labels.
     """
     plan = OutputFolder(output.absolute()).plan()
-    job = plan.config.model_dump(mode="json") | {"output": str(output.absolute())}
-    apply_overrides(job, overrides)
-    config = AnnotateConfig.from_mapping(job)
+    job = plan.config.model_dump(mode="json")
+    job["output"]["path"] = str(output.absolute())
+    config = annotate_config(job, overrides=overrides)
     return _run(config, ResolvedTagger(**plan.tagger.model_dump(), folder=Path(plan.tagger_folder)), retry=selection)
 
 
@@ -51,7 +51,7 @@ def preview(config: AnnotateConfig) -> Answer:
     seconds = _expected_seconds(report)
     rows = [
         ("input", config.input),
-        ("output", config.output),
+        ("output", config.output.path),
         ("records", f"{report.read:,}, of which {report.changes.unchanged:,} documents are unchanged"),
         *zip(chain(["changes"], repeat("")), describe_changes(report), strict=False),
         ("shards", f"{report.shards - report.done_before:,} to do"),

@@ -341,6 +341,8 @@ def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str,
     values = job_values(options)
     if Path(source).suffix in JOB_SUFFIXES:
         return read_annotate_job(Path(source), values=values, overrides=overrides)
-    if "output" not in values and not any(override.startswith("output=") for override in overrides):
+    if "output.path" not in values and not any(
+        override.startswith(("output=", "output.path=")) for override in overrides
+    ):
         raise click.UsageError("Missing option '--output': the folder or s3:// URL of the annotated collection.")
     return read_annotate_job(None, values={"input": source, **values}, overrides=overrides)

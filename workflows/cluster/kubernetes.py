@@ -108,7 +108,7 @@ def print_manifests(config: AnnotateConfig, kind: Kind, *, name: str, settings: 
 
 def _check_paths(config: AnnotateConfig, settings: KubernetesConfig) -> None:
     """Refuse local paths outside the volumes: each pod would have its own, and lose it."""
-    paths = {"input": config.input, "output": config.output, "parser.directory": config.parser.directory}
+    paths = {"input": config.input, "output": config.output.path, "parser.directory": config.parser.directory}
     if names_model(config):
         paths["tagger.model"] = config.tagger.model
     for key, path in paths.items():

@@ -55,7 +55,7 @@ def start(config: AnnotateConfig, head: Head, **builders: Any) -> BaseProcess:
 
     def work() -> None:
         report = runs.run_job(config, **builders)
-        Path(config.output).with_suffix(".json").write_text(json.dumps(asdict(report), default=str))
+        Path(config.output.path).with_suffix(".json").write_text(json.dumps(asdict(report), default=str))
 
     variables = {"RAY_ADDRESS": head.address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT), **OFTEN}
     return runs.in_child(work, **variables)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from concord.models.config import ConfigError
-from concord.pipeline.config import AnnotateConfig, ExecutorConfig, PlanningConfig, ReaderConfig
+from concord.pipeline.config import AnnotateConfig, ExecutorConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.identity import ComponentIdentity, row_config
 from concord.pipeline.plan import Plan
@@ -31,7 +31,7 @@ def plan_for(
     hashes: FileHashes | None = None,
     **settings: Any,
 ) -> Plan:
-    config = AnnotateConfig(input=str(where), output=str(output), **settings)
+    config = AnnotateConfig(input=str(where), output=OutputConfig(path=str(output)), **settings)
     return make_plan(
         config,
         parser=PARSER,
@@ -268,6 +268,30 @@ def test_digest_ignores_what_cannot_change_the_output(folder: Path) -> None:
     assert other.recipe.difference(plan.recipe) == []
 
 
+def test_plan_of_an_earlier_release_is_read_and_keeps_its_digest() -> None:
+    parser, tagger = PARSER.model_dump(), TAGGER.model_dump()
+    plan = Plan.from_json(
+        json.dumps(
+            {
+                "schema_version": 2,
+                "config": {"input": "/data/in", "output": "/data/out"},
+                "parser": parser,
+                "tagger": tagger,
+                "tagger_folder": "/bundle",
+                "threads": 1,
+                "sources": [],
+                "shards": [],
+                "read": 0,
+            }
+        )
+    )
+    assert plan.config.output == OutputConfig(path="/data/out")
+    config = plan.config.model_copy(update={"output": OutputConfig(path="/data/out", keep_text=True)})
+    with_texts = plan.model_copy(update={"config": config})
+    assert plan.digest == "5add7450df0285d8447fdcd43dc02a15360daa9671b0a75f3d2036477a07866b"
+    assert with_texts.digest != plan.digest
+
+
 def test_recipe_difference_names_what_decides_the_rows(folder: Path) -> None:
     plan = plan_for(folder)
     (folder / "a.txt").write_text("changed")
@@ -290,14 +314,15 @@ ROW_CHANGES: dict[str, dict[str, Any]] = {
         "batch_documents": 7,
         "device": "auto",
     },
+    "output": {"keep_text": True},
     "tagger": {"device": "auto", "precision": "bf16", "batch_words": 7, "samples": 3, "threshold": 0.1},
 }
-NOT_DECIDING = {"parser": {"directory"}, "tagger": {"model", "accept_parser"}}
+NOT_DECIDING = {"output": {"path"}, "parser": {"directory"}, "tagger": {"model", "accept_parser"}}
 
 
 @pytest.mark.parametrize("section", ROW_CHANGES)
 def test_row_config_covers_every_field_that_can_change_a_row(section: str) -> None:
-    plain = AnnotateConfig(input="/in", output="/out")
+    plain = AnnotateConfig(input="/in", output=OutputConfig(path="/out"))
     fields = set(type(getattr(plain, section)).model_fields) - NOT_DECIDING.get(section, set())
     assert fields == ROW_CHANGES[section].keys()
     for name, value in ROW_CHANGES[section].items():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from concord.pipeline.config import AnnotateConfig, PlanningConfig, ReaderConfig
+from concord.pipeline.config import AnnotateConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.planning.build_plan import make_plan
@@ -35,7 +35,7 @@ def read(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> list[Docu
     """Plan and read an input; every piece must have as many records as the planner counted."""
     config = AnnotateConfig(
         input=str(where),
-        output="/nowhere/out",
+        output=OutputConfig(path="/nowhere/out"),
         planning=PlanningConfig(shard_bytes=shard_bytes),
         reader=ReaderConfig(**reader),
     )

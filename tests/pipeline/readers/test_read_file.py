@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from concord.pipeline.config import AnnotateConfig, PlanningConfig, ReaderConfig
+from concord.pipeline.config import AnnotateConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ComponentIdentity
@@ -24,7 +24,7 @@ IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
 def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> Plan:
     config = AnnotateConfig(
         input=str(where),
-        output="/nowhere/out",
+        output=OutputConfig(path="/nowhere/out"),
         planning=PlanningConfig(shard_bytes=shard_bytes),
         reader=ReaderConfig(**reader),
     )

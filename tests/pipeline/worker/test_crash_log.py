@@ -107,7 +107,7 @@ def planned(source: Path, tmp_path: Path, **changes: Any) -> Plan:
     """Return the plan of a finished run of one shard."""
     config = runs.job(source, tmp_path / "planned", planning={"shard_bytes": 10**6}, **changes)
     runs.run_job(config)
-    return OutputFolder(Path(config.output)).plan()
+    return OutputFolder(Path(config.output.path)).plan()
 
 
 def die_alone(crash_log: CrashLog, plan: Plan, number: int, cause: Cause = "worker_died") -> ShardAttempts:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from concord.models.labels import decode_spans
 from concord.models.outputs import Prediction
-from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.pipeline.documents import (
     AnnotatedDocument,
     DeadLetter,
@@ -80,7 +80,7 @@ def _piece(records: int) -> Piece:
 def _plan(output: Path, shards: Sequence[Shard]) -> Plan:
     return Plan(
         schema_version=SCHEMA_VERSION,
-        config=AnnotateConfig(input="/data/invented.jsonl", output=str(output)),
+        config=AnnotateConfig(input="/data/invented.jsonl", output=OutputConfig(path=str(output))),
         parser=ComponentIdentity(name="parser_en", digest="1" * 64),
         tagger=ComponentIdentity(name="entities_en", version="3", digest="2" * 64),
         tagger_folder=str(output.parent / "tagger"),

@@ -38,7 +38,7 @@ def test_the_package_holds_code_models_and_job() -> None:
         "concord/workflows/cluster/rayjob.yaml.j2",
     } <= set(names)
     assert not any(name.endswith(".pyc") for name in names)
-    assert job == {"input": str(Path.cwd() / "in"), "output": str(Path.cwd() / "out")}
+    assert job == {"input": str(Path.cwd() / "in"), "output": {"path": str(Path.cwd() / "out")}}
 
 
 def test_a_default_is_not_sent_as_a_choice() -> None:
