@@ -75,8 +75,9 @@ class ExecutorConfig(Config):
     actors: int = Field(default=2, ge=1)
     """Ray only: number of workers, each with one shard in flight; where `gpus` is set, those with a GPU."""
     threads: int | None = Field(default=None, ge=1)
-    """Threads of a worker for tagging; parsing uses one. Fixed in the plan. If null, 1 for Ray and all cores (at most
-    4) for local. Set it where both executors should write equal bytes, and to 1 where other work shares the cores."""
+    """Threads of a worker for tagging; parsing uses one. Fixed in the plan of a collection. If null, a new plan takes
+    OMP_NUM_THREADS, or without that variable 1 for Ray and all cores (at most 4) for local. Set it where both executors
+    should write equal bytes, and to 1 where other work shares the cores."""
     gpus: float = Field(default=0, ge=0)
     """Ray only: share of a GPU that a worker holds. If above 0, other workers parse for these, on CPUs."""
     parse_actors: int | None = Field(default=None, ge=0)

@@ -15,6 +15,7 @@ from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
 from concord.pipeline.planning.planner import check_trees
 from concord.pipeline.saved_tagger import load_tagger
+from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
 from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.tag_stage import TagStage
@@ -29,7 +30,11 @@ class TextAnnotator:
     def __init__(
         self, *, parse: ParseStage, tag: TagStage, parser: str = "", tagger: str = "", calibration: str = UNCALIBRATED
     ) -> None:
-        """Take the stages, and their signatures and calibration for the metadata of tables (see ``signed_schema``)."""
+        """Take the stages, and their signatures and calibration for the metadata of tables (see ``signed_schema``).
+
+        It computes with the threads that the environment asks for now (``default_threads``).
+        """
+        self._threads = default_threads()
         self._parse = parse
         self._tag = tag
         self._signatures = {"parser": parser, "tagger": tagger, "calibration": calibration}
@@ -70,7 +75,7 @@ class TextAnnotator:
         names = [str(number) for number in range(len(texts))] if ids is None else ids
         records = [_to_document(number, *pair) for number, pair in enumerate(zip(texts, names, strict=True))]
         documents = [record for record in records if isinstance(record, Document)]
-        with self._lock:
+        with self._lock, torch_threads(self._threads):
             outcomes = self._run(documents)
             trim_heap()
         return sorted([*outcomes, *(record for record in records if isinstance(record, DeadLetter))], key=_position)

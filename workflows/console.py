@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from concord.pipeline.executors.threads import wait_passively
 from concord.pipeline.storage.urls import is_url
+from concord.pipeline.threads import wait_passively
 
 if TYPE_CHECKING:
     from concord.pipeline.storage.output_paths import OutputPath

@@ -12,6 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from concord.pipeline.threads import wait_passively
+
+# MLflow imports this module first, and torch reads the setting when it is imported below.
+wait_passively()
+
 import numpy as np
 
 from concord.models.checkpoint import CONFIG_NAME

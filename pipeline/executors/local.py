@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from concord.pipeline.errors import ConcordError, ShardError
 from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.threads import torch_threads
 from concord.pipeline.worker.crash_log import CrashLog, WorkPlace
 from concord.pipeline.worker.shard_worker import build_worker
 
@@ -23,7 +24,8 @@ class LocalExecutor:
     def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
         """Run shards as ``Executor.run`` describes."""
         crash_log = CrashLog(plan)
-        with stop_request() as stop:
+        # The worker sets the threads of this process, which may be a user's own.
+        with torch_threads(plan.threads), stop_request() as stop:
             worker = self._build(plan)
             for shard in shards:
                 stop.raise_if_received()

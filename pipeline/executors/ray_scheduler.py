@@ -29,8 +29,8 @@ from concord.pipeline.errors import ConcordError, ModelError, ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_actors import ParseActor, ShardResult
-from concord.pipeline.executors.threads import WAIT_POLICY
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.threads import WAIT_POLICY
 from concord.pipeline.worker.crash_log import Cause, CrashLog, WorkPlace
 from concord.pipeline.worker.shard_worker import Timings
 

@@ -7,7 +7,6 @@ word by word. ``tokens`` handles text before and after the networks, ``spanning_
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from concord.pipeline.parsing.stanza_fast import FastStanza, obstacle_to_shortcu
 from concord.pipeline.parsing.stanza_packages import choose_device, find_package, identity_of, load_pipeline
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis
 from concord.pipeline.parsing.tokens import Token, cut_sentence, find_token_fault, make_token, parser_view
+from concord.pipeline.threads import torch_threads
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class StanzaParser:
         A document whose tokens do not cover its visible code points in order becomes a dead letter.
         """
         views = [parser_view(document.text) for document in documents]
-        with _one_thread(), torch.inference_mode():
+        with torch_threads(1), torch.inference_mode():
             tokenized = self._stanza.tokenize(views)
             faults = [
                 find_token_fault(view, [token for sentence in sentences for token in sentence])
@@ -93,19 +93,9 @@ class StanzaParser:
         tokens = [[make_token("", 0, 0, [word]) for word in words] for words in sentences]
         cut = [cut_sentence(sentence, cap=self._sentence_cap) for sentence in tokens]
         forms = [_forms(piece) for pieces in cut for piece in pieces]
-        with _one_thread(), torch.inference_mode():
+        with torch_threads(1), torch.inference_mode():
             analyses = iter(self._stanza.analyse(forms))
         return [tuple(_join_pieces([next(analyses) for _ in pieces])) for pieces in cut]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Piece(NamedTuple):

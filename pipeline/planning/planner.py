@@ -18,8 +18,7 @@ from concord.pipeline.planning.build_plan import make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
 from concord.pipeline.storage.remote_files import FileState
-
-_MOST_LOCAL_THREADS = 4
+from concord.pipeline.threads import default_threads, threads_of_environment
 
 
 class Planner:
@@ -214,11 +213,14 @@ class Planner:
             )
 
     def _threads(self) -> int:
-        """Return the threads of a worker: as configured, else as in the latest plan, else by the executor."""
+        """Return the threads of a worker: as configured, else as in the latest plan, else the default of a new one."""
+        if self._config.executor.threads is not None:
+            return self._config.executor.threads
         if self._latest is not None:
-            return self._config.executor.threads or self._latest.threads
-        cores = 1 if self._config.executor.kind == "ray" else len(os.sched_getaffinity(0))
-        return self._config.executor.threads or min(_MOST_LOCAL_THREADS, cores)
+            return self._latest.threads
+        if self._config.executor.kind == "ray":
+            return threads_of_environment() or 1
+        return default_threads()
 
     def _hash_files(self, states: Mapping[str, FileState]) -> Sequence[str]:
         bytes_here = self._config.planning.hash_with_ray_bytes

@@ -21,7 +21,7 @@ from pathlib import Path
 from bench_threads import busy_cores
 from environment import environment, spread
 
-from concord.pipeline.executors.threads import WAIT_POLICY
+from concord.pipeline.threads import WAIT_POLICY
 
 NEWS = Path("examples/news/news.jsonl")
 VARIANTS: dict[str, tuple[int, dict[str, str]]] = {

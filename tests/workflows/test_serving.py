@@ -96,6 +96,22 @@ def test_predict_returns_the_entities_of_annotate(
     ]
 
 
+def test_idle_threads_of_a_server_sleep() -> None:
+    code = "import concord.workflows.serving, os; print(os.environ['OMP_WAIT_POLICY'])"
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code],
+        cwd=CHECKOUT,
+        env=inherited,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert done.stdout == "PASSIVE\n"
+    assert imported.index("concord.pipeline.threads") < imported.index("torch")
+
+
 def test_offsets_are_code_points_of_the_unchanged_text(served: PyFuncModel) -> None:
     text = "  \U0001f389 Zoë\tflew to  Paris.\r\nŁódź and Genève wrote to Ada Lovelace. "
     (entities,) = served.predict([text])

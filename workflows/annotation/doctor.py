@@ -13,6 +13,7 @@ from typing import Literal
 
 from concord.models.config import ConfigError
 from concord.pipeline.errors import ConcordError
+from concord.pipeline.threads import THREADS_VARIABLE, default_threads, usable_cores
 from concord.workflows.console import Answer, table
 
 LEAST_MEMORY_GIB = 4
@@ -77,14 +78,31 @@ def _package(name: str, tested: str) -> Check:
 
 
 def _machine() -> list[Check]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     low = memory < LEAST_MEMORY_GIB
     advice = f"{LEAST_MEMORY_GIB} GiB are recommended; keep executor.actors low" if low else ""
     return [
-        Check("ok", "cores", str(cores)),
+        Check("ok", "cores", str(usable_cores())),
+        _load(),
         Check("warn" if low else "ok", "memory", f"{memory:.1f} GiB", advice),
     ]
+
+
+def _load() -> Check:
+    """Check that as many cores are idle as a run would use: more threads than idle cores wait for each other."""
+    load, threads, cores = os.getloadavg()[0], default_threads(), usable_cores()
+    found = f"{load:.1f} (1 minute) on {os.cpu_count()} cores"
+    # The load is that of the whole machine, of which this process may not see every core.
+    idle = cores * max(0.0, 1 - load / (os.cpu_count() or 1))
+    if round(idle) >= threads:
+        return Check("ok", "load", found)
+    if threads == 1:
+        return Check("warn", "load", found, "other processes use the cores, so runs take longer than usual")
+    advice = (
+        f"other processes use the cores, and {threads} threads that share fewer can be far slower than one; set "
+        f"{THREADS_VARIABLE}=1, or --set executor.threads=1 (annotate) and --threads 1 (train, evaluate)"
+    )
+    return Check("warn", "load", found, advice)
 
 
 def _torch() -> list[Check]:
@@ -92,7 +110,9 @@ def _torch() -> list[Check]:
 
     devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return [
-        Check("ok", "torch threads", str(torch.get_num_threads())),
+        Check(
+            "ok", "threads", f"{default_threads()} ({THREADS_VARIABLE} {os.environ.get(THREADS_VARIABLE) or 'unset'})"
+        ),
         Check("ok", "CUDA devices", ", ".join(devices) or "none; taggers and parser run on the CPU"),
     ]
 

@@ -16,6 +16,7 @@ from concord.workflows.cli.options import (
     label_column_option,
     page_option,
     set_option,
+    threads_option,
     verb,
 )
 from concord.workflows.console import Answer
@@ -86,6 +87,7 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 @click.option("--resume", is_flag=True, help="Continue the training in the folder.")
 @alias_option("Point this alias of the registry at the new version.")
 @device_option
+@threads_option
 @click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
 @set_option
 def train(
@@ -113,6 +115,7 @@ def train(
 @gold_options
 @click.option("--train", multiple=True, type=CORPUS, help="A training corpus, to score unseen names separately.")
 @device_option
+@threads_option
 @click.option("--samples", type=POSITIVE, help="Number of weight samples.  [default: the tagger's own]")
 @click.option("--threshold", type=float, help="Nats above which stage two decides.  [default: the tagger's own]")
 def evaluate(model: str, **options: Any) -> Answer:
@@ -148,6 +151,7 @@ def evaluate(model: str, **options: Any) -> Answer:
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the randomisation and the bootstrap.")
 @page_option
 @device_option
+@threads_option
 def compare(
     first: str,
     second: str,
@@ -219,6 +223,7 @@ def compare(
     help="The reliability diagram.  [default: reliability.png in the bundle]",
 )
 @device_option
+@threads_option
 def calibrate(**options: Any) -> Answer:
     """Calibrate a tagger's probabilities to how often it is right.
 
@@ -248,6 +253,7 @@ def calibrate(**options: Any) -> Answer:
 )
 @click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Format.")
 @device_option
+@threads_option
 def figures(model: str, **options: Any) -> Answer:
     """Draw the figures of the papers for a tagger.
 

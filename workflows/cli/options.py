@@ -85,6 +85,26 @@ device_option = click.option(
     show_default=True,
     help="Where the tagger runs; auto uses a GPU if there is one.",
 )
+
+
+def threads_option(work: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Add the option ``--threads``, with which the function then runs."""
+
+    @functools.wraps(work)
+    def call(*, threads: int | None, **arguments: Any) -> Answer:
+        from concord.pipeline.threads import torch_threads
+
+        with torch_threads(threads):
+            return work(**arguments)
+
+    option = click.option(
+        "--threads",
+        type=POSITIVE,
+        help="Threads to compute with.  [default: OMP_NUM_THREADS, else all cores, at most 4]",
+    )
+    return option(call)
+
+
 page_option = click.option("--output", "-o", type=FILE, help="Also write an HTML page to this file.")
 label_column_option = click.option(
     "--label-column",

@@ -12,6 +12,7 @@ from concord.workflows.cli.options import (
     OrderedGroup,
     alias_option,
     device_option,
+    threads_option,
     verb,
 )
 from concord.workflows.console import Answer
@@ -30,6 +31,7 @@ from concord.workflows.console import Answer
 @click.option("--force", "forced", is_flag=True, help="Promote even if the gate fails; needs --reason.")
 @click.option("--reason", metavar="TEXT", help="Recorded in the ledger.")
 @device_option
+@threads_option
 def promote(name: str, *, version: int, **options: Any) -> Answer:
     """Make a version the champion if it passes the gate.
 

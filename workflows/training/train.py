@@ -219,7 +219,10 @@ def _start_tracking(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
     """Start a run in the tracking store, or continue that of an interrupted training."""
     environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
     (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
-    sizes = {"parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad)}
+    sizes = {
+        "parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad),
+        "threads": torch.get_num_threads(),
+    }
     return start_run(
         folder,
         experiment=job.experiment,

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from concord.models.config import ConfigError
 from concord.pipeline.errors import StoreError
+from concord.workflows.annotation import doctor
 from concord.workflows.cli.main import main
 from concord.workflows.console import Answer, counted, emit, report_errors, table
 
@@ -291,6 +292,21 @@ def test_doctor_prints_a_line_per_check(tmp_path: Path, monkeypatch: pytest.Monk
     assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
     assert result.exit_code == 1
     assert "-> " in concord("doctor", "--output", tmp_path).stdout
+
+
+@pytest.mark.parametrize(("load", "state"), [(0.0, "ok"), (1000.0, "warn")])
+def test_doctor_looks_at_the_load(monkeypatch: pytest.MonkeyPatch, load: float, state: str) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("concord.workflows.annotation.doctor.usable_cores", lambda: 2)
+    check = doctor._load()
+    assert (check.state, "OMP_NUM_THREADS=1" in check.advice) == (state, state == "warn")
+    assert f"{load:.1f}" in check.found
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "compare", "calibrate", "figures", "promote"])
+def test_verbs_that_compute_take_a_number_of_threads(verb: str) -> None:
+    assert "--threads" in concord(verb, "--help").stdout
 
 
 def run_command(work: Callable[[], None], *, as_json: bool = False) -> Result:
