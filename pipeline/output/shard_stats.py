@@ -16,6 +16,18 @@ from concord.pipeline.output.manifest import ShardReport
 UNCERTAINTY_BINS = 40
 UNCERTAINTY_BIN_WIDTH = 0.05
 """Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
+ALWAYS_COUNTED = (
+    "documents",
+    "sentences",
+    "tokens",
+    "entities",
+    "uncertain_tokens",
+    "refined_tokens",
+    "changed_tokens",
+    "refined_sentences",
+    "near_ties",
+)
+"""The counts that are there even if they are 0; see ``count_rows`` and ``count_margins``."""
 NEAR_TIE = 1e-5
 """Words this close to another label or to the threshold may differ with other batch sizes or processors."""
 

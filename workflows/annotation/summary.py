@@ -13,7 +13,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, backed_off
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import arrow_source
@@ -38,8 +38,8 @@ def equation(values: Mapping[str, Any]) -> str:
 
 
 def total_counts(manifest: Manifest) -> dict[str, int]:
-    """Return the counts of a finished run, summed over its shards."""
-    counts: Counter[str] = Counter()
+    """Return the counts of a finished run, summed over its shards; a collection without shards has counts of 0."""
+    counts: Counter[str] = Counter(dict.fromkeys(ALWAYS_COUNTED, 0))
     for shard in manifest.shards:
         counts.update({key: int(value) for key, value in shard.stats.items()})
     return dict(sorted(counts.items()))
@@ -65,12 +65,12 @@ def describe_changes(report: RunReport) -> list[str]:
     found = report.changes
     counts = {
         "new": found.new,
-        "dead letters retried": found.retried,
+        f"dead letter{'s' * (found.retried != 1)} retried": found.retried,
         "changed": found.changed,
         "moved or renamed": found.moved,
         "removed": found.removed,
         "to be tagged again": found.again,
-        "small shards merged": found.compacted,
+        "small shards merged": found.compacted,  # never one alone
     }
     lines = [", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no changes"]
     if found.parsed:
@@ -124,6 +124,8 @@ def _replaced(report: RunReport) -> str:
 
 def _work_done(report: RunReport) -> str:
     new = report.shards - report.done_before
+    if not report.read:
+        return "nothing to do: the input has no records"
     if not new:
         return f"nothing to do: {counted(report.read, 'record')} already committed"
     taken = {stage: report.seconds.get(stage, 0.0) for stage in STAGES} | {"run": report.wall_seconds}
@@ -180,8 +182,11 @@ def _places(report: RunReport, plan: Plan) -> str:
         ("parser", describe_component(plan.parser)),
         ("tagger", describe_component(plan.tagger)),
         ("report", str(short_path(report.report)) if report.report is not None else f"concord report {output}"),
-        ("tables", f"{output}/{{documents,sentences,tokens,entities,errors}}/*.parquet"),
-        ("look", f"python -c \"import pandas; print(pandas.read_parquet('{output}/entities'))\""),
-        ("check", f"concord verify {output}"),
     ]
+    if report.read:
+        rows += [
+            ("tables", f"{output}/{{documents,sentences,tokens,entities,errors}}/*.parquet"),
+            ("look", f"python -c \"import pandas; print(pandas.read_parquet('{output}/entities'))\""),
+        ]
+    rows.append(("check", f"concord verify {output}"))
     return table(rows)
