@@ -11,10 +11,12 @@ The same call starts a run, resumes it, or finds it finished. Everything that is
 
 import os
 from contextlib import suppress
+from pathlib import Path
 from time import perf_counter
 
 import yaml
 
+from concord.models.config import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
@@ -63,8 +65,10 @@ def annotate(
     """
     config = _with_absolute_paths(config)
     folder = OutputFolder(config.output.path)
+    _check_output(folder)
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.resolve() if retry is None else planner.retry(retry)
+    _make_output(folder)
     folder.write_plan(plan)
     if retry is None:
         # A retry hashes only some files, and would drop the others from the cache.
@@ -105,6 +109,7 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
     """
     config = _with_absolute_paths(config)
     folder = OutputFolder(config.output.path)
+    _check_output(folder)
     plan = Planner(config, folder, tagger=tagger, parser=parser).resolve()
     committed = folder.committed_shards(plan)
     reports = [*folder.reused_shards(plan).values(), *committed.values()]
@@ -118,6 +123,31 @@ def _with_absolute_paths(config: AnnotateConfig) -> AnnotateConfig:
         parser = parser.model_copy(update={"directory": absolute(parser.directory)})
     output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
     return config.model_copy(update={"input": absolute_input(config.input), "output": output, "parser": parser})
+
+
+def _check_output(folder: OutputFolder) -> None:
+    """Refuse an output that cannot be made, before the input is read; write nothing."""
+    if not isinstance(folder.output, Path):
+        return
+    existing = next(path for path in (folder.run, *folder.run.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise _unusable(folder, f"{existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise _unusable(folder, f"{existing} may not be written")
+
+
+def _make_output(folder: OutputFolder) -> None:
+    """Make the folder of a run's files, if it is on disk."""
+    if isinstance(folder.run, Path):
+        try:
+            with store_errors(folder.run):
+                folder.run.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(folder, f"{error.filename}: {error.strerror}") from error
+
+
+def _unusable(folder: OutputFolder, reason: str) -> ConfigError:
+    return ConfigError(f"output: expected a folder that can be written, got {folder.output} ({reason})")
 
 
 def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from concord_testing import fakes, runs
 
+from concord.models.config import ConfigError
 from concord.pipeline.annotate import dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
@@ -259,3 +260,14 @@ def test_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
 def test_limit_is_the_number_of_records_read(source: Path, tmp_path: Path) -> None:
     report = runs.run_job(runs.job(source, tmp_path / "out", limit=5))
     assert (report.read, report.annotated) == (5, 5)
+
+
+@pytest.mark.parametrize("below", ["file/out", "file", "/proc/nothing/out"])
+def test_output_that_cannot_be_made_is_refused_before_anything_is_written(
+    source: Path, tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    config = runs.job(source, tmp_path / below)
+    with pytest.raises(ConfigError, match=r"output: expected a folder that can be written, got .*(file|proc)"):
+        runs.run_job(config)
+    assert (tmp_path / "file").read_text() == "in the way"
