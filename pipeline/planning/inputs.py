@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from glob import glob, has_magic
@@ -23,6 +23,7 @@ from concord.pipeline.storage.urls import check_url, is_url, without_secrets
 logger = logging.getLogger(__name__)
 
 _FILE = "file://"
+_RUN = "_run"
 _UNLISTED = {"http", "https"}
 _KNOWN_NAMES = ".txt, .jsonl or .ndjson (also with .gz or .zst), or .parquet"
 
@@ -90,19 +91,21 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     """Find the files of an input.
 
     A format other than auto applies to every file named by its path or by a pattern; of a folder only the files with a
-    suffix of that format are taken. Hidden files and the output folder are skipped.
+    suffix of that format are taken. Hidden files and annotated collections, which are folders with a ``_run``, are
+    skipped.
 
     Args:
         where, output: absolute.
 
     Raises:
-        InputError: when there is nothing to read.
+        InputError: when there is nothing to read, when the input is an annotated collection, or when a new output would
+            be inside the input.
         StoreError: when the store of a URL cannot be reached.
     """
     if format != "auto":
         reader_for(format)
     found = _find_behind_url(where) if is_url(where) else _find_on_disk(where)
-    states = found.states if Path(where).is_file() else _outside(output, found)
+    states = _unannotated(where, output, found)
     files: list[InputFile] = []
     ignored: list[str] = []
     prefix = f"{found.root.rstrip('/')}/"
@@ -134,58 +137,98 @@ def states_behind_url(where: str) -> Mapping[str, FileState | None]:
 
 
 class _Found(NamedTuple):
-    """Files and their states, below the folder ``root``; ``named`` if by their own path or a pattern."""
+    """Files and their states, below the folder ``root``; ``named`` if by their own path or a pattern.
+
+    Attributes:
+        holds_run: whether a folder, given by its path or URL, holds the ``_run`` of an annotated collection.
+    """
 
     root: str
     named: bool
     states: Mapping[str, FileState | None]
+    holds_run: Callable[[str], bool]
 
 
 def _find_on_disk(where: str) -> _Found:
     path = Path(where)
     if path.is_file():
-        return _Found(root=str(path.parent), named=True, states={where: None})
+        return _Found(str(path.parent), named=True, states={where: None}, holds_run=_holds_run)
     if path.is_dir():
-        return _Found(root=where, named=False, states=dict.fromkeys(_walk(where)))
+        return _Found(where, named=False, states=dict.fromkeys(_walk(where)), holds_run=_holds_run)
     if has_magic(where):
-        return _Found(root=_fixed_part(where), named=True, states=dict.fromkeys(_match(where)))
+        return _Found(_fixed_part(where), named=True, states=dict.fromkeys(_match(where)), holds_run=_holds_run)
     raise InputError(f"{where}: expected a file, a folder or a pattern such as texts/*.jsonl, found nothing")
 
 
 def _find_behind_url(where: str) -> _Found:
     state = stat_url(where)
     if state is not None:
-        return _Found(root=where.rpartition("/")[0], named=True, states={where: state})
+        return _Found(where.rpartition("/")[0], named=True, states={where: state}, holds_run=lambda _folder: False)
     if urlsplit(where).scheme in _UNLISTED:
         raise InputError(f"{where}: expected a file, found none; a web server cannot be listed, so name one file")
-    if not has_magic(where):
-        return _Found(root=where, named=False, states=dict(_visible(where)))
     root = _fixed_part(where)
+    visible = dict(_visible(root))
+    collections = {url.partition(f"/{_RUN}/")[0] for url in visible if f"/{_RUN}/" in url}
+    if not has_magic(where):
+        return _Found(root, named=False, states=visible, holds_run=collections.__contains__)
     matches = re.compile(glob_translate(where)).match
     # As for paths, a folder that matches means the files below it.
     states = {
         url: state
-        for url, state in _visible(root)
+        for url, state in visible.items()
         if matches(url) or any(matches(folder) for folder in _folders(url, root=root) if "**" not in where)
     }
-    return _Found(root=root, named=True, states=states)
+    return _Found(root, named=True, states=states, holds_run=collections.__contains__)
 
 
-def _outside(output: str, found: _Found) -> Mapping[str, FileState | None]:
-    """Return the files that no run has written, so that none reads its own output."""
-    real_output = os.path.realpath(output)
+def _unannotated(where: str, output: str, found: _Found) -> Mapping[str, FileState | None]:
+    """Return the files that no run has written, so that none reads its own output or that of another.
 
-    @cache
-    def is_output(folder: str) -> bool:
-        if is_url(folder):
-            return f"{folder}/".startswith(f"{output}/")
-        return Path(os.path.realpath(folder)).is_relative_to(real_output)
+    A file that is named by its path is always read.
 
-    if is_output(found.root):
+    Raises:
+        InputError: when the input is an annotated collection or a part of one, or when a new output would be inside it.
+    """
+    if where in found.states:
+        return found.states
+    if _is_below(found.root, output):
         raise InputError(
             f"{found.root}: expected an input outside of the output folder {output}; choose another --output"
         )
-    return {path: state for path, state in found.states.items() if not is_output(path.rpartition("/")[0] or "/")}
+
+    @cache
+    def collection_of(folder: str) -> str | None:
+        """Return the outermost annotated collection that a folder belongs to."""
+        above = folder.rpartition("/")[0]
+        outer = collection_of(above) if len(above) >= len(found.root) else None
+        return outer or (folder if found.holds_run(folder) else None)
+
+    if collection_of(found.root) is not None:
+        raise InputError(
+            f"{found.root}: expected texts, got an annotated collection or a part of one; name the input that it was "
+            "made from, which 'concord status' shows"
+        )
+    # An existing collection is skipped like any other, and goes on being updated.
+    if not found.named and _is_below(output, where) and not found.holds_run(output):
+        raise InputError(f"output: expected a folder outside of the input {where}, got {output}; choose another")
+    folders = {path: collection_of(path.rpartition("/")[0] or "/") for path in found.states}
+    skipped = {folder for folder in folders.values() if folder is not None}
+    if skipped - {output}:
+        logger.warning("%s: skipped annotated collections: %s", where, _some(sorted(skipped - {output})))
+    return {path: state for path, state in found.states.items() if folders[path] is None}
+
+
+def _is_below(where: str, folder: str) -> bool:
+    """Tell whether a path or URL is a folder or lies below it, with links resolved."""
+    if is_url(where) or is_url(folder):
+        return f"{where}/".startswith(f"{folder}/")
+    return Path(os.path.realpath(where)).is_relative_to(os.path.realpath(folder))
+
+
+def _holds_run(folder: str) -> bool:
+    """Tell whether a folder on disk is an annotated collection or, with links resolved, a folder of one."""
+    real = Path(os.path.realpath(folder))
+    return (real / _RUN).is_dir() or any((above / _RUN / "plans").is_dir() for above in real.parents)
 
 
 def _visible(root: str) -> Iterator[tuple[str, FileState]]:

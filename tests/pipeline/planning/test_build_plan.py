@@ -154,15 +154,49 @@ def test_dangling_link_is_an_input_error(tmp_path: Path) -> None:
         plan_for(tmp_path)
 
 
-def test_run_never_reads_its_own_output(folder: Path) -> None:
-    output = folder / "out"
-    (output / "documents").mkdir(parents=True)
+def annotated(output: Path) -> Path:
+    """Write what looks like an annotated collection, with a file that could be read, and return its folder."""
+    (output / "_run" / "plans").mkdir(parents=True)
+    (output / "documents").mkdir()
     (output / "documents" / "part.txt").write_text("no")
+    return output
+
+
+def test_run_never_reads_its_own_output(folder: Path) -> None:
+    output = annotated(folder / "out")
 
     assert "out/documents/part.txt" not in names(plan_for(folder, output=output))
     assert "out/documents/part.txt" not in names(plan_for(f"{folder}/**/*.txt", output=output))
     with pytest.raises(InputError, match="outside of the output folder"):
         plan_for(output / "documents", output=output)
+
+
+def test_new_output_inside_the_input_is_refused(folder: Path) -> None:
+    (folder.parent / "link").symlink_to(folder)
+
+    for output in (folder / "out", folder / "deep" / "out", folder.parent / "link" / "out", folder):
+        with pytest.raises(InputError, match=r"outside of the (input|output folder)"):
+            plan_for(folder, output=output)
+    assert names(plan_for(folder / "b.jsonl", output=folder / "out")) == ["b.jsonl"]
+
+
+def test_no_run_reads_the_output_of_another(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = names(plan_for(folder))
+    annotated(folder / "old")
+    annotated(folder / "deep" / "older")
+    annotated(folder.parent / "elsewhere")
+    (folder / "link").symlink_to(folder.parent / "elsewhere" / "documents")
+
+    with caplog.at_level(logging.WARNING):
+        assert names(plan_for(folder)) == before
+    assert "skipped annotated collections: 'older', 'link', 'old'" in caplog.text
+    assert names(plan_for(f"{folder}/**/*.txt")) == ["a.txt"]
+
+
+@pytest.mark.parametrize("below", ["", "/documents", "/_run", "/*/*.txt", "/documents/*.txt"])
+def test_annotated_collection_is_no_input(tmp_path: Path, below: str) -> None:
+    with pytest.raises(InputError, match=r"expected texts, got an annotated collection .*'concord status'"):
+        plan_for(f"{annotated(tmp_path / 'old')}{below}")
 
 
 def test_file_name_that_is_not_utf8_is_an_input_error(tmp_path: Path) -> None:

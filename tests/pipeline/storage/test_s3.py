@@ -167,12 +167,17 @@ def test_verify_finds_damaged_missing_and_orphaned_parts(source: Path, s3_url: s
     assert verify(output_path(output)) == []
 
 
-def test_annotate_skips_an_output_inside_its_input(source: Path, s3_url: str) -> None:
+def test_annotate_reads_no_annotated_collection(source: Path, s3_url: str) -> None:
     stores.put(f"{s3_url}/in.jsonl", source.read_bytes())
-    config = runs.job(s3_url, f"{s3_url}/out")
+    with pytest.raises(InputError, match="output: expected a folder outside of the input"):
+        runs.run_job(runs.job(s3_url, f"{s3_url}/out"))
+    config = runs.job(f"{s3_url}/*", f"{s3_url}/out")
     assert runs.run_job(config).read == runs.run_job(config).read == 13
+    assert runs.run_job(runs.job(s3_url, f"{s3_url}/out", accept_input=True)).read == 13
     with pytest.raises(InputError, match="expected an input outside of the output"):
         runs.run_job(runs.job(f"{s3_url}/out/documents", f"{s3_url}/out", accept_input=True))
+    with pytest.raises(InputError, match="got an annotated collection"):
+        runs.run_job(runs.job(f"{s3_url}/out", source.parent / "out"))
 
 
 def test_an_unreachable_store_exits_with_the_code_for_a_retry(
