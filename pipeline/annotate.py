@@ -127,7 +127,7 @@ def _with_absolute_paths(config: AnnotateConfig) -> AnnotateConfig:
 
 def _check_output(folder: OutputFolder) -> None:
     """Refuse an output that cannot be made, before the input is read; write nothing."""
-    if not isinstance(folder.output, Path):
+    if not isinstance(folder.run, Path):
         return
     existing = next(path for path in (folder.run, *folder.run.parents) if os.path.lexists(path))
     if not existing.is_dir():

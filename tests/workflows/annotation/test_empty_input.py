@@ -50,7 +50,7 @@ def test_an_empty_collection_is_a_result(kind: str, tmp_path: Path) -> None:
     assert inspect.verify(output, deep=True).exit_code == 0
     assert Path(inspect.report(output).values["report"]).exists()
     run = open_run(output)
-    assert [run.to_arrow(name).num_rows for name in SCHEMAS] == [0, 0, 0, 0, 0]
+    assert [getattr(run, name).count_rows() for name in SCHEMAS] == [0, 0, 0, 0, 0]
     forms: tuple[ExportForm, ...] = ("conllu", "jsonl", "brat", "label-studio")
     for form in forms:
         assert export_collection(output, tmp_path / form, to=form).documents == 0
