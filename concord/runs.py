@@ -110,8 +110,9 @@ class Run:
         if not tables["documents"].num_rows:
             reasons = [f"{self.output}: no document {doc_id!r}", *tables["errors"]["message"].to_pylist()]
             raise KeyError("; ".join(reasons))
-        [row] = tables["documents"].select(DocumentRow._fields).to_pylist()
-        text = self._texts.find(DocumentRow(**row))
+        [columns] = tables["documents"].to_pylist()
+        row = DocumentRow(**{name: columns[name] for name in DocumentRow._fields if name in columns})
+        text = self._texts.find(row)
         if isinstance(text, DeadLetter):
             raise InputError(text.message)
         [doc] = docs_from_tables(tables, {doc_id: text})

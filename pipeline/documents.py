@@ -16,6 +16,8 @@ class Document:
     Attributes:
         source_position: where the record starts: byte of the decompressed stream (jsonl), row (parquet), 0 (text).
         meta: the record's other fields as one JSON object, or None.
+        encoding: in which the file was read; None where its format leaves no choice.
+        encoding_confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
     """
 
     doc_id: str
@@ -23,6 +25,8 @@ class Document:
     source_uri: str
     source_position: int
     meta: str | None = None
+    encoding: str | None = None
+    encoding_confidence: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
 from concord.pipeline.errors import ModelError, ShortageError
 from concord.pipeline.identity import ResolvedTagger, component_signature
-from concord.pipeline.output.schema import UNCALIBRATED
+from concord.pipeline.output.schema import UNCALIBRATED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
 from concord.pipeline.planning.planner import check_trees
@@ -37,7 +37,7 @@ class TextAnnotator:
         self._threads = default_threads()
         self._parse = parse
         self._tag = tag
-        self._signatures = {"parser": parser, "tagger": tagger, "calibration": calibration}
+        self._signatures = Signature(parser=parser, tagger=tagger, calibration=calibration)
         # Stanza's pipeline keeps state while it works.
         self._lock = Lock()
 

@@ -24,7 +24,7 @@ def _record(item: ExportItem) -> dict[str, Any]:
         **item.metadata,
         "text": item.text,
         "sentences": [_sentence(sentence) for sentence in item.document.sentences],
-        "entities": [_rounded(entity._asdict()) for entity in item.document.entities],
+        "entities": [_rounded({**entity._asdict(), "name": entity.name}) for entity in item.document.entities],
     }
 
 

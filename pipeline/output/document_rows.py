@@ -11,6 +11,7 @@ from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.parquet_parts import iter_batches
+from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.storage.output_paths import OutputPath
 
 
@@ -27,6 +28,7 @@ class DocumentRow(NamedTuple):
     n_entities: int
     tagger: str
     meta: str | None
+    text: str | None = None
 
 
 class SentenceRow(NamedTuple):
@@ -84,6 +86,11 @@ class EntityRow(NamedTuple):
     confidence: float
     uncertainty: float
     refined: bool
+
+    @property
+    def name(self) -> str:
+        """The text with every run of white space as one space."""
+        return normalize_name(self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,15 @@ _BATCH_ROWS = 16_384
 
 
 def iter_batches(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Read some columns of a part batch by batch, verifying page checksums; raises what ``read_part`` raises."""
+    """Read some columns of a part batch by batch, verifying page checksums; raises what ``read_part`` raises.
+
+    A column that the part lacks, because an earlier version of the schema had none, is null.
+    """
     with _open_part(part) as file:
-        yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
+        existing = set(file.schema_arrow.names).intersection(columns)
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(existing)):
+            arrays = [batch[name] if name in existing else pa.nulls(batch.num_rows) for name in columns]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Table:

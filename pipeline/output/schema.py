@@ -4,11 +4,13 @@ Every field has a one-line description. The schema metadata of a table contains 
 and tagger, how the tagger's probabilities are calibrated, and the unit of offsets.
 """
 
-from typing import Literal
+from typing import Literal, TypedDict
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+OLDEST_READABLE = 2
+"""Collections from this version of the schema on can be read; some lack columns, see ``columns_of``."""
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 
@@ -46,6 +48,16 @@ DOCUMENTS = _schema(
     _field("tagger", pa.string(), "signature of the tagger that made the entities"),
     _field("status", pa.string(), "annotated; documents that could not be are in errors"),
     _field("meta", pa.string(), "the record's other fields as one JSON object", nullable=True),
+    _field(
+        "encoding", pa.string(), "encoding in which the file was read; null where the format leaves none", nullable=True
+    ),
+    _field(
+        "encoding_confidence",
+        pa.float32(),
+        "how sure the guess of the encoding is, 0..1; null where it was not guessed",
+        nullable=True,
+    ),
+    _field("text", pa.string(), "the raw text; null unless output.keep_text is set", nullable=True),
 )
 
 SENTENCES = _schema(
@@ -97,6 +109,7 @@ ENTITIES = _schema(
         "continues it",
     ),
     _field("text", pa.string(), "the slice of the raw text"),
+    _field("name", pa.string(), "text with every run of white space as one space"),
     _field("label", pa.string(), "entity type"),
     _field(
         "confidence",
@@ -127,6 +140,28 @@ SCHEMAS: dict[str, pa.Schema] = {
     "entities": ENTITIES,
     "errors": ERRORS,
 }
+
+
+_ADDED = {3: {"documents": {"encoding", "encoding_confidence", "text"}, "entities": {"name"}}}
+"""Columns by the version that added them."""
+
+
+def columns_of(name: str, version: int) -> list[str]:
+    """Return the columns of a table in a version of the schema."""
+    later = {column for added, tables in _ADDED.items() if added > version for column in tables.get(name, ())}
+    return [column for column in SCHEMAS[name].names if column not in later]
+
+
+class Signature(TypedDict):
+    """What the tables of a run are signed with.
+
+    ``parser`` and ``tagger`` are their signatures; ``calibration`` names the calibration methods of the tagger's
+    probabilities, or is ``UNCALIBRATED``.
+    """
+
+    parser: str
+    tagger: str
+    calibration: str
 
 
 def signed_schema(name: str, *, parser: str, tagger: str, calibration: str) -> pa.Schema:

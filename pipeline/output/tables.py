@@ -14,20 +14,26 @@ from concord.pipeline.output.schema import ANNOTATED, ENTITIES, TOKENS, UNCALIBR
 
 
 def annotated_tables(
-    documents: Iterable[AnnotatedDocument], *, parser: str, tagger: str, calibration: str = UNCALIBRATED
+    documents: Iterable[AnnotatedDocument],
+    *,
+    parser: str,
+    tagger: str,
+    calibration: str = UNCALIBRATED,
+    keep_text: bool = False,
 ) -> dict[str, pa.Table]:
     """Build the four tables of annotated documents, in the order of the documents.
 
     Args:
         parser, tagger: their signatures.
         calibration: as in ``signed_schema``.
+        keep_text: store the raw texts in the table of documents.
 
     Raises:
         ValueError: for a value that the schema does not allow (UnicodeEncodeError for a lone surrogate).
     """
     flat = [_flatten(document) for document in documents]
     columns = {
-        "documents": _document_columns(flat, parser=parser, tagger=tagger),
+        "documents": _document_columns(flat, parser=parser, tagger=tagger, keep_text=keep_text),
         "sentences": _sentence_columns(flat),
         "tokens": _token_columns(flat),
         "entities": _entity_columns(flat),
@@ -43,6 +49,11 @@ def error_table(dead_letters: Sequence[DeadLetter], *, parser: str, tagger: str,
     schema = signed_schema("errors", parser=parser, tagger=tagger, calibration=calibration)
     columns = {name: [_encodable(getattr(row, name)) for row in dead_letters] for name in schema.names}
     return _table(columns, schema)
+
+
+def normalize_name(text: str) -> str:
+    """Return the name of an entity: its text with every run of white space as one space."""
+    return " ".join(text.split())
 
 
 def _encodable(value: Any) -> Any:
@@ -94,7 +105,9 @@ def _concatenated(predictions: Sequence[Prediction], name: str) -> list[Any]:
     return [value for prediction in predictions for value in getattr(prediction, name)]
 
 
-def _document_columns(flat: Sequence[_FlatDocument], *, parser: str, tagger: str) -> dict[str, list[Any]]:
+def _document_columns(
+    flat: Sequence[_FlatDocument], *, parser: str, tagger: str, keep_text: bool
+) -> dict[str, list[Any]]:
     documents = [item.annotated.parsed.document for item in flat]
     return {
         "doc_id": [document.doc_id for document in documents],
@@ -109,6 +122,9 @@ def _document_columns(flat: Sequence[_FlatDocument], *, parser: str, tagger: str
         "tagger": [tagger] * len(flat),
         "status": [ANNOTATED] * len(flat),
         "meta": [document.meta for document in documents],
+        "encoding": [document.encoding for document in documents],
+        "encoding_confidence": [document.encoding_confidence for document in documents],
+        "text": [document.text if keep_text else None for document in documents],
     }
 
 
@@ -154,6 +170,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
             if len(words) != span.end - span.start:
                 raise ValueError(f"entity {span}: expected it within the document's {len(item.words)} words")
             start_char, end_char = words[0].start_char, words[-1].end_char
+            text = item.annotated.parsed.document.text[start_char:end_char]
             row = {
                 "doc_id": item.doc_id,
                 "entity_id": entity_id,
@@ -162,7 +179,8 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                 "end_char": end_char,
                 "start_token": span.start + 1,
                 "end_token": span.end,
-                "text": item.annotated.parsed.document.text[start_char:end_char],
+                "text": text,
+                "name": normalize_name(text),
                 "label": span.label,
                 "confidence": confidence,
                 "uncertainty": max(item.uncertainty[within]),

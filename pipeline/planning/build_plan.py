@@ -220,8 +220,11 @@ def _read(
         return
     piece = Piece(uri=file.path, format=file.format, start=0, end=scanned[-1].end, records=len(scanned), name=file.name)
     for number, (record, outcome) in enumerate(zip(scanned, read_piece(piece, config), strict=True)):
-        content = (fingerprint(outcome.text), outcome.meta) if isinstance(outcome, Document) else (None, None)
-        yield InputRecord(file, number, record, outcome.doc_id, *content)
+        if isinstance(outcome, Document):
+            content = fingerprint(outcome.text), outcome.meta, outcome.encoding
+            yield InputRecord(file, number, record, outcome.doc_id, *content)
+        else:
+            yield InputRecord(file, number, record, outcome.doc_id)
 
 
 def _sources(

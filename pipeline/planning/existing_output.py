@@ -16,7 +16,7 @@ from concord.pipeline.storage.output_paths import OutputPath
 FINGERPRINT_BYTES = 16
 """Of a SHA-256. The chance that two of 1e9 texts agree in these bytes is 1e-21."""
 
-_DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "n_chars")
+_DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", "n_chars")
 
 
 class ExistingDocument(NamedTuple):
@@ -26,6 +26,7 @@ class ExistingDocument(NamedTuple):
     text: bytes
     source_uri: str
     meta: bytes
+    encoding: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,14 +100,16 @@ def scan_existing(
     for report in reports:
         shard = shard_ref(report)
         uris: dict[str, str] = {}
+        encodings: dict[str | None, str | None] = {}
         for batch in iter_batches(output / report.files["documents"].path, _DOCUMENT_COLUMNS):
             columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
-            for doc_id, digest, uri, meta, length in zip(*columns, strict=True):
+            for doc_id, digest, uri, meta, encoding, length in zip(*columns, strict=True):
                 if doc_id in documents:
                     superseded[documents[doc_id].shard].append(doc_id)
                 text = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
-                # Documents of one file share the string of its path.
-                documents[doc_id] = ExistingDocument(shard, text, uris.setdefault(uri, uri), fingerprint(meta))
+                # Documents of one file share the strings of its path and encoding.
+                source_uri, encoding = uris.setdefault(uri, uri), encodings.setdefault(encoding, encoding)
+                documents[doc_id] = ExistingDocument(shard, text, source_uri, fingerprint(meta), encoding)
                 characters[shard] += length
         if "errors" in report.files:
             batches = iter_batches(output / report.files["errors"].path, ExistingDeadLetter._fields)

@@ -38,6 +38,11 @@ class InputRecord(NamedTuple):
     doc_id: str | None
     text: bytes | None = None
     meta: str | None = None
+    encoding: str | None = None
+
+    def has_content_of(self, document: ExistingDocument) -> bool:
+        """Tell whether it has the text of an existing document, read in the same encoding."""
+        return (self.text, self.encoding) == (document.text, document.encoding)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +139,7 @@ def diff_input(
             if not is_duplicate:
                 seen.add(doc_id)
                 document = existing.documents.get(doc_id)
-        if document is not None and document.text == record.text and document.shard in existing.current:
+        if document is not None and record.has_content_of(document) and document.shard in existing.current:
             reused.add(doc_id)
             if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
                 renamed[document.shard].append(_renamed(doc_id, record))
@@ -207,12 +212,12 @@ def _find_by_text(
     items: Iterable[RecordToAnnotate], existing: ExistingOutput, missing: Mapping[str, ExistingDocument]
 ) -> Iterator[str | None]:
     """Yield for each record the id of a missing document with its text, each id once; None if there is none."""
-    by_text: defaultdict[bytes | None, deque[str]] = defaultdict(deque)
+    by_text: defaultdict[tuple[bytes | None, str | None], deque[str]] = defaultdict(deque)
     for doc_id, document in missing.items():
         if document.shard in existing.current:
-            by_text[document.text].append(doc_id)
+            by_text[document.text, document.encoding].append(doc_id)
     for item in items:
-        ids = by_text.get(item.record.text)
+        ids = by_text.get((item.record.text, item.record.encoding))
         may_be_renamed = not item.is_duplicate and item.record.doc_id not in existing.documents
         yield ids.popleft() if ids and may_be_renamed else None
 

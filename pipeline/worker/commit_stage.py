@@ -10,7 +10,7 @@ from concord.pipeline.output.dead_letters import with_attempts
 from concord.pipeline.output.manifest import ShardReport, check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import write_part
-from concord.pipeline.output.schema import SCHEMAS, signed_schema
+from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.plan import Shard
@@ -31,6 +31,7 @@ class CommitStage:
         tagger: str,
         calibration: str,
         threshold: float | None,
+        keep_text: bool = False,
     ) -> None:
         """Take the output folder and what the tables are signed with.
 
@@ -38,11 +39,13 @@ class CommitStage:
             parser, tagger: their signatures.
             calibration: as in ``concord.pipeline.output.schema.signed_schema``.
             threshold: nats above which stage two decides, for the counts.
+            keep_text: store the raw texts in the table of documents.
         """
         self._folder = folder
         self._generation = generation
-        self._signature = {"parser": parser, "tagger": tagger, "calibration": calibration}
+        self._signature = Signature(parser=parser, tagger=tagger, calibration=calibration)
         self._threshold = threshold
+        self._keep_text = keep_text
 
     def find_commit(self, shard: Shard) -> ShardReport | None:
         """Return the commit record of a shard that is done already, None if it is not."""
@@ -107,7 +110,7 @@ class CommitStage:
 
         def tabulate(batch: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
             with shortage_errors():
-                pieces.append(annotated_tables(batch, **self._signature))
+                pieces.append(annotated_tables(batch, **self._signature, keep_text=self._keep_text))
             return batch
 
         results = run_bisecting(documents, tabulate, stage="write")

@@ -85,6 +85,7 @@ class ShardWorker:
             tagger=component_signature(plan.tagger),
             calibration=UNCALIBRATED if tagger.calibration is None else tagger.calibration.summary,
             threshold=self.tag_stage.threshold,
+            keep_text=plan.config.output.keep_text,
         )
         self._config = plan.config
         self._parser = parser

@@ -7,6 +7,7 @@ from typing import Any
 from concord.models.labels import OUTSIDE
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import Collection, open_collection
+from concord.pipeline.output.schema import OLDEST_READABLE
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import counted
 from concord.workflows.diff.dead_letter_changes import DeadLetterChanges, compare_dead_letters
@@ -54,11 +55,12 @@ def compare_collections(first: OutputPath, second: OutputPath, *, listed: int) -
     """Compare two annotated collections.
 
     Raises:
-        PlanError: when a folder holds no finished run, or the schema versions differ.
+        PlanError: when a folder holds no finished run, or the schema versions differ too much.
         IntegrityError: when a manifest or part cannot be read.
     """
     left, right = open_collection(first), open_collection(second)
-    if left.manifest.schema_version != right.manifest.schema_version:
+    versions = {left.manifest.schema_version, right.manifest.schema_version}
+    if len(versions) > 1 and min(versions) < OLDEST_READABLE:
         raise PlanError(
             f"{first} has version {left.manifest.schema_version} of the schema, {second} version "
             f"{right.manifest.schema_version}: expected the same; annotate the older one again"

@@ -60,8 +60,8 @@ def prediction(*labels: str, spans: tuple[Span, ...] = (), confidence: float = 0
     )
 
 
-def tables_of(*documents: AnnotatedDocument) -> dict[str, pa.Table]:
-    return annotated_tables(documents, parser="p@1", tagger="t@2", calibration="tokens: isotonic")
+def tables_of(*documents: AnnotatedDocument, keep_text: bool = False) -> dict[str, pa.Table]:
+    return annotated_tables(documents, parser="p@1", tagger="t@2", calibration="tokens: isotonic", keep_text=keep_text)
 
 
 def test_every_field_has_a_description() -> None:
@@ -109,6 +109,9 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "tagger": "t@2",
             "status": "annotated",
             "meta": '{"k":1}',
+            "encoding": None,
+            "encoding_confidence": None,
+            "text": None,
         }
     ]
     assert tables["sentences"].select(["sent_id", "start_char", "end_char", "n_tokens"]).to_pylist() == [
@@ -130,12 +133,34 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "start_token": 1,
             "end_token": 2,
             "text": "Ann Lee",
+            "name": "Ann Lee",
             "label": "PER",
             "confidence": 0.375,
             "uncertainty": 0.25,
             "refined": True,
         }
     ]
+
+
+def test_name_of_an_entity_has_single_spaces() -> None:
+    annotated = AnnotatedDocument(
+        parsed=parsed("New\u00a0\n York", (word(0, "New"), word(6, "York"))),
+        predictions=(prediction("B-LOC", "I-LOC", spans=(Span(0, 2, "LOC"),)),),
+    )
+    (entity,) = tables_of(annotated)["entities"].to_pylist()
+    assert (entity["text"], entity["name"]) == ("New\u00a0\n York", "New York")
+
+
+def test_documents_hold_their_encoding_and_on_demand_their_text() -> None:
+    read = replace(document("Hi"), encoding="cp1252", encoding_confidence=0.5)
+    annotated = AnnotatedDocument(
+        parsed=ParsedDocument(document=read, sentences=(ParsedSentence(words=(word(0, "Hi"),)),)),
+        predictions=(prediction("O"),),
+    )
+    (row,) = tables_of(annotated)["documents"].to_pylist()
+    assert (row["encoding"], row["encoding_confidence"], row["text"]) == ("cp1252", 0.5, None)
+    (row,) = tables_of(annotated, keep_text=True)["documents"].to_pylist()
+    assert row["text"] == "Hi"
 
 
 def test_an_entity_across_pieces_belongs_to_the_piece_where_it_starts() -> None:

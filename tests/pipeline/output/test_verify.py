@@ -8,7 +8,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import runs, stores
+from concord_testing import earlier_release, runs, stores
 
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.output_folder import OutputFolder
@@ -139,8 +139,10 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("tokens", with_column("token_id", lambda ids: [7, *ids[1:]]), "does not count from 1"),
         ("entities", with_column("entity_id", lambda ids: [5, *ids[1:]]), "does not count from 0"),
         ("entities", with_column("text", lambda texts: ["longer text", *texts[1:]]), "not as long as"),
+        ("entities", with_column("name", lambda names: ["other", *names[1:]]), "not text with single spaces"),
+        ("documents", with_column("text", lambda texts: ["other", *texts[1:]]), "does not match its SHA-256"),
         ("tokens", lambda table: table.drop_columns(["lemma"]), "its columns are not those"),
-        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 2, got None"),
+        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 3, got None"),
     ],
 )
 def test_verify_finds_inconsistent_tables(
@@ -149,6 +151,13 @@ def test_verify_finds_inconsistent_tables(
     rewrite(output, name, change)
     findings = verify(output)
     assert any(problem in finding.problem for finding in findings), findings
+
+
+def test_verify_accepts_the_schema_of_an_earlier_release(output: Path) -> None:
+    earlier_release.downgrade(output)
+    assert verify(output) == []
+    rewrite(output, "entities", lambda table: table.drop_columns(["confidence"]))
+    assert [finding.problem for finding in verify(output)] == ["its columns are not those of entities"]
 
 
 def test_verify_finds_a_document_in_two_shards(output: Path) -> None:

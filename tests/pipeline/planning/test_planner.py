@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import fakes, runs
+from concord_testing import earlier_release, fakes, runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -164,6 +164,36 @@ def test_new_tagger_reuses_the_stored_parses(archive: Path, monkeypatch: pytest.
     ours = rows_of(runs.folder_of(first))
     fresh = runs.run_job(runs.job(archive, archive.parent / "fresh", tagger={"threshold": 0.1}), tagger=OTHER_TAGGER)
     assert ours == rows_of(runs.folder_of(fresh))
+    assert verify(first.output) == []
+
+
+@pytest.mark.parametrize("keep_text", [False, True])
+def test_collection_of_an_earlier_release_is_updated_with_its_parses(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, keep_text: bool
+) -> None:
+    first = runs.run_job(job(archive))
+    earlier_release.downgrade(runs.folder_of(first))
+    assert verify(first.output) == []
+    (archive / "t3.txt").write_text("Carla came.")
+    parsed = record_parsed_ids(monkeypatch)
+    output = {"path": str(first.output), "keep_text": keep_text}
+    report = runs.run_job(job(archive, output=output))
+    assert parsed == ["t3.txt"]
+    assert (report.changes.again, report.changes.parsed, report.changes.changed) == (19, 19, 1)
+    assert "schema_version: was 2, is now 3" in report.reasons
+    assert_equals_one_run(archive, report, output={"path": str(archive.parent / "fresh"), "keep_text": keep_text})
+
+
+def test_texts_are_stored_when_the_job_wants_them(archive: Path) -> None:
+    first = runs.run_job(job(archive))
+    rows = rows_of(runs.folder_of(first))
+    assert {row["text"] for row in rows["documents"]} == {None}
+    assert all(row["name"] == " ".join(row["text"].split()) for row in rows["entities"])
+    kept = runs.run_job(job(archive, output={"path": str(first.output), "keep_text": True}))
+    assert (kept.changes.again, kept.changes.parsed) == (20, 20)
+    assert kept.reasons == ("output.keep_text: was False, is now True",)
+    texts = {row["doc_id"]: row["text"] for row in rows_of(runs.folder_of(first))["documents"]}
+    assert texts["t3.txt"] == (archive / "t3.txt").read_text()
     assert verify(first.output) == []
 
 

@@ -168,7 +168,7 @@ def test_shard_fails_when_too_many_documents_find_no_memory(source: Path, tmp_pa
 def test_lack_of_memory_while_writing_makes_no_dead_letters(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_memory(documents: list[Any], **signed: str) -> Any:
+    def without_memory(documents: list[Any], **signed: Any) -> Any:
         if documents:
             raise MemoryError
         return annotated_tables(documents, **signed)

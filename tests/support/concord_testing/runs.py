@@ -38,7 +38,7 @@ def _sentences(chance: random.Random) -> list[str]:
     return [" ".join(chance.choices(_WORDS, k=chance.randint(2, 20))) + "." for _ in range(3)]
 
 
-def job(source: Path | str, output: Path | str, **changes: Any) -> AnnotateConfig:
+def job(source: Path | str, output: Path | str, /, **changes: Any) -> AnnotateConfig:
     """Return the configuration of a job with a few documents per shard and no report."""
     values: dict[str, Any] = {
         "input": str(source),
