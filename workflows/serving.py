@@ -1,14 +1,18 @@
 """A tagger as an MLflow model, which holds data only and is loaded by this module.
 
 ``mlflow.pyfunc.load_model("models:/NAME@champion").predict(texts)`` and ``mlflow models serve`` use the stages of a
-run, so they return the entities that ``concord annotate`` writes.
+run, so they return the entities that ``concord annotate`` writes. Requests take turns, and the work of each is bounded,
+so that a heavy one does not keep others from being answered.
 """
 
 import importlib.metadata
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from concord.pipeline.threads import wait_passively
 wait_passively()
 
 import numpy as np
+from pydantic import Field
 
 from concord.models.checkpoint import CONFIG_NAME
 from concord.models.config import Config, ConfigError
@@ -33,11 +38,26 @@ TEXT = "text"
 ENTITY_FIELDS = ("start_char", "end_char", "text", "label", "confidence", "uncertainty")
 EXAMPLE = ["Ada Lovelace wrote to Charles Babbage from Surrey.", "She never saw Turin."]
 BUNDLE = "bundle"
+_TURN_CHARACTERS = 50_000
+_LEAST_COST = 50
+# Of a turn that is long enough to measure the pace of the server by.
+_MEASURED_CHARACTERS = 2_000
+_PACES = 8
 # What this code imports when it serves; the code itself is not installed from a package index.
 _REQUIREMENTS = (
     *("mlflow", "torch", "stanza", "pyarrow", "safetensors", "numpy", "pydantic", "orjson", "PyYAML"),
     *("charset-normalizer", "fsspec", "Jinja2"),
 )
+
+
+class RequestLimits(Config):
+    """The work that one request may ask for."""
+
+    characters: int = Field(default=100_000, ge=1)
+    """Most characters of all its texts; a text counts as 50 or more."""
+    seconds: float = Field(default=30.0, gt=0)
+    """A request that would take longer, or waits for others for so long, is refused. MLflow's server itself gives up
+    after MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT, 60 s by default."""
 
 
 class ServingConfig(Config):
@@ -46,6 +66,7 @@ class ServingConfig(Config):
     parser: ParserConfig = ParserConfig()
     tagger: TaggerRunConfig = TaggerRunConfig()
     """Without the key ``model``."""
+    limits: RequestLimits = RequestLimits()
 
 
 def write_model(bundle: Path, folder: Path) -> None:
@@ -69,15 +90,23 @@ def write_model(bundle: Path, folder: Path) -> None:
             input_example=EXAMPLE,
             pip_requirements=_requirements(packed),
             # MLflow accepts only these keys in a later model_config.
-            model_config={"parser": {}, "tagger": {}},
+            model_config={"parser": {}, "tagger": {}, "limits": {}},
         )
 
 
 class ServedTagger:
-    """A parser and a tagger behind MLflow's ``predict``; thread-safe."""
+    """A parser and a tagger behind MLflow's ``predict``; thread-safe.
 
-    def __init__(self, annotator: TextAnnotator) -> None:
+    Requests are cut into turns of some texts each, which wait in one line: a small request waits for the turns before
+    it, not for all of a large one.
+    """
+
+    def __init__(self, annotator: TextAnnotator, limits: RequestLimits | None = None) -> None:
         self._annotator = annotator
+        self._limits = limits or RequestLimits()
+        # One thread, which takes what is submitted in order.
+        self._line = ThreadPoolExecutor(max_workers=1, thread_name_prefix="concord-serving")
+        self._paces: deque[float] = deque(maxlen=_PACES)
 
     def predict(self, model_input: Any) -> list[list[dict[str, Any]]]:
         """Return the entities of each text, in order.
@@ -89,16 +118,56 @@ class ServedTagger:
             for each text its entities by ``ENTITY_FIELDS``; offsets are code points of the text, half-open.
 
         Raises:
-            MlflowException: with the code of a bad request, naming the text that cannot be annotated.
+            MlflowException: with the code of a bad request, naming the text that cannot be annotated, or the limit
+                that the request exceeds; with that of a server that is busy, if its time is up.
         """
+        deadline = time.monotonic() + self._limits.seconds
         texts = _texts(model_input)
-        outcomes = self._annotator.annotate(texts)
+        self._check_size(sum(map(_cost, texts)))
+        entities: list[list[dict[str, Any]]] = []
+        for turn in _turns(texts):
+            work = self._line.submit(self._annotate, turn, len(entities))
+            entities += self._result(work, deadline)
+        return entities
+
+    def _check_size(self, characters: int) -> None:
+        """Refuse a request of too many characters, or of more than this server annotates in time."""
+        advice = "send fewer texts per request, or annotate a collection with 'concord annotate'"
+        limits = self._limits
+        if characters > limits.characters:
+            raise _bad_request(
+                f"expected {limits.characters:,} characters or less in all texts (limits.characters), got "
+                f"{characters:,}; {advice}"
+            )
+        # The best of the last: one that was slowed down by its texts or by other work must not refuse what follows.
+        seconds = characters / max(self._paces) if self._paces and characters >= _MEASURED_CHARACTERS else 0.0
+        if seconds > limits.seconds:
+            raise _bad_request(
+                f"expected {limits.seconds:g} s of work or less (limits.seconds), got {characters:,} characters, for "
+                f"which this server needs about {seconds:.0f} s; {advice}"
+            )
+
+    def _result(self, work: Future[list[list[dict[str, Any]]]], deadline: float) -> list[list[dict[str, Any]]]:
+        """Wait for a turn, and give it up if the time of the request ends before it begins."""
+        if wait([work], timeout=max(0.0, deadline - time.monotonic())).not_done and work.cancel():
+            raise _busy(
+                f"the server is busy: the request was not finished within {self._limits.seconds:g} s (limits.seconds); "
+                "send it again later, or send fewer texts per request"
+            )
+        return work.result()
+
+    def _annotate(self, texts: Sequence[str], first: int) -> list[list[dict[str, Any]]]:
+        """Return the entities of some texts of a request, the first of which is its text number ``first``."""
+        started = time.monotonic()
+        outcomes = self._annotator.annotate(texts, ids=[str(first + number) for number in range(len(texts))])
         for outcome in outcomes:
             if isinstance(outcome, DeadLetter):
-                raise _bad_request(f"text {outcome.position}: {outcome.stage}: {outcome.message}")
+                raise _bad_request(f"text {outcome.doc_id}: {outcome.stage}: {outcome.message}")
         entities: list[list[dict[str, Any]]] = [[] for _ in texts]
         for row in self._annotator.tables(outcomes)["entities"].to_pylist():
-            entities[int(row["doc_id"])].append({name: row[name] for name in ENTITY_FIELDS})
+            entities[int(row["doc_id"]) - first].append({name: row[name] for name in ENTITY_FIELDS})
+        if (characters := sum(map(_cost, texts))) >= _MEASURED_CHARACTERS:
+            self._paces.append(characters / max(time.monotonic() - started, 1e-9))
         return entities
 
 
@@ -121,7 +190,24 @@ def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) 
             "model_config={'parser': {'package': ...}}"
         )
     tagger = ResolvedTagger(name=folder.name, version=None, digest=manifest["digest"], folder=folder)
-    return ServedTagger(TextAnnotator.load(tagger, parser=config.parser, run=config.tagger))
+    return ServedTagger(TextAnnotator.load(tagger, parser=config.parser, run=config.tagger), config.limits)
+
+
+def _cost(text: str) -> int:
+    """Return the work that a text stands for, in characters: an empty one is not free."""
+    return max(len(text), _LEAST_COST)
+
+
+def _turns(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cut a request into turns of about ``_TURN_CHARACTERS``; a text is not divided."""
+    start = cost = 0
+    for number, text in enumerate(texts):
+        if cost and cost + _cost(text) > _TURN_CHARACTERS:
+            yield texts[start:number]
+            start, cost = number, 0
+        cost += _cost(text)
+    if start < len(texts):
+        yield texts[start:]
 
 
 def _texts(model_input: Any) -> list[str]:
@@ -152,6 +238,15 @@ def _text(number: int, value: object) -> str:
     except UnicodeEncodeError as error:
         raise _bad_request(f"text {number}: expected whole characters, got half a surrogate pair: {error}") from error
     return str(value)
+
+
+def _busy(message: str) -> Exception:
+    """Return an error that the server answers with status 503."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+
+    error: Exception = MlflowException(message, error_code=TEMPORARILY_UNAVAILABLE)
+    return error
 
 
 def _bad_request(message: str) -> Exception:

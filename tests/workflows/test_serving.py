@@ -2,19 +2,22 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import mlflow
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -24,12 +27,14 @@ from mlflow.pyfunc import PyFuncModel
 
 from concord.models.config import ConfigError
 from concord.pipeline.errors import ModelError
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.texts import TextAnnotator
 from concord.workflows import serving
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.cli.main import main
 from concord.workflows.registry import model_versions
 from concord.workflows.registry.mlflow_client import open_run
-from concord.workflows.serving import ENTITY_FIELDS, write_model
+from concord.workflows.serving import ENTITY_FIELDS, ServedTagger, write_model
 
 NEWS = CHECKOUT / "examples" / "news" / "news.jsonl"
 STARTS_WITHIN = 180.0
@@ -204,6 +209,80 @@ def test_a_tagger_of_gold_trees_is_served_with_accept_parser(tiny_bundle: Path, 
     assert serving._load_pyfunc(str(tmp_path / "packed"), {"tagger": {"accept_parser": True}}).predict([""]) == [[]]
 
 
+class _SlowAnnotator:
+    """Stands for a parser and a tagger that take the seconds that a text names."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+
+    def annotate(self, texts: list[str], *, ids: list[str]) -> list[Any]:
+        for text in texts:
+            self.started.append(text)
+            time.sleep(float(text.split()[0]))
+        return [None for _ in ids]
+
+    def tables(self, outcomes: list[Any]) -> dict[str, pa.Table]:
+        del outcomes
+        return {"entities": SCHEMAS["entities"].empty_table()}
+
+
+def _slow(**limits: Any) -> tuple[ServedTagger, _SlowAnnotator]:
+    annotator = _SlowAnnotator()
+    return ServedTagger(cast("TextAnnotator", annotator), serving.RequestLimits(**limits)), annotator
+
+
+def _refusal(served: ServedTagger, texts: list[str]) -> tuple[int, str]:
+    with pytest.raises(MlflowException) as caught:
+        served.predict(texts)
+    return caught.value.get_http_status_code(), caught.value.message
+
+
+def test_a_request_of_too_many_characters_is_refused_before_any_work() -> None:
+    served, annotator = _slow(characters=120)
+    assert served.predict(["0 a", "0 b"]) == [[], []]
+    status, message = _refusal(served, ["0 " + "x" * 119])
+    assert (status, "120 characters or less" in message, "got 121" in message) == (400, True, True)
+    # A text counts as 50 characters or more.
+    assert _refusal(served, ["0", "0", "0"])[0] == 400
+    assert annotator.started == ["0 a", "0 b"]
+
+
+def test_a_request_that_would_take_too_long_is_refused() -> None:
+    served, _ = _slow(characters=1_000_000, seconds=2)
+    served.predict(["0.2 " + "x" * 1996])
+    status, message = _refusal(served, ["0 " + "x" * 50_000])
+    assert (status, "2 s of work or less" in message) == (400, True)
+    assert re.search(r"needs about \d+ s", message), message
+    served.predict(["0 " + "x" * 4_000])
+    assert served.predict(["0 " + "x" * 50_000]) == [[]]
+
+
+def test_a_small_request_waits_for_one_turn_of_a_large_one() -> None:
+    served, annotator = _slow()
+    heavy = ["0.6 " + "x" * 30_000] * 3
+    with ThreadPoolExecutor() as clients:
+        first = clients.submit(served.predict, heavy)
+        while not annotator.started:
+            time.sleep(0.01)
+        small = clients.submit(served.predict, ["0 small"])
+        assert first.result(timeout=30) == [[], [], []]
+        assert small.result(timeout=30) == [[]]
+    assert annotator.started == [heavy[0], "0 small", heavy[1], heavy[2]]
+
+
+def test_a_request_gives_up_when_its_time_ends_in_the_line() -> None:
+    served, annotator = _slow(seconds=0.3)
+    with ThreadPoolExecutor() as clients:
+        heavy = clients.submit(served.predict, ["1 heavy"])
+        while not annotator.started:
+            time.sleep(0.01)
+        status, message = _refusal(served, ["0 late"])
+        assert (status, "the server is busy" in message) == (503, True)
+        assert heavy.result(timeout=30) == [[]]
+    assert served.predict(["0 next"]) == [[]]
+    assert annotator.started == ["1 heavy", "0 next"]
+
+
 @pytest.fixture(scope="session")
 def address(tiny_bundle: Path, store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of MLflow's scoring server, started with name and alias from another folder."""
@@ -301,3 +380,17 @@ def test_the_server_explains_a_bad_request(
 ) -> None:
     got, answer = post(address, body, content_type=content_type)
     assert (got, reason in str(answer)) == (status, True), answer
+
+
+@pytest.mark.slow
+def test_the_server_answers_others_beside_heavy_requests(address: str) -> None:
+    text = "Ada Lovelace wrote to Charles Babbage from Surrey. " * 400
+    with ThreadPoolExecutor() as clients:
+        heavy = [clients.submit(post, address, {"inputs": [text] * 40}) for _ in range(2)]
+        large = clients.submit(post, address, {"inputs": [text] * 4})
+        light = [clients.submit(post, address, {"inputs": ["She never saw Turin."]}) for _ in range(3)]
+        assert [answer.result()[0] for answer in light] == [200, 200, 200]
+        for answer in heavy:
+            status, reason = answer.result()
+            assert (status, "100,000 characters or less" in reason) == (400, True)
+        assert large.result()[0] == 200
