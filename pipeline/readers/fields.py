@@ -7,11 +7,16 @@ from typing import Any
 import orjson
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import Document
+from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.records import RecordError
 
 DUPLICATE_ID = "duplicate_id"
+MISSING_TEXT = "missing_text"
+TEXT_NOT_STRING = "text_not_string"
+
+_SHOWN_NAMES = 20
+_NULL = "got null;"
 
 _TYPE_NAMES = {"bool": "true or false", "int": "an integer", "float": "a number", "list": "a list", "dict": "an object"}
 
@@ -49,17 +54,22 @@ def record_text(fields: Mapping[str, Any], *, doc_id: str | None, config: Reader
     if isinstance(value, str):
         return value
     if value is None:
-        got = "null" if config.text_field in fields else f"only {_names(fields)}"
+        got = _NULL if config.text_field in fields else f"got only {_names(fields)};"
         raise RecordError(
-            "missing_text",
-            f"expected a field {config.text_field!r}, got {got}; set reader.text_field or fix the record",
+            MISSING_TEXT,
+            f"expected a field {config.text_field!r}, {got} set reader.text_field or fix the record",
             doc_id=doc_id,
         )
     raise RecordError(
-        "text_not_string",
+        TEXT_NOT_STRING,
         f"field {config.text_field!r}: expected a string, got {_type_name(value)}; set reader.text_field",
         doc_id=doc_id,
     )
+
+
+def names_wrong_field(found: DeadLetter) -> bool:
+    """Tell whether a dead letter suggests that reader.text_field is wrong: no such field, or one that is no string."""
+    return found.error == TEXT_NOT_STRING or (found.error == MISSING_TEXT and _NULL not in found.message)
 
 
 def duplicate_id(doc_id: str) -> RecordError:
@@ -109,5 +119,5 @@ def _type_name(value: object) -> str:
 
 
 def _names(fields: Mapping[str, Any]) -> str:
-    names = [repr(name) for name in list(fields)[:5]]
+    names = [repr(name) for name in list(fields)[:_SHOWN_NAMES]]
     return ", ".join(names) + (", ..." if len(fields) > len(names) else "") if names else "no field"

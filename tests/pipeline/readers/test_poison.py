@@ -133,9 +133,9 @@ def test_bad_line_becomes_a_dead_letter_and_its_neighbours_are_read(
 
 
 def test_dead_letter_has_the_id_if_known(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"id": 7, "text": 5}\n{"id": [], "text": "a"}\n')
+    (tmp_path / "a.jsonl").write_bytes(b'{"id": 7, "text": 5}\n{"id": [], "text": "a"}\n{"id": 8, "text": "a"}\n')
 
-    assert [record.doc_id for record in read(tmp_path)] == ["7", None]
+    assert [record.doc_id for record in read(tmp_path)] == ["7", None, "8"]
 
 
 def test_truncated_last_line_is_reported_as_such(tmp_path: Path) -> None:
@@ -377,8 +377,9 @@ def test_parquet_without_texts_yields_a_dead_letter_for_each_row(
     tmp_path: Path, column: dict[str, list[object]], error: str
 ) -> None:
     pq.write_table(pa.table(column), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "b.parquet")
 
-    assert [outcome(record) for record in read(tmp_path)] == [error, error]
+    assert [outcome(record) for record in read(tmp_path)] == [error, error, "document"]
 
 
 def test_broken_parquet_is_one_dead_letter(tmp_path: Path) -> None:
