@@ -102,7 +102,8 @@ def annotate(
 def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: ComponentIdentity | None = None) -> RunReport:
     """Return what ``annotate`` would find to do, and write nothing.
 
-    The counts are of what earlier calls have committed; ``read``, ``shards`` and ``changes`` are of the run to come.
+    The counts are of what earlier calls have committed; ``read``, ``shards``, ``changes`` and ``named`` are of the run
+    to come.
 
     Raises:
         PlanError, InputError, ModelError: as ``annotate`` would.
@@ -110,7 +111,7 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
     config = _with_absolute_paths(config)
     folder = OutputFolder(config.output.path)
     _check_output(folder)
-    plan = Planner(config, folder, tagger=tagger, parser=parser).resolve()
+    plan = Planner(config, folder, tagger=tagger, parser=parser, name_documents=True).resolve()
     committed = folder.committed_shards(plan)
     reports = [*folder.reused_shards(plan).values(), *committed.values()]
     return RunTally(plan, reports).result(config, folder, reports, done_before=len(committed))

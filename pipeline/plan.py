@@ -185,6 +185,9 @@ class Plan(Config):
     """Records of the whole input, as the planner counted them."""
     ignored: int = 0
     """Files in the input's folders whose names have no known suffix. Not part of the digest."""
+    named: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude=True)
+    """The documents that differ, by field of Changes: their ids, ``old -> new`` for renamed ones. Filled only when the
+    planner is asked to, and not part of the JSON."""
     marks: dict[str, str] = Field(default_factory=dict)
     """Etag or time of each input file behind a URL when it was planned. Not part of the digest, which covers the
     content."""

@@ -36,6 +36,7 @@ class RunReport:
         read: records the planner counted.
         shards: of this generation's plan; done_before of them were committed before this call.
         changes: how the input differs from what existed.
+        named: of a dry run, the ids of the documents by field of ``changes``, in the order of the input.
         reasons: why unchanged documents are annotated again, if they are.
         seconds: by stage, summed over the shards and workers of this call.
         wall_seconds: of this call's work on shards.
@@ -53,6 +54,7 @@ class RunReport:
     shards: int
     done_before: int
     changes: Changes = field(default_factory=Changes)
+    named: Mapping[str, Sequence[str]] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     wall_seconds: float = 0.0
@@ -137,6 +139,7 @@ class RunTally:
             shards=len(plan.shards),
             done_before=done_before,
             changes=plan.changes,
+            named=plan.named,
             reasons=plan.reasons,
             seconds=self._seconds(),
             wall_seconds=self.wall_seconds,

@@ -4,6 +4,7 @@ A collection is annotated in generations. The first plan covers the whole input;
 and covers what is new, changed, or due for another tagger.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from concord.pipeline.planning.file_hashes import FileHashes
 from concord.pipeline.planning.input_diff import InputRecord, RecordToAnnotate, choose_retries, diff_input
 from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute_output, find_inputs, states_behind_url
 from concord.pipeline.planning.next_generation import NextGeneration, cut_shards, next_generation
+from concord.pipeline.planning.text_field import check_text_field
 from concord.pipeline.readers.encodings import check_encoding
 from concord.pipeline.readers.read_file import read_piece, scan_file
 from concord.pipeline.readers.records import ScannedRecord
@@ -39,6 +41,7 @@ def make_plan(
     existing: ExistingOutput | None = None,
     reasons: Sequence[str] = (),
     hashes: FileHashes | None = None,
+    name_documents: bool = False,
 ) -> Plan:
     """Scan the input, in order, and cut what is to be done into shards.
 
@@ -49,16 +52,25 @@ def make_plan(
         existing: what the new generation builds on; None for the first one.
         reasons: why its rows are not current, in plain words.
         hashes: hashes the files; in this process and without a cache if None.
+        name_documents: fill ``Plan.named``.
+
+    Raises:
+        InputError: when there is nothing to read, or when none of the first records has a text.
+        StoreError: when the store of a URL cannot be reached.
     """
     output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
     config = config.model_copy(update={"input": absolute_input(config.input), "output": output})
     inputs = find_inputs(config.input, output=config.output.path, format=config.reader.format)
     check_encoding(config.reader.encoding, line_based=any(file.format == "jsonl" for file in inputs.files))
     hashes = hashes or FileHashes()
+    if existing is None or not existing.current:
+        # Existing documents that are current show that the field is right.
+        check_text_field(inputs.files, config.reader)
+    named: defaultdict[str, list[str]] | None = defaultdict(list) if name_documents else None
     if existing is None:
-        sources, work = _plan_all(inputs.files, config, hashes)
+        sources, work = _plan_all(inputs.files, config, hashes, named)
     else:
-        sources, work = _plan_changes(inputs.files, config, hashes, existing)
+        sources, work = _plan_changes(inputs.files, config, hashes, existing, named)
     files = inputs.files[: len(sources)]
     if is_url(config.input):
         # One more listing covers all files; looking at each would cost a request a file.
@@ -81,6 +93,7 @@ def make_plan(
         reasons=tuple(reasons) if work.changes.again else (),
         read=sum(source.records for source in sources),
         ignored=inputs.ignored,
+        named={kind: tuple(ids) for kind, ids in (named or {}).items()},
         marks=_marks(files, work.shards),
     )
 
@@ -132,7 +145,10 @@ def retry_plan(
 
 
 def _plan_all(
-    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes
+    files: Sequence[InputFile],
+    config: AnnotateConfig,
+    hashes: FileHashes,
+    named: defaultdict[str, list[str]] | None,
 ) -> tuple[list[Source], NextGeneration]:
     """Plan to annotate every record."""
     states: dict[str, FileState] = {}
@@ -147,6 +163,8 @@ def _plan_all(
             states[file.path] = _state(file)
             count = 0
             for count, record in enumerate(_scan(file, config.reader, most=room), 1):
+                if named is not None:
+                    named["new"].append(_name(file, record))
                 mark = fingerprint(record.doc_id)
                 yield RecordToAnnotate(InputRecord(file, count - 1, record, record.doc_id), "new", mark in taken)
                 # Fingerprints take less memory than ids; that of a record without an id is empty.
@@ -162,7 +180,11 @@ def _plan_all(
 
 
 def _plan_changes(
-    files: Sequence[InputFile], config: AnnotateConfig, hashes: FileHashes, existing: ExistingOutput
+    files: Sequence[InputFile],
+    config: AnnotateConfig,
+    hashes: FileHashes,
+    existing: ExistingOutput,
+    named: defaultdict[str, list[str]] | None,
 ) -> tuple[list[Source], NextGeneration]:
     """Plan to annotate the records that are not current.
 
@@ -184,6 +206,13 @@ def _plan_changes(
             room = room and room - counts[file.path]
 
     diff = diff_input(existing, records(), reused_files=set(reused))
+    if named is not None:
+        for item in diff.to_annotate:
+            named[item.reason].append(_name(item.record.file, item.record.scanned))
+        for document in chain.from_iterable(diff.renamed.values()):
+            is_same = document.was == document.doc_id
+            named["moved"].append(document.doc_id if is_same else f"{document.was} -> {document.doc_id}")
+        named["removed"] = sorted(diff.removed)
     return _sources(files, states, digests, counts), next_generation(existing, diff, config.planning)
 
 
@@ -200,6 +229,11 @@ def _files_with(letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -
             "'concord annotate' drops what is gone"
         )
     return files
+
+
+def _name(file: InputFile, record: ScannedRecord) -> str:
+    """Return the id of a record, or its place if it cannot be read."""
+    return f"{file.name}:{record.position}" if record.doc_id is None else record.doc_id
 
 
 def _state(file: InputFile) -> FileState:

@@ -35,17 +35,20 @@ class Planner:
         *,
         tagger: ResolvedTagger,
         parser: ComponentIdentity | None = None,
+        name_documents: bool = False,
     ) -> None:
         """Read the latest plan of the output folder, and check that tagger and parser fit.
 
         Args:
             config: with absolute paths.
             parser: that of the configuration if None.
+            name_documents: let the plan name the documents that differ.
         """
         self._config = config
         self._folder = folder
         self._latest = folder.plan() if folder.latest_generation() is not None else None
         self._tagger = tagger
+        self._name_documents = name_documents
         self._parser = parser or parser_identity(config.parser)
         if not config.tagger.accept_parser:
             check_trees(tagger.name, tagger.trees, parser=component_signature(self._parser))
@@ -131,7 +134,9 @@ class Planner:
         reused = {(rows.shard, rows.generation) for rows in following.kept}
         if following.shards or reused != {(report.shard, report.generation) for report in existing.values()}:
             return following
-        return finished.model_copy(update={"changes": following.changes, "reasons": following.reasons})
+        return finished.model_copy(
+            update={"changes": following.changes, "named": following.named, "reasons": following.reasons}
+        )
 
     def _plan(self, generation: int, *, base: Plan | None = None, unfinished: Plan | None = None) -> Plan:
         """Plan a generation after a finished one, and after a later one that was interrupted and no longer fits."""
@@ -148,6 +153,7 @@ class Planner:
             existing=existing,
             reasons=[line for plan in plans for line in self._recipe.difference(plan.recipe)],
             hashes=self.hashes,
+            name_documents=self._name_documents,
         )
         if existing is not None:
             self._check_removed(plan, existing, limit=self._config.limit)

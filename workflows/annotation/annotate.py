@@ -1,6 +1,6 @@
 """Annotation runs: ``concord annotate``, its dry run, and ``concord errors retry``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, repeat
 from pathlib import Path
@@ -23,6 +23,17 @@ from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.jobs import annotate_config, names_model
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
+
+SHOWN_DOCUMENTS = 10
+"""Of each kind of change, in a dry run."""
+NAMED_KINDS = {
+    "new": "new",
+    "retried": "retried",
+    "changed": "changed",
+    "moved": "moved",
+    "removed": "removed",
+    "again": "tag again",
+}
 
 
 def run(config: AnnotateConfig) -> Answer:
@@ -54,17 +65,30 @@ def preview(config: AnnotateConfig) -> Answer:
         ("output", config.output.path),
         ("records", f"{report.read:,}, of which {report.changes.unchanged:,} documents are unchanged"),
         *zip(chain(["changes"], repeat("")), describe_changes(report), strict=False),
+        *chain.from_iterable(_named_rows(kind, ids) for kind, ids in report.named.items()),
         ("shards", f"{report.shards - report.done_before:,} to do"),
         ("time", "unknown: no run has been timed here yet" if seconds is None else f"about {seconds:,.0f} s"),
         ("parser", config.parser.package),
         ("tagger", describe_component(tagger.identity)),
         ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
     ]
-    values = {"dry_run": True, "expected_seconds": seconds, "config": config.model_dump(mode="json")}
+    values = {
+        "dry_run": True,
+        "named": report.named,
+        "expected_seconds": seconds,
+        "config": config.model_dump(mode="json"),
+    }
     return Answer(
         values=_values(report, tagger) | values,
         text=f"{table(rows)}\n\nNothing was written; run without --dry-run to start.",
     )
+
+
+def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the rows that name the first documents of a kind of change."""
+    yield from zip(chain([NAMED_KINDS[kind]], repeat("")), ids[:SHOWN_DOCUMENTS], strict=False)
+    if len(ids) > SHOWN_DOCUMENTS:
+        yield ("", f"... and {len(ids) - SHOWN_DOCUMENTS:,} more; --json names all")
 
 
 def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFilter | None = None) -> Answer:
@@ -106,7 +130,7 @@ def _expected_seconds(report: RunReport) -> float | None:
 
 def _values(report: RunReport, tagger: ResolvedTagger) -> dict[str, Any]:
     return {
-        **asdict(report),
+        **{name: value for name, value in asdict(report).items() if name != "named"},
         "output": str(report.output),
         "changes": report.changes.model_dump(),
         "report": str(report.report) if report.report is not None else None,

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow.parquet as pq
 import pytest
 from concord_testing import earlier_release, fakes, runs
@@ -336,6 +337,31 @@ def test_dry_run_counts_changes_and_writes_nothing(archive: Path) -> None:
     report = dry_run(job(archive), tagger=runs.TAGGER, parser=fakes.PARSER)
     assert (report.changes.changed, report.changes.unchanged, report.shards - report.done_before) == (1, 19, 2)
     assert {path: path.stat().st_mtime_ns for path in runs.folder_of(first).rglob("*")} == before
+
+
+def test_dry_run_names_the_documents_of_each_kind(archive: Path) -> None:
+    def named(**arguments: Any) -> dict[str, list[str]]:
+        found = dry_run(job(archive), **({"tagger": runs.TAGGER, "parser": fakes.PARSER} | arguments)).named
+        return {kind: list(ids) for kind, ids in found.items() if ids}
+
+    with (archive / "lines.jsonl").open("a") as stream:
+        end = stream.tell()
+        stream.write("no json\n")
+    assert named() == {
+        "new": [*(f"d{number}" for number in range(10)), f"lines.jsonl:{end}", *(f"t{n}.txt" for n in range(10))]
+    }
+    report = runs.run_job(job(archive))
+    assert report.named == {}
+    assert named() == {}
+
+    (archive / "t1.txt").write_text("Carla came.")
+    (archive / "t2.txt").rename(archive / "u2.txt")
+    (archive / "t3.txt").unlink()
+    (archive / "v.txt").write_text("Dora went.")
+    assert named() == {"changed": ["t1.txt"], "new": ["v.txt"], "moved": ["t2.txt -> u2.txt"], "removed": ["t3.txt"]}
+    assert len(named(tagger=OTHER_TAGGER)["again"]) == 17
+    plan = OutputFolder(report.output).plan()
+    assert "named" not in orjson.loads(plan.to_json())
 
 
 @pytest.mark.slow
