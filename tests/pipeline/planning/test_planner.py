@@ -19,6 +19,7 @@ from concord.pipeline.annotate import dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import PlanError, StoreError
+from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
@@ -340,8 +341,8 @@ def test_dry_run_counts_changes_and_writes_nothing(archive: Path) -> None:
 
 
 def test_dry_run_names_the_documents_of_each_kind(archive: Path) -> None:
-    def named(**arguments: Any) -> dict[str, list[str]]:
-        found = dry_run(job(archive), **({"tagger": runs.TAGGER, "parser": fakes.PARSER} | arguments)).named
+    def named(tagger: ResolvedTagger = runs.TAGGER) -> dict[str, list[str]]:
+        found = dry_run(job(archive), tagger=tagger, parser=fakes.PARSER).named
         return {kind: list(ids) for kind, ids in found.items() if ids}
 
     with (archive / "lines.jsonl").open("a") as stream:
@@ -359,7 +360,7 @@ def test_dry_run_names_the_documents_of_each_kind(archive: Path) -> None:
     (archive / "t3.txt").unlink()
     (archive / "v.txt").write_text("Dora went.")
     assert named() == {"changed": ["t1.txt"], "new": ["v.txt"], "moved": ["t2.txt -> u2.txt"], "removed": ["t3.txt"]}
-    assert len(named(tagger=OTHER_TAGGER)["again"]) == 17
+    assert len(named(OTHER_TAGGER)["again"]) == 17
     plan = OutputFolder(report.output).plan()
     assert "named" not in orjson.loads(plan.to_json())
 
