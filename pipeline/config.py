@@ -11,14 +11,23 @@ class ReaderConfig(Config):
     """How records are read from the input."""
 
     format: str = "auto"
-    """text, jsonl, parquet, or the reader of another package. auto goes by the file name: .txt, .jsonl/.ndjson,
-    .parquet; .gz and .zst may follow the first two."""
+    """text, html, jsonl, csv, tsv, parquet, arrow, or the reader of another package. auto goes by the file name: .txt,
+    .html/.htm, .jsonl/.ndjson, .csv, .tsv, each also with .gz or .zst; .parquet; .arrow."""
     id_field: str = "id"
-    """The field (jsonl, parquet) that holds a document's id; where it is absent, the record's place is the id."""
+    """The field or column that holds a document's id; where it is absent, the record's place is the id."""
     text_field: str = "text"
-    """The field that holds the text; all other fields go into `meta`."""
+    """The field or column that holds the text; all others go into `meta`."""
     encoding: str = "utf-8"
-    """The encoding of text and jsonl files; with `auto`, charset-normalizer guesses that of text files."""
+    """The encoding of text, html, csv, tsv and jsonl files. With `auto` it is guessed where the bytes are not UTF-8;
+    jsonl is UTF-8 then."""
+    main_content: bool = False
+    """Of html files, read only the main content, without navigation, sidebars and footers; these are told apart by
+    rules that may drop lists and captions of the article as well."""
+    max_record_bytes: int = Field(default=1 << 30, ge=1)
+    """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""
+    max_unpack_ratio: float = Field(default=200, ge=1)
+    """A compressed file is read up to this many times its size, but at least up to 64 MiB; what follows becomes a dead
+    letter."""
 
 
 class PlanningConfig(Config):

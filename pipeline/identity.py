@@ -11,12 +11,13 @@ _NOT_DECIDING: dict[str, Any] = {
     **dict.fromkeys(("executor", "max_dead_letters", "max_removed", "accept_input", "report"), True),
     "output": {"path"},
     "planning": {"hash_with_ray_bytes", "rehash"},
+    "reader": {"max_record_bytes", "max_unpack_ratio"},
     "parser": {"directory"},
     "tagger": {"model", "accept_parser"},
 }
 
 
-_LATER_KEYS = {"output": {"keep_text"}}
+_LATER_KEYS = {"output": {"keep_text"}, "reader": {"main_content"}}
 """Keys by section that the first release's plans lack. Digests cover them only where they differ from their defaults,
 so that the digest of a plan without them stays."""
 
@@ -100,7 +101,8 @@ def deciding_config(config: AnnotateConfig) -> dict[str, Any]:
 
     Left out are the path of the output, the executor (its threads are a field of the plan), what only decides the exit
     code, the report or what a run is allowed to do, the folders of parser and tagger (their digests represent them),
-    and whether the tagger may have learned from another parser's trees.
+    whether the tagger may have learned from another parser's trees, and the bounds of what is read: a record beyond
+    them is a dead letter, which may be tried again with others.
     """
     return config.model_dump(mode="json", exclude=_NOT_DECIDING)
 

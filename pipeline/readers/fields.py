@@ -1,4 +1,4 @@
-"""Convert a record's fields to a document; shared by the readers of JSON Lines and Parquet."""
+"""Convert a record's fields to a document; shared by the readers of formats with named fields."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import orjson
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.records import RecordError, too_large
 
 DUPLICATE_ID = "duplicate_id"
 MISSING_TEXT = "missing_text"
@@ -52,6 +52,8 @@ def record_text(fields: Mapping[str, Any], *, doc_id: str | None, config: Reader
     """Return a record's text; RecordError if it is missing or not a string."""
     value = fields.get(config.text_field)
     if isinstance(value, str):
+        if len(value) > config.max_record_bytes:
+            raise too_large(config.max_record_bytes)
         return value
     if value is None:
         got = _NULL if config.text_field in fields else f"got only {_names(fields)};"

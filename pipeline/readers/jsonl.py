@@ -24,7 +24,7 @@ class JsonLinesReader:
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         """Find the records of a file: each non-blank line, and the position where a truncated stream breaks off."""
-        stream = LineStream(path)
+        stream = LineStream(path, config)
         try:
             while True:
                 start = stream.position
@@ -46,7 +46,7 @@ class JsonLinesReader:
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
         """Read the lines that start in a piece."""
         duplicates = frozenset(piece.duplicates)
-        with cursor_at(piece.uri, piece.start, opened_by=LineStream) as stream:
+        with cursor_at(piece.uri, piece.start, opened_by=LineStream, config=config) as stream:
             while (start := stream.position) < piece.end:
                 try:
                     line = stream.read_line()
@@ -65,7 +65,7 @@ class JsonLinesReader:
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
         """Read the text of the line that starts at a byte of the decompressed stream."""
-        with cursor_at(path, position, opened_by=LineStream) as stream:
+        with cursor_at(path, position, opened_by=LineStream, config=config) as stream:
             line = stream.read_line()
         return record_text(_fields(line, position, config), doc_id=None, config=config)
 

@@ -1,7 +1,7 @@
 """Input files to documents, by the reader of their format.
 
-Whatever is wrong inside a file becomes a dead letter, never an exception. A file that cannot be opened raises an
-InputError, one whose disk or store fails a StoreError.
+Whatever is wrong inside a file becomes a dead letter, never an exception, also where a reader (of another package, say)
+raises one. A file that cannot be opened raises an InputError, one whose disk or store fails a StoreError.
 """
 
 import logging
@@ -13,11 +13,11 @@ from typing import Protocol
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.errors import InputError
+from concord.pipeline.errors import ConcordError, InputError
 from concord.pipeline.plan import Piece
+from concord.pipeline.readers.columnar import ArrowReader, ParquetReader
 from concord.pipeline.readers.jsonl import JsonLinesReader
-from concord.pipeline.readers.parquet import ParquetReader
-from concord.pipeline.readers.records import ScannedRecord
+from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.text import TextReader
 from concord.pipeline.storage.files import read_error
 
@@ -62,7 +62,13 @@ def readers() -> Mapping[str, Reader]:
 
     An entry point that cannot be loaded is left out with a warning, since the files of other formats do not need it.
     """
-    found: dict[str, Reader] = {"text": TextReader(), "jsonl": JsonLinesReader(), "parquet": ParquetReader()}
+    found: dict[str, Reader] = {
+        "text": TextReader(),
+        "jsonl": JsonLinesReader(),
+        "parquet": ParquetReader(),
+        "arrow": ArrowReader(),
+    }
+    bundled = frozenset(found)
     for plugin in entry_points(group=ENTRY_POINTS):
         try:
             reader: Reader = plugin.load()()
@@ -70,6 +76,8 @@ def readers() -> Mapping[str, Reader]:
         except Exception as error:  # noqa: BLE001 - the code of another package
             logger.warning("%s: cannot be used as the reader of the format %s: %s", plugin.value, plugin.name, error)
         else:
+            if plugin.name in bundled:
+                logger.warning("%s: is not used, since the format %s has a bundled reader", plugin.value, plugin.name)
             found.setdefault(plugin.name, reader)
     return found
 
@@ -89,28 +97,76 @@ def format_of(name: str) -> str | None:
 
 
 def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-    """Find a file's records, for the planner; arguments as for ``Reader.scan``."""
+    """Find a file's records, for the planner; arguments as for ``Reader.scan``.
+
+    Where the reader fails, the last record stands for the rest of the file, and becomes a dead letter.
+    """
+    reader, end = reader_for(format, where=path), 0
     try:
-        yield from reader_for(format, where=path).scan(path, name=name, config=config)
-    except OSError as error:
-        raise read_error(path, error) from error
+        for record in reader.scan(path, name=name, config=config):
+            yield record
+            end = record.end
+    except Exception as error:  # noqa: BLE001 - of a library, or the code of another package
+        _raise_if_unreadable(path, error)
+        yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None)
 
 
 def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
     """Read a piece's records: one document or dead letter for each that the planner counted.
 
     Raises:
-        InputError: when the file has visibly changed since the plan was made.
+        InputError: when there are more or fewer: the file has changed since the plan was made.
     """
+    reader, count = reader_for(piece.format, where=piece.uri), 0
     try:
-        yield from reader_for(piece.format, where=piece.uri).read(piece, config)
-    except OSError as error:
-        raise read_error(piece.uri, error) from error
+        for record in reader.read(piece, config):
+            count += 1
+            yield record
+    except Exception as error:
+        _raise_if_unreadable(piece.uri, error)
+        if count + 1 != piece.records:
+            raise InputError(f"{piece.uri}: cannot be read after {count} records ({_reason(error)})") from error
+        count += 1
+        position = piece.start if piece.records == 1 else piece.end - 1
+        yield dead_letter(_failure(piece.format, error), piece=piece, position=position, unit="position")
+    if count != piece.records:
+        raise InputError(
+            f"{piece.uri}: expected {piece.records} records, got {count}; the file has changed since the plan was "
+            "made: run again"
+        )
 
 
 def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig) -> str:
     """Read the text of one record; arguments and RecordError as for ``Reader.text_at``."""
+    reader = reader_for(format, where=path)
     try:
-        return reader_for(format, where=path).text_at(path, position, config)
-    except OSError as error:
+        return reader.text_at(path, position, config)
+    except RecordError:
+        raise
+    except Exception as error:
+        _raise_if_unreadable(path, error)
+        raise _failure(format, error) from error
+
+
+def _raise_if_unreadable(path: str, error: Exception) -> None:
+    """Raise errors of concord, and of the disk or store; return from those that are about the content of a file."""
+    if isinstance(error, ConcordError):
+        raise error
+    # Decoders raise OSErrors without a number.
+    if isinstance(error, OSError) and error.errno is not None:
         raise read_error(path, error) from error
+
+
+def _failure(format: str, error: Exception) -> RecordError:
+    if isinstance(error, RecordError):
+        return error
+    code, advice = "unreadable", "fix the file or remove it"
+    if isinstance(error, MemoryError):
+        code, advice = "out_of_memory", "give workers more memory, or lower reader.max_record_bytes"
+    return RecordError(
+        code, f"the reader of the format {format} fails ({_reason(error)}); nothing after this was read; {advice}"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -7,7 +7,7 @@ from typing import Any
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.errors import ConcordError, InputError
+from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.fields import build_document, document_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
@@ -29,13 +29,15 @@ class RecordReader(ABC):
     def records(self, path: str, config: ReaderConfig) -> Iterator[Record]:
         """Yield the fields of each record, or a RecordError for one that cannot be read; the same at each call.
 
+        An exception (but an OSError of the disk) ends the file: one dead letter stands for what was not read.
+
         Args:
             path: of a file, or its URL; ``streams.read_whole`` reads both.
         """
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         """Find the records of a file."""
-        for number, record in enumerate(self._checked_records(path, config)):
+        for number, record in enumerate(self.records(path, config)):
             doc_id, size = None, 1
             try:
                 fields = _fields(record)
@@ -48,7 +50,7 @@ class RecordReader(ABC):
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
         """Read the records of a piece."""
         number = piece.start
-        for record in islice(self._checked_records(piece.uri, config), piece.start, piece.end):
+        for record in islice(self.records(piece.uri, config), piece.start, piece.end):
             try:
                 fields, is_duplicate = _fields(record), number in piece.duplicates
                 yield build_document(fields, piece=piece, position=number, is_duplicate=is_duplicate, config=config)
@@ -60,18 +62,9 @@ class RecordReader(ABC):
                 f"{piece.uri}: expected {piece.end} records, got {number}; the file has changed, run again"
             )
 
-    def _checked_records(self, path: str, config: ReaderConfig) -> Iterator[Record]:
-        """Yield the records; whatever else a subclass raises is an InputError that names the file and the reader."""
-        try:
-            yield from self.records(path, config)
-        except (OSError, ConcordError):
-            raise
-        except Exception as error:
-            raise InputError(f"{path}: {type(self).__name__} cannot read this file: {error}") from error
-
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
         """Read the text of a record."""
-        record = next(islice(self._checked_records(path, config), position, None), None)
+        record = next(islice(self.records(path, config), position, None), None)
         if record is None:
             raise RecordError("no_such_record", f"expected a record {position}, got a file of fewer")
         return record_text(_fields(record), doc_id=None, config=config)

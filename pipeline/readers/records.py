@@ -20,6 +20,14 @@ class RecordError(Exception):
         self.doc_id = doc_id
 
 
+def too_large(most: int) -> RecordError:
+    """Return the error of a record that has more bytes than ``reader.max_record_bytes``."""
+    return RecordError(
+        "record_too_large",
+        f"expected at most {most:,} bytes, got a longer record; split it, or raise reader.max_record_bytes",
+    )
+
+
 def dead_letter(error: RecordError, *, piece: Piece, position: int, unit: str) -> DeadLetter:
     """Build the dead letter of a record that cannot be read; ``unit`` is that of positions in the file."""
     return DeadLetter(

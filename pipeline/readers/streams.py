@@ -1,7 +1,9 @@
 """Files as streams of bytes and lines, decompressed by their suffix (.gz, .zst).
 
 A truncated compressed file yields every byte before the cut, the same ones however it is read, and then reports the
-cut, so that the lines before it are not lost. Where bytes are corrupt, the decoder may give up a little earlier.
+cut, so that the lines before it are not lost. Where bytes are corrupt, the decoder may give up a little earlier. A file
+that unpacks to far more than its size is cut as well (``reader.max_unpack_ratio``), and no record is read beyond
+``reader.max_record_bytes``.
 """
 
 import io
@@ -13,13 +15,21 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import pyarrow as pa
 from typing_extensions import override
 
+from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.files import file_state, open_file, open_for_arrow
 from concord.pipeline.storage.urls import is_url
 
 _CHUNK_BYTES = 1 << 16
+_READ_BYTES = 1 << 20
+
+ALWAYS_UNPACKED_BYTES = 64 << 20
+"""A compressed file is read up to here whatever its size: short files may well be repetitive."""
+
+
+_DEFAULT = ReaderConfig()
 
 
 def with_codecs(suffix: str) -> tuple[str, ...]:
@@ -46,23 +56,32 @@ class LineStream:
         position: the byte of the decompressed stream at which the next line starts.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, config: ReaderConfig) -> None:
         self.position = 0
-        self._stream, self._damage = _open(path)
+        self._most = config.max_record_bytes
+        self._stream, self._damage = _open(path, config)
 
     def read_line(self) -> bytes:
         """Read the next line with its line end; empty at the end of the file.
 
         Raises:
-            RecordError: once, in place of the line in which a compressed stream breaks off. Position is then
-                after what was left of that line, and at least one byte further.
+            RecordError: in place of a line that is too long, with the position after it; and once in place of the line
+                in which a compressed stream breaks off, with the position after what was left of that line, and at
+                least one byte further.
         """
-        line = self._stream.readline()
+        line = self._stream.readline(self._most + 1)
         self.position += len(line)
-        if self._damage is not None and self._damage.error is not None and not line.endswith(b"\n"):
+        is_too_long, end = len(line) > self._most, line[-1:]
+        while is_too_long and end not in (b"", b"\n"):
+            rest = self._stream.readline(_READ_BYTES)
+            self.position += len(rest)
+            end = rest[-1:]
+        if self._damage is not None and self._damage.error is not None and end != b"\n":
             error, self._damage = _broken_off(self._damage.error, self.position), None
             self.position += not line
             raise error
+        if is_too_long:
+            raise too_large(self._most)
         return line
 
     def skip_to(self, position: int) -> None:
@@ -80,17 +99,18 @@ class LineStream:
         self._stream.close()
 
 
-def read_whole(path: str, *, expected_size: int | None = None) -> bytes:
+def read_whole(path: str, *, expected_size: int | None = None, config: ReaderConfig = _DEFAULT) -> bytes:
     """Read a file's decompressed content.
 
     Args:
         expected_size: bytes on disk when the plan was made; None accepts any size.
+        config: bounds what is read.
 
     Raises:
-        RecordError: when a compressed file is truncated or corrupt.
+        RecordError: when a compressed file is truncated or corrupt, or there is more to read than the bounds allow.
         InputError: when it has another size.
     """
-    stream, decompressed = _open(path)
+    stream, decompressed = _open(path, config)
     with stream:
         if expected_size is not None:
             size = stream.seek(0, io.SEEK_END) if decompressed is None else decompressed.size_on_disk
@@ -101,9 +121,11 @@ def read_whole(path: str, *, expected_size: int | None = None) -> bytes:
                 )
             if decompressed is None:
                 stream.seek(0)
-        content = stream.read()
+        content = _read_at_most(stream, config.max_record_bytes + 1)
     if decompressed is not None and decompressed.error is not None:
         raise _broken_off(decompressed.error, len(content))
+    if len(content) > config.max_record_bytes:
+        raise too_large(config.max_record_bytes)
     return content
 
 
@@ -118,15 +140,17 @@ grows with the square of its size.
 
 
 @contextmanager
-def cursor_at(path: str, position: int, *, opened_by: Callable[[str], CursorT]) -> Iterator[CursorT]:
+def cursor_at(
+    path: str, position: int, *, opened_by: Callable[[str, ReaderConfig], CursorT], config: ReaderConfig
+) -> Iterator[CursorT]:
     """Open a cursor at a position of a file, reusing the one of the last piece if possible."""
-    key = (opened_by, path, *_version(path))
+    key = (opened_by, config, path, *_version(path))
     cursor: CursorT | None = _parked.pop(key, None)
     if cursor is not None and cursor.position > position:
         cursor.close()
         cursor = None
     if cursor is None:
-        cursor = opened_by(path)
+        cursor = opened_by(path, config)
     try:
         cursor.skip_to(position)
         yield cursor
@@ -147,19 +171,21 @@ def _version(path: str) -> tuple[object, ...]:
 
 
 class _Decompressed(io.RawIOBase):
-    """A decompressed stream that ends where the file is truncated or corrupt; ``error`` then says which.
+    """A decompressed stream that ends where the file is truncated, corrupt or a bomb; ``error`` then says which.
 
     Attributes:
         size_on_disk: bytes of the compressed file.
     """
 
-    def __init__(self, path: str, codec: str) -> None:
+    def __init__(self, path: str, codec: str, config: ReaderConfig) -> None:
         super().__init__()
         self.error: RecordError | None = None
         self._path = path
         self._codec = codec
         self._position = 0
         self._source = self._reopen(0)
+        # Of the whole file and not of what was read of it: the cut must be the same however the file is read.
+        self._most = max(ALWAYS_UNPACKED_BYTES, int(config.max_unpack_ratio * self.size_on_disk))
         if self.size_on_disk == 0:
             self.error = RecordError("truncated_stream", _advice("the file is empty"))
 
@@ -171,13 +197,20 @@ class _Decompressed(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if self.error is not None:
             return 0
-        wanted = min(len(buffer), _CHUNK_BYTES)
+        wanted = min(len(buffer), _CHUNK_BYTES, self._most + 1 - self._position)
         try:
             content = self._source.read(wanted)
         except OSError as error:
             if error.errno is not None:
                 raise
             content = self._salvage(wanted, str(error))
+        if self._position + len(content) > self._most:
+            content = content[: self._most - self._position]
+            self.error = RecordError(
+                "unpacks_too_far",
+                f"{self.size_on_disk:,} bytes unpack to more than {self._most:,}; what follows was not read; check the "
+                "file, or raise reader.max_unpack_ratio if it is what you expect",
+            )
         buffer[: len(content)] = content
         self._position += len(content)
         return len(content)
@@ -220,9 +253,18 @@ def _advice(reason: str) -> str:
     return f"{reason}; everything before that was read; fetch the file again and repeat the run"
 
 
-def _open(path: str) -> tuple[BinaryIO, _Decompressed | None]:
+def _read_at_most(stream: BinaryIO, most: int) -> bytes:
+    """Read to the end, or so many bytes; in steps, since a single call would allocate all of them at once."""
+    chunks: list[bytes] = []
+    while most and (chunk := stream.read(min(most, _READ_BYTES))):
+        chunks.append(chunk)
+        most -= len(chunk)
+    return b"".join(chunks)
+
+
+def _open(path: str, config: ReaderConfig) -> tuple[BinaryIO, _Decompressed | None]:
     codec = CODECS.get(PurePath(path).suffix.lower())
     if codec is None:
         return open_file(path), None
-    raw = _Decompressed(path, codec)
+    raw = _Decompressed(path, codec, config)
     return io.BufferedReader(raw, _CHUNK_BYTES), raw

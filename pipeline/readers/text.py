@@ -27,7 +27,9 @@ class TextReader:
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
         """Read the file."""
         try:
-            text, guessed = decode(read_whole(piece.uri, expected_size=piece.end), encoding=config.encoding)
+            text, guessed = decode(
+                read_whole(piece.uri, expected_size=piece.end, config=config), encoding=config.encoding
+            )
             if piece.duplicates:
                 raise duplicate_id(piece.name)
         except RecordError as error:
@@ -39,5 +41,5 @@ class TextReader:
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
         """Read the text of a file."""
-        text, _ = decode(read_whole(path), encoding=config.encoding)
+        text, _ = decode(read_whole(path, config=config), encoding=config.encoding)
         return text

@@ -377,7 +377,7 @@ def test_recipe_difference_names_what_decides_the_rows(folder: Path) -> None:
 
 
 ROW_CHANGES: dict[str, dict[str, Any]] = {
-    "reader": {"format": "text", "id_field": "x", "text_field": "x", "encoding": "latin-1"},
+    "reader": {"format": "text", "id_field": "x", "text_field": "x", "encoding": "latin-1", "main_content": True},
     "parser": {
         "package": "other",
         "language": "de",
@@ -388,7 +388,12 @@ ROW_CHANGES: dict[str, dict[str, Any]] = {
     "output": {"keep_text": True},
     "tagger": {"device": "auto", "precision": "bf16", "batch_words": 7, "samples": 3, "threshold": 0.1},
 }
-NOT_DECIDING = {"output": {"path"}, "parser": {"directory"}, "tagger": {"model", "accept_parser"}}
+NOT_DECIDING = {
+    "output": {"path"},
+    "reader": {"max_record_bytes", "max_unpack_ratio"},
+    "parser": {"directory"},
+    "tagger": {"model", "accept_parser"},
+}
 
 
 @pytest.mark.parametrize("section", ROW_CHANGES)

@@ -1,0 +1,153 @@
+"""Sample files of every format, and seeded damage to them: what every reader must survive."""
+
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.plan import Piece
+from concord.pipeline.readers.read_file import read_piece, scan_file
+
+RECORDS = 40
+_MOST_RECORDS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A whole file of a format.
+
+    Attributes:
+        shows_truncation: whether the format says where a file ends.
+    """
+
+    name: str
+    format: str
+    content: bytes
+    shows_truncation: bool = False
+
+
+def samples() -> Mapping[str, Sample]:
+    """Return a sample of every bundled reader and compression, by file name."""
+    chance = random.Random(0)
+    rows = [
+        {"id": f"d{number}", "text": f"Zoë met {chance.getrandbits(64):x} in Łódź.\nThen they left.", "page": number}
+        for number in range(RECORDS)
+    ]
+    table = pa.Table.from_pylist(rows)
+    plain = {
+        "a.txt": ("text", "".join(str(row["text"]) for row in rows).encode()),
+        "a.jsonl": ("jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()),
+    }
+    found = [Sample(name, format, content) for name, (format, content) in plain.items()]
+    for name, (format, content) in plain.items():
+        found.append(Sample(f"{name}.gz", format, gzip.compress(content, mtime=0), shows_truncation=True))
+        found.append(Sample(f"{name}.zst", format, zstd(content), shows_truncation=True))
+    found.append(Sample("a.parquet", "parquet", parquet(table), shows_truncation=True))
+    found.append(Sample("a.arrow", "arrow", arrow_stream(table), shows_truncation=True))
+    return {sample.name: sample for sample in found}
+
+
+def zstd(content: bytes) -> bytes:
+    """Compress with Zstandard."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return bytes(sink.getvalue())
+
+
+def parquet(table: pa.Table) -> bytes:
+    """Write a Parquet file of several row groups."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=15)
+    return bytes(sink.getvalue())
+
+
+def arrow_stream(table: pa.Table) -> bytes:
+    """Write an Arrow IPC stream of several batches, as the ``datasets`` library does."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table, max_chunksize=15)
+    return bytes(sink.getvalue())
+
+
+def flip(content: bytes, chance: random.Random) -> bytes:
+    """Return the content with one to eight bits flipped."""
+    damaged = bytearray(content)
+    for _ in range(chance.choice((1, 1, 1, 2, 8))):
+        damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+    return bytes(damaged)
+
+
+def truncate(content: bytes, chance: random.Random) -> bytes:
+    """Return the content without its end."""
+    return content[: chance.randrange(len(content))]
+
+
+DAMAGES: Mapping[str, Callable[[bytes, random.Random], bytes]] = {"flip": flip, "truncate": truncate}
+
+
+def read_all(path: Path, format: str, config: ReaderConfig) -> list[Document | DeadLetter]:
+    """Scan and read a file as a run does; an AssertionError where the two disagree, or the file seems endless."""
+    records = []
+    for record in scan_file(str(path), format=format, name=path.name, config=config):
+        records.append(record)
+        assert len(records) <= _MOST_RECORDS, "the file seems endless"
+    if not records:
+        return []
+    piece = Piece(uri=str(path), format=format, start=0, end=records[-1].end, records=len(records), name=path.name)
+    found = list(read_piece(piece, config))
+    assert len(found) == len(records)
+    assert all(
+        record.stage == "read" and str(path) in record.message for record in found if isinstance(record, DeadLetter)
+    )
+    return found
+
+
+def damage_and_read(sample: Sample, path: Path, *, config: ReaderConfig, rounds: int, seed: int) -> Counter[str]:
+    """Damage a sample again and again, and read each result.
+
+    Returns:
+        How many results had each outcome: ``same`` documents, ``changed`` documents, ``dead letters``, or ``cut`` where
+        a file was truncated and its format does not show it.
+
+    Raises:
+        AssertionError: when documents are gone and nothing says so. Whatever else a reader raises.
+    """
+    path.write_bytes(sample.content)
+    whole = _texts(read_all(path, sample.format, config))
+    assert whole
+    outcomes: Counter[str] = Counter()
+    for number, kind, damaged in _damaged(sample, rounds=rounds, seed=seed):
+        path.write_bytes(damaged)
+        found = read_all(path, sample.format, config)
+        texts = _texts(found)
+        if len(texts) < len(found):
+            outcomes["dead letters"] += 1
+        elif texts == whole:
+            outcomes["same"] += 1
+        elif texts - whole:
+            outcomes["changed"] += 1
+        else:
+            assert kind == "truncate", (sample.name, seed, number)
+            assert not sample.shows_truncation, (sample.name, seed, number)
+            outcomes["cut"] += 1
+    return outcomes
+
+
+def _damaged(sample: Sample, *, rounds: int, seed: int) -> Iterator[tuple[int, str, bytes]]:
+    chance = random.Random(f"{seed} {sample.name}")
+    for number in range(rounds):
+        kind = chance.choices(list(DAMAGES), weights=(3, 1))[0]
+        yield number, kind, DAMAGES[kind](sample.content, chance)
+
+
+def _texts(records: list[Document | DeadLetter]) -> set[tuple[str, str]]:
+    return {(record.doc_id, record.text) for record in records if isinstance(record, Document)}
