@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +24,7 @@ from concord.pipeline.readers.records import RecordError
 SAMPLES = samples()
 
 
-def outcomes(path: Path, format: str, **config: float) -> list[str]:
+def outcomes(path: Path, format: str, **config: Any) -> list[str]:
     found = read_all(path, format, ReaderConfig(**config))
     return [record.error if isinstance(record, DeadLetter) else record.doc_id for record in found]
 
@@ -117,7 +118,7 @@ def test_lines_before_the_end_of_what_is_unpacked_are_read_in_any_pieces(
     records = list(scan_file(str(path), format="jsonl", name="a", config=config))
     whole = read_all(path, "jsonl", config)
 
-    cut_up = []
+    cut_up: list[Document | DeadLetter] = []
     for first in range(0, len(records), 999):
         piece = records[first : first + 999]
         start, end = piece[0].position, piece[-1].end
