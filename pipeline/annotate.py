@@ -24,6 +24,7 @@ from concord.pipeline.executors.local import LocalExecutor
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import absolute, absolute_input, absolute_output
 from concord.pipeline.planning.planner import Planner
@@ -66,9 +67,11 @@ def annotate(
     config = _with_absolute_paths(config)
     folder = OutputFolder(config.output.path)
     _check_output(folder)
+    folder.settle()
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.resolve() if retry is None else planner.retry(retry)
     _make_output(folder)
+    folder.convert()
     folder.write_plan(plan)
     if retry is None:
         # A retry hashes only some files, and would drop the others from the cache.
@@ -92,7 +95,7 @@ def annotate(
                 # Missing times are not worth an error, least of all one that hides another.
                 with suppress(StoreError):
                     tally.write_stats(folder)
-        folder.finish(plan)
+        folder.finish(plan, Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds))
     if config.report and not (was_finished and (folder.run / "report.html").exists()):
         write_report(folder.output)
     reports = [*reused.values(), *folder.committed_shards(plan).values()]

@@ -132,6 +132,10 @@ class OutputConfig(Config):
     """Its folder, or its URL s3://bucket/prefix. It is created, or brought up to date with the input."""
     keep_text: bool = False
     """Store the raw text of each document in the table of documents, for when the input moves away."""
+    keep: int = Field(default=1, ge=1)
+    """How many generations are kept, the newest included. Those with a name (concord history --tag) are kept anyway."""
+    grace_seconds: float = Field(default=3600, ge=0)
+    """For how long a generation is kept after the next one is finished, so that programs can finish reading it."""
 
 
 class AnnotateConfig(Config):

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from concord.pipeline.errors import PlanError
-from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.manifest import Manifest, PartFile
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
@@ -20,16 +19,22 @@ class Collection:
 
     Attributes:
         output: absolute path of its folder.
+        root: the folder below which the parts of this generation are; a later run leaves them for a while.
         plan: the plan of the manifest's generation.
     """
 
     output: OutputPath
+    root: OutputPath
     manifest: Manifest
     plan: Plan
 
     def parts(self, table: str) -> list[OutputPath]:
         """Return the paths of a table's parts, in shard order."""
-        return [self.output / part.path for part in self.manifest.files(table)]
+        return [self.path(part) for part in self.manifest.files(table)]
+
+    def path(self, part: PartFile) -> OutputPath:
+        """Return the path of a part."""
+        return self.root / part.path
 
     def read(self, table: str, columns: Sequence[str], *, shard: int) -> pa.Table:
         """Read columns of the part of a shard, given by its 0-based position in the manifest; no rows if it has none.
@@ -40,19 +45,21 @@ class Collection:
         part = self.manifest.shards[shard].files.get(table)
         if part is None:
             return SCHEMAS[table].empty_table().select(list(columns))
-        return read_part(self.output / part.path, columns)
+        return read_part(self.path(part), columns)
 
 
-def open_collection(output: OutputPath) -> Collection:
+def open_collection(output: OutputPath, *, generation: int | None = None, version: str | None = None) -> Collection:
     """Open the folder of a finished run; a newer generation in progress is ignored.
 
+    Args:
+        generation, version: an earlier generation that is still kept, by number or by the name that it was given.
+
     Raises:
-        PlanError: when the folder contains no finished run.
+        PlanError: when the folder contains no finished run, or not this generation.
         IntegrityError: when the manifest cannot be read.
     """
     folder = OutputFolder(output.absolute())
-    manifest = folder.manifest()
-    if manifest is None:
+    if folder.generations.current() is None:
         folder.plan()
-        raise PlanError(f"{output}: the run is not finished; run the same annotate command again")
-    return Collection(output=folder.output, manifest=manifest, plan=folder.plan(manifest.generation))
+    found = folder.generations.find(generation=generation, version=version)
+    return Collection(output=folder.output, root=found.root, manifest=found.manifest(), plan=found.plan())

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.output.schema import ERRORS
 from concord.pipeline.plan import Shard
-from concord.pipeline.storage.output_paths import OutputPath
 
 
 class ExistingDeadLetter(NamedTuple):
@@ -44,11 +44,11 @@ class DeadLetterFilter:
         )
 
 
-def read_dead_letters(output: OutputPath, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
+def read_dead_letters(folder: OutputFolder, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
     """Read the dead letters of committed shards, in shard order."""
     for report in reports:
         if "errors" in report.files:
-            for batch in iter_batches(output / report.files["errors"].path, tuple(ERRORS.names)):
+            for batch in iter_batches(folder.part(report, "errors"), tuple(ERRORS.names)):
                 yield from (DeadLetter(**row) for row in batch.to_pylist())
 
 

@@ -124,7 +124,7 @@ def read_collection(
         IntegrityError: when a part is missing, damaged or too short.
     """
     for report in collection.manifest.shards:
-        yield from _read_shard(collection.output, report, wanted)
+        yield from _read_shard(collection, report, wanted)
 
 
 def join_words(tokens: Sequence[TokenRow]) -> str:
@@ -150,8 +150,10 @@ def group_words(sentence: CollectedSentence) -> list[tuple[TokenRow, ...]]:
     return [tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))]
 
 
-def _read_shard(output: OutputPath, report: ShardReport, wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
-    parts = {name: output / part.path for name, part in report.files.items()}
+def _read_shard(
+    collection: Collection, report: ShardReport, wanted: Callable[[str], bool]
+) -> Iterator[CollectedDocument]:
+    parts = {name: collection.path(part) for name, part in report.files.items()}
     sentences = _RowReader(parts["sentences"], SentenceRow)
     tokens = _RowReader(parts["tokens"], TokenRow)
     entities = _RowReader(parts["entities"], EntityRow)

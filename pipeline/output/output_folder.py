@@ -1,8 +1,8 @@
 """Reading and writing an output folder's plans, commit records and manifest.
 
 A shard is done when its commit record exists, and of all workers that finish a shard only the first creates that
-record; nothing else is consulted. Once all shards of a generation are committed, the manifest is replaced atomically,
-and files that it does not name (parts without a commit record, and parts replaced by later generations) are removed.
+record; nothing else is consulted. Once all shards of a generation are committed, it is published in one step (see
+``generations``), and what no kept generation names (parts without a commit record, and expired generations) is removed.
 """
 
 import re
@@ -14,6 +14,8 @@ from typing import Any
 import orjson
 
 from concord.pipeline.errors import IntegrityError, PlanError
+from concord.pipeline.output.folder_generations import FolderGenerations
+from concord.pipeline.output.generations import KEEP_NEWEST, Generations, Retention, read_plan
 from concord.pipeline.output.manifest import (
     Manifest,
     PartFile,
@@ -21,12 +23,11 @@ from concord.pipeline.output.manifest import (
     canonical_json,
     check_equation,
     read_commit_record,
-    read_manifest,
     sum_outcomes,
 )
-from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.store_generations import StoreGenerations
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.storage.atomic_writes import crash_point, store_errors, sync_folder, write_atomically, write_once
+from concord.pipeline.storage.atomic_writes import crash_point, every_store_error, store_errors, write_once
 from concord.pipeline.storage.output_paths import Listing, OutputPath, list_files, output_path, staging_folder
 
 STATS_NAME = "stats.json"
@@ -46,6 +47,9 @@ class OutputFolder:
         self.run = self.output / "_run"
         self.plans = self.run / "plans"
         self.manifest_path = self.run / "manifest.json"
+        self.generations: Generations = (
+            FolderGenerations(self.output) if isinstance(self.output, Path) else StoreGenerations(self.output)
+        )
         self._records: dict[tuple[OutputPath, str], ShardReport | None] = {}
 
     @property
@@ -88,10 +92,7 @@ class OutputFolder:
         chosen = self.latest_generation() if generation is None else generation
         if chosen is None:
             raise PlanError(f"{self.output}: expected the output of a run, found no plan in {self.plans}")
-        try:
-            return Plan.from_json(self.plan_path(chosen).read_bytes())
-        except FileNotFoundError:
-            raise PlanError(f"{self.output}: expected {self.plan_path(chosen)}, found no such file") from None
+        return read_plan(self.plan_path(chosen))
 
     def latest_generation(self) -> int | None:
         """Return the number of the newest plan; None if there is no run."""
@@ -100,7 +101,8 @@ class OutputFolder:
 
     def manifest(self) -> Manifest | None:
         """Read the manifest; None while the run is not finished, IntegrityError if it cannot be read."""
-        return read_manifest(self.manifest_path)
+        current = self.generations.current()
+        return None if current is None else current.manifest()
 
     def stats(self) -> dict[str, Any]:
         """Read the timings of the runs so far (see concord.pipeline.annotate); empty if there are none."""
@@ -125,7 +127,8 @@ class OutputFolder:
         for part in report.files.values():
             # Equal bytes have equal names, so our part may be the very file that the winner's record names.
             if part.path not in named:
-                (self.output / part.path).unlink(missing_ok=True)
+                with store_errors(path):
+                    (self.generations.pending / part.path).unlink(missing_ok=True)
         return winner
 
     def find_commit(self, shard: int, *, generation: int) -> ShardReport | None:
@@ -163,29 +166,41 @@ class OutputFolder:
         for shard in shards:
             path = self.record_path(shard.index, generation=generation)
             if path.exists() and self.find_commit(shard.index, generation=generation) is None:
-                path.unlink(missing_ok=True)
+                with store_errors(path):
+                    path.unlink(missing_ok=True)
 
-    def finish(self, plan: Plan) -> Manifest:
-        """Check the totals, replace the manifest and remove orphans; a finished run is left untouched.
+    def settle(self) -> None:
+        """Make the newest complete generation current, where a run was killed before it did."""
+        with every_store_error(self.output, "nothing is lost"):
+            self.generations.settle()
+
+    def convert(self) -> None:
+        """Convert the layout of an earlier release."""
+        with every_store_error(self.output, "the folder is not converted to generations yet, and nothing is lost"):
+            self.generations.convert()
+
+    def finish(self, plan: Plan, retention: Retention = KEEP_NEWEST) -> Manifest:
+        """Check the totals, publish the generation, and remove orphans and expired generations.
+
+        A finished run is left untouched.
 
         Raises:
             PlanError: when a newer generation has been started meanwhile.
+            StoreError: when the store fails.
             IntegrityError: when a shard has no commit record.
             ReconciliationError: when documents are missing.
         """
         manifest = self._new_manifest(plan)
         if self.latest_generation() != plan.generation:
             raise PlanError(f"{self.output}: another run has started a newer generation; run the command again")
-        content = canonical_json(manifest)
-        if not (self.manifest_path.exists() and self.manifest_path.read_bytes() == content):
-            with store_errors(self.manifest_path):
-                write_atomically(self.manifest_path, content, staging=self.staging)
-            crash_point("swap")
-        orphans = list(self.orphans(manifest))
-        for orphan in orphans:
-            orphan.unlink(missing_ok=True)
-        for folder in {orphan.parent for orphan in orphans}:
-            sync_folder(folder)
+        with every_store_error(self.output, f"generation {plan.generation} is not published"):
+            current = self.generations.publish(manifest, self.plan_path(plan.generation))
+        if current.number != plan.generation:
+            raise PlanError(f"{self.output}: another run has finished a newer generation; run the command again")
+        with every_store_error(self.output, "the run is finished, but what it replaces is still there"):
+            self.generations.prune(retention)
+            for orphan in list(self.orphans(manifest)):
+                self.generations.discard(orphan)
         crash_point("sweep")
         return manifest
 
@@ -200,28 +215,26 @@ class OutputFolder:
             and manifest.plan == plan.digest
             and {report.shard: report for report in manifest.shards}
             == self.reused_shards(plan) | self.committed_shards(plan)
+            and self.generations.is_settled()
             and not any(self.orphans(manifest))
         )
 
     def orphans(self, manifest: Manifest) -> Iterator[OutputPath]:
-        """Yield the files that a manifest does not name, except those of a newer generation."""
-        named = {self.output / part.path for shard in manifest.shards for part in shard.files.values()}
-        named |= {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
-        named.add(self.plan_path(manifest.generation))
-        searched = [(self.output / name, "*") for name in SCHEMAS]
-        searched += [(self.run / "staging", "*"), (self.plans, "*")]
+        """Yield the files that no kept generation names, except those of a generation newer than the manifest's."""
+        yield from (
+            path for path in self.generations.unnamed(manifest) if (_generation(path) or 0) <= manifest.generation
+        )
+        named = {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
+        named |= {self.plan_path(manifest.generation), *self.generations.plans()}
+        searched = [(self.run / "staging", "*"), (self.plans, "*")]
         searched += [(self.run / "commits", "*/*"), (self.run / "trials", "*/*")]
         for folder, pattern in searched:
             files = (path for path in list_files(folder, pattern) if path not in named)
             yield from (path for path in files if (_generation(path) or 0) <= manifest.generation)
 
-    def part_fault(self, part: PartFile, size_of: Callable[[OutputPath], int]) -> str | None:
-        """Describe what is wrong with a part's file, judged by its size; None if nothing is."""
-        try:
-            size = size_of(self.output / part.path)
-        except FileNotFoundError:
-            return "missing"
-        return None if size == part.size else f"expected {part.size} bytes, found {size}"
+    def part(self, report: ShardReport, table: str) -> OutputPath:
+        """Return where a committed shard's part of a table is."""
+        return self.generations.find_part(report.files[table].path)
 
     def _new_manifest(self, plan: Plan) -> Manifest:
         reports = self.reused_shards(plan) | self.committed_shards(plan)
@@ -267,7 +280,17 @@ class OutputFolder:
         return self._records[path, version]
 
     def _has_parts(self, report: ShardReport, size_of: Callable[[OutputPath], int]) -> bool:
-        return not any(self.part_fault(part, size_of) for part in report.files.values())
+        find = self.generations.find_part
+        return not any(part_fault(find(part.path), part, size_of) for part in report.files.values())
+
+
+def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath], int]) -> str | None:
+    """Describe what is wrong with a part's file, judged by its size; None if nothing is."""
+    try:
+        size = size_of(path)
+    except FileNotFoundError:
+        return "missing"
+    return None if size == part.size else f"expected {part.size} bytes, found {size}"
 
 
 def _size(path: OutputPath) -> int:

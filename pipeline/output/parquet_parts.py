@@ -45,15 +45,14 @@ def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Tabl
         return file.read(columns=None if columns is None else list(columns))
 
 
-def write_part(
-    table: pa.Table, *, output: OutputPath, staging: Path, name: str, shard: str, generation: int
-) -> PartFile:
-    """Write a table as ``OUT/<name>/part-<shard>-g<generation>-<hash>.parquet``.
+def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, shard: str, generation: int) -> PartFile:
+    """Write a table as ``<name>/part-<shard>-g<generation>-<hash>.parquet`` below a folder.
 
     The bytes are written to a staged file, flushed to disk and read back before the file is renamed. The part does not
     count until a commit record names it.
 
     Args:
+        root: the folder for parts that no finished generation names yet.
         staging: a folder for unfinished files; for a local output, on the same file system.
         shard: the shard's name, such as ``00007``.
 
@@ -61,14 +60,14 @@ def write_part(
         StoreError: when there is no space.
         IntegrityError: when the file read back is not what was written.
     """
-    with store_errors(output / name):
+    with store_errors(root / name):
         staged = stage_file(staging, partial(_write_table, table))
         try:
             _check_footer(staged, table)
             sha256 = file_sha256(staged)
             size = staged.stat().st_size
             path = f"{name}/part-{shard}-g{generation}-{sha256[:8]}.parquet"
-            move_into_place(staged, output / path)
+            move_into_place(staged, root / path)
         except BaseException:
             staged.unlink(missing_ok=True)
             raise

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from concord.pipeline.output.manifest import Manifest, ShardReport, check_equation, read_commit_record
-from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.output_folder import OutputFolder, part_fault
 from concord.pipeline.output.schema import OLDEST_READABLE, SCHEMA_VERSION, SCHEMAS, columns_of, schema_version
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.storage.files import file_sha256
@@ -44,27 +44,35 @@ def verify(output: OutputPath, *, deep: bool = True) -> list[Finding]:
         IntegrityError: when the manifest cannot be read.
     """
     folder = OutputFolder(output.absolute())
-    manifest = folder.manifest()
-    if manifest is None:
+    current = folder.generations.current()
+    if current is None:
         folder.plan()
         return [Finding(place="_run/manifest.json", problem="missing: the run is not finished; run the command again")]
+    manifest = current.manifest()
     if folder.latest_generation() not in (None, manifest.generation):
         started = f"generation {folder.latest_generation()} was started but is not finished: run the command again"
         return [Finding(place="_run/plans", problem=started)]
-    found = _faults(folder, manifest, deep=deep)
-    return [Finding(place=str(path).removeprefix(f"{folder.output}/"), problem=problem) for path, problem in found]
+    found = _faults(folder, current.root, manifest, deep=deep)
+    return [Finding(place=_place(path, folder.output, current.root), problem=problem) for path, problem in found]
 
 
-def _faults(folder: OutputFolder, manifest: Manifest, *, deep: bool) -> Iterator[_Fault]:
+def _place(path: OutputPath, output: OutputPath, root: OutputPath) -> str:
+    """Return a path below the output folder; that of a part is the one that leads to it through the folder's links."""
+    return str(path).removeprefix(f"{root}/").removeprefix(f"{output}/")
+
+
+def _faults(folder: OutputFolder, root: OutputPath, manifest: Manifest, *, deep: bool) -> Iterator[_Fault]:
+    if folder.generations.history() and not folder.generations.is_settled():
+        yield folder.manifest_path, "it, or a table, does not lead to the newest generation; run the command again"
     yield from _plan_faults(folder, manifest)
     seen: set[str] = set()
     listing = Listing(folder.output)
     for report in manifest.shards:
         yield from _record_faults(folder, report)
-        broken = [*_part_faults(folder, report, listing, deep=deep)]
+        broken = [*_part_faults(root, report, listing, deep=deep)]
         yield from broken
         if deep and not broken:
-            paths = {name: folder.output / part.path for name, part in report.files.items()}
+            paths = {name: root / part.path for name, part in report.files.items()}
             yield from _content_faults(report, paths, version=manifest.schema_version, seen=seen)
     yield from ((orphan, "orphan: no commit record names it") for orphan in folder.orphans(manifest))
 
@@ -104,13 +112,13 @@ def _record_faults(folder: OutputFolder, report: ShardReport) -> Iterator[_Fault
         yield path, str(error)
 
 
-def _part_faults(folder: OutputFolder, report: ShardReport, listing: Listing, *, deep: bool) -> Iterator[_Fault]:
+def _part_faults(root: OutputPath, report: ShardReport, listing: Listing, *, deep: bool) -> Iterator[_Fault]:
     expected = set(SCHEMAS) - {"errors"} | ({"errors"} if report.dead_letters else set())
     for name in sorted(expected - set(report.files)):
-        yield folder.output / name, f"shard {report.shard:05d} has no part of this table"
+        yield root / name, f"shard {report.shard:05d} has no part of this table"
     for part in report.files.values():
-        path = folder.output / part.path
-        fault = folder.part_fault(part, listing.size)
+        path = root / part.path
+        fault = part_fault(root / part.path, part, listing.size)
         if fault is None and deep and file_sha256(path) != part.sha256:
             fault = "its bytes are not those that were committed (SHA-256 differs)"
         if fault is not None:

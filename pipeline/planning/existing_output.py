@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
 from concord.pipeline.output.manifest import ShardReport, shard_ref
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.plan import ShardRef, Source
 from concord.pipeline.readers.fields import DUPLICATE_ID
-from concord.pipeline.storage.output_paths import OutputPath
 
 FINGERPRINT_BYTES = 16
 """Of a SHA-256. The chance that two of 1e9 texts agree in these bytes is 1e-21."""
@@ -85,7 +85,7 @@ class ExistingOutput:
 
 
 def scan_existing(
-    output: OutputPath,
+    folder: OutputFolder,
     reports: Sequence[ShardReport],
     *,
     current: Collection[ShardRef],
@@ -101,7 +101,7 @@ def scan_existing(
         shard = shard_ref(report)
         uris: dict[str, str] = {}
         encodings: dict[str | None, str | None] = {}
-        for batch in iter_batches(output / report.files["documents"].path, _DOCUMENT_COLUMNS):
+        for batch in iter_batches(folder.part(report, "documents"), _DOCUMENT_COLUMNS):
             columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
             for doc_id, digest, uri, meta, encoding, length in zip(*columns, strict=True):
                 if doc_id in documents:
@@ -112,7 +112,7 @@ def scan_existing(
                 documents[doc_id] = ExistingDocument(shard, text, source_uri, fingerprint(meta), encoding)
                 characters[shard] += length
         if "errors" in report.files:
-            batches = iter_batches(output / report.files["errors"].path, ExistingDeadLetter._fields)
+            batches = iter_batches(folder.part(report, "errors"), ExistingDeadLetter._fields)
             dead_letters[shard] = [ExistingDeadLetter(**row) for batch in batches for row in batch.to_pylist()]
     return ExistingOutput(
         shards=frozenset(map(shard_ref, reports)),

@@ -184,7 +184,7 @@ class Planner:
             if self._recipe.has_same_parses(plan.recipe):
                 parsed |= own.keys()
         return scan_existing(
-            self._folder.output,
+            self._folder,
             list(reports.values()),
             current=reports.keys() & set(current.values()),
             parsed=parsed & reports.keys(),

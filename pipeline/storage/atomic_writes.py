@@ -26,7 +26,8 @@ from concord.pipeline.errors import StoreError
 from concord.pipeline.storage.output_paths import OutputPath, StorePath
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
-CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "swap", "sweep")
+CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "publish", "swap", "sweep")
+LAYOUT_STEPS = ("convert", "link")
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """The compressions of text files, by suffix."""
 
@@ -49,6 +50,22 @@ def store_errors(path: OutputPath) -> Iterator[None]:
         raise StoreError(
             f"{path}: {error.strerror}; nothing was committed by this write. "
             "Free some space or repair the store, then run the same command again"
+        ) from error
+
+
+@contextmanager
+def every_store_error(path: OutputPath, state: str) -> Iterator[None]:
+    """Turn any OSError of the store into StoreError, where no path is the user's mistake.
+
+    Args:
+        state: what holds now, in words.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename or path}: {error.strerror or error}; {state}. Free some space or repair the store, then "
+            "run the same command again"
         ) from error
 
 
@@ -185,8 +202,9 @@ def crash_point(step: str) -> None:
     With ``CONCORD_CRASH_AT=commit`` the process is killed by SIGKILL when it first reaches ``commit``, with
     ``commit:3`` when it does so for the third time. Without the variable nothing happens. The steps, in the order of a
     run: ``plan`` (the plan is written), ``write`` (a staged file's bytes are written), ``fsync`` (they are on disk),
-    ``rename`` (a part has its final name), ``commit`` (a commit record exists), ``swap`` (the manifest is replaced),
-    ``sweep`` (orphans are removed).
+    ``rename`` (a part has its final name), ``commit`` (a commit record exists), ``publish`` (a generation is complete),
+    ``swap`` (it is the current one), ``sweep`` (orphans are removed). Where the layout of a folder is made or converted
+    also ``link`` (a name leads to the current generation) and ``convert`` (a step of the conversion is done).
     """
     wanted = os.environ.get(CRASH_VARIABLE)
     if not wanted:

@@ -124,7 +124,7 @@ class CommitStage:
             files = {
                 name: write_part(
                     table,
-                    output=folder.output,
+                    root=folder.generations.pending,
                     staging=folder.staging,
                     name=name,
                     shard=shard.name,

@@ -21,7 +21,7 @@ def copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
         IntegrityError: when a part cannot be read, or does not hold the rows that the plan counted.
     """
     report = folder.require_commit(rows.shard, generation=rows.generation)
-    tables = {name: read_part(folder.output / part.path) for name, part in report.files.items()}
+    tables = {name: read_part(folder.part(report, name)) for name in report.files}
     new_ids = {move.was: move.doc_id for move in rows.moves if move.was != move.doc_id}
     for name in _OWNED:
         tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)

@@ -61,8 +61,8 @@ def read_stored_parses(folder: OutputFolder, shards: Sequence[ShardRef]) -> list
     """Read the parses that committed shards hold; IntegrityError if a commit record or part cannot be read."""
     parses = []
     for shard in shards:
-        files = folder.require_commit(shard.shard, generation=shard.generation).files
-        tables = {name: read_part(folder.output / files[name].path, columns) for name, columns in _COLUMNS.items()}
+        report = folder.require_commit(shard.shard, generation=shard.generation)
+        tables = {name: read_part(folder.part(report, name), columns) for name, columns in _COLUMNS.items()}
         parses.append(Parses(tables))
     return parses
 

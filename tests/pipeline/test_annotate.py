@@ -9,13 +9,14 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from concord_testing import fakes, runs
+from concord_testing import fakes, runs, stores
 
 from concord.models.config import ConfigError
 from concord.pipeline.annotate import dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import Progress
@@ -41,11 +42,12 @@ def state_of(output: Path) -> dict[str, tuple[int, int, str]]:
 def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     report = runs.run_job(runs.job(source, output, report=True))
-    assert sorted(path.name for path in output.iterdir()) == ["_run", "documents", "entities", "sentences", "tokens"]
+    assert sorted(path.name for path in output.iterdir()) == ["_run", "current", *sorted([*SCHEMAS, "generations"])]
     assert sorted(path.name for path in (output / "_run").iterdir()) == [
         "commits",
         "config.resolved.yaml",
         "manifest.json",
+        "parts",
         "plans",
         "report.html",
         "staging",
@@ -108,10 +110,10 @@ def test_only_missing_shards_are_annotated_again(source: Path, tmp_path: Path) -
     runs.run_job(config)
     original = runs.committed_bytes(output)
     folder = OutputFolder(output)
-    (output / "_run" / "manifest.json").unlink()
+    runs.unfinish(output)
     (output / "_run" / "commits" / "0" / "00001.json").unlink()
-    (output / folder.committed_shards(folder.plan())[2].files["tokens"].path).write_bytes(b"cut")
-    (output / "tokens" / "part-00009-g0-stray.parquet").touch()
+    stores.local(folder.part(folder.committed_shards(folder.plan())[2], "tokens")).write_bytes(b"cut")
+    (output / "_run" / "parts" / "tokens" / "part-00009-g0-stray.parquet").touch()
     (output / "_run" / "staging" / "left").touch()
     report = runs.run_job(config)
     assert report.done_before == report.shards - 2

@@ -23,7 +23,7 @@ CRASHES = (
     *("fsync:1", "fsync:2", "fsync:4", "fsync:7", "fsync:8"),
     *("rename:1", "rename:3", "rename:4", "rename:9"),
     *("commit:1", "commit:2", "commit:3"),
-    *("sweep", "swap"),
+    *("link:1", "link:4", "publish", "sweep", "swap"),
 )
 
 
@@ -110,7 +110,7 @@ def test_signal_lets_the_shard_in_flight_finish(
     assert not list(folder.staging.iterdir())
     done = folder.committed_shards(folder.plan())
     assert 1 <= len(done) < len(folder.plan().shards)
-    assert sum(1 for _ in (tmp_path / "out" / "tokens").iterdir()) == len(done)
+    assert sum(1 for _ in (tmp_path / "out/_run/parts/tokens").iterdir()) == len(done)
     assert check_rerun(config, undisturbed).done_before == len(done)
 
 

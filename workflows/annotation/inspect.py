@@ -85,7 +85,7 @@ def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer
     folder = OutputFolder(output.absolute())
     plan = folder.plan()
     reports = folder.reused_shards(plan) | folder.committed_shards(plan)
-    existing = read_dead_letters(folder.output, (reports[shard] for shard in sorted(reports)))
+    existing = read_dead_letters(folder, (reports[shard] for shard in sorted(reports)))
     found = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
     counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in found)
     values = {

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from concord_testing import runs
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError, PlanError
@@ -43,6 +44,6 @@ def test_open_collection_refuses_a_folder_without_a_finished_run(finish_run: Fin
     manifest.write_bytes(b"[]")
     with pytest.raises(IntegrityError, match="not a manifest"):
         open_collection(output)
-    manifest.unlink()
+    runs.unfinish(output)
     with pytest.raises(PlanError, match="not finished"):
         open_collection(output)

@@ -32,8 +32,9 @@ def plan(output: Path) -> Plan:
 
 def part_with(output: Path, content: bytes, shard: int) -> ShardReport:
     path = f"documents/part-{shard:05d}-g0-{content.hex()[:8]}.parquet"
-    (output / "documents").mkdir(parents=True, exist_ok=True)
-    (output / path).write_bytes(content)
+    pending = output / "_run" / "parts"
+    (pending / "documents").mkdir(parents=True, exist_ok=True)
+    (pending / path).write_bytes(content)
     part = PartFile(path=path, rows=1, size=len(content), sha256="0" * 64)
     return ShardReport(
         shard=shard, generation=0, read=1, annotated=1, unchanged=0, dead_letters=0, files={"documents": part}
@@ -45,7 +46,9 @@ def test_first_commit_wins_and_second_removes_its_parts(tmp_path: Path) -> None:
     first, second = part_with(tmp_path, b"first", 0), part_with(tmp_path, b"second", 0)
     assert folder.commit(first) == first
     assert folder.commit(second) == first
-    assert [path.name for path in (tmp_path / "documents").iterdir()] == [Path(first.files["documents"].path).name]
+    assert [path.name for path in (tmp_path / "_run/parts/documents").iterdir()] == [
+        Path(first.files["documents"].path).name
+    ]
     assert not any(folder.staging.iterdir())
 
 
@@ -54,7 +57,7 @@ def test_second_commit_of_equal_bytes_keeps_the_file(tmp_path: Path) -> None:
     report = part_with(tmp_path, b"same", 0)
     folder.commit(report)
     assert folder.commit(report) == report
-    assert (tmp_path / report.files["documents"].path).exists()
+    assert folder.part(report, "documents").exists()
 
 
 def test_one_of_many_concurrent_commits_wins(tmp_path: Path) -> None:
@@ -64,7 +67,7 @@ def test_one_of_many_concurrent_commits_wins(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             winners = list(pool.map(folder.commit, reports))
         assert len({orjson.dumps(winner) for winner in winners}) == 1
-        left = [path.name for path in (tmp_path / "documents").glob(f"part-{shard:05d}-*")]
+        left = [path.name for path in (tmp_path / "_run/parts/documents").glob(f"part-{shard:05d}-*")]
         assert left == [Path(winners[0].files["documents"].path).name]
 
 

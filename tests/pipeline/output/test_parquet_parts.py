@@ -31,7 +31,7 @@ def error_rows(rows: int) -> pa.Table:
 
 def write(table: pa.Table, output: Path) -> PartFile:
     return write_part(
-        table, output=output, staging=output / "_run" / "staging", name="errors", shard="00003", generation=0
+        table, root=output, staging=output / "_run" / "staging", name="errors", shard="00003", generation=0
     )
 
 

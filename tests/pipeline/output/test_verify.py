@@ -34,7 +34,7 @@ def test_verify_finds_nothing_in_a_complete_run(output: Path) -> None:
 
 
 def test_verify_reports_an_unfinished_run(output: Path) -> None:
-    (output / "_run" / "manifest.json").unlink()
+    runs.unfinish(output)
     (finding,) = verify(output)
     assert "not finished" in finding.problem
 

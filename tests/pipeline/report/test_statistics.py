@@ -3,6 +3,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from concord_testing import runs
 
 from concord.models.evaluation.consistency import Consistency
 from concord.pipeline.documents import DeadLetter
@@ -117,7 +118,7 @@ def test_quality_of_a_run_without_a_document(finish_run: FinishRun) -> None:
 
 def test_quality_refuses_an_unfinished_run(finish_run: FinishRun, tmp_path: Path) -> None:
     output = finish_run(NEWS)
-    (output / "_run" / "manifest.json").unlink()
+    runs.unfinish(output)
     with pytest.raises(PlanError, match="not finished"):
         measure_quality(output)
     with pytest.raises(PlanError):

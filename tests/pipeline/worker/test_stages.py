@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs
 
@@ -18,6 +17,7 @@ from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, 
 from concord.pipeline.errors import ModelError, ReconciliationError, StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.output.verify import verify
@@ -243,14 +243,14 @@ def test_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Path)
     assert report.stats["documents"] == 4
     # The word of the document that no table can hold was tagged too.
     assert timings.words == report.stats["tokens"] + 1
-    errors = pq.read_table(tmp_path / "out" / report.files["errors"].path).to_pylist()
+    errors = read_part(OutputFolder(tmp_path / "out").part(report, "errors")).to_pylist()
     assert [(row["doc_id"], row["stage"], row["error"]) for row in errors] == [
         ("d3", "write", "write_failed"),
         ("d4", "tag", "tag_failed"),
         ("d6", "parse", "parse_failed"),
         ("d7", "parse", "offsets"),
     ]
-    documents = pq.read_table(tmp_path / "out" / report.files["documents"].path)
+    documents = read_part(OutputFolder(tmp_path / "out").part(report, "documents"))
     assert documents["doc_id"].to_pylist() == ["d0", "d1", "d2", "d5"]
     assert documents["n_tokens"].to_pylist()[-1] == 0
 

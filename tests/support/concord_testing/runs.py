@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -17,6 +18,7 @@ from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ConcordError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_VARIABLE
 from concord_testing import fakes
@@ -64,9 +66,20 @@ def folder_of(report: RunReport) -> Path:
 
 def committed_bytes(output: Path) -> dict[str, bytes]:
     """Return the content of every file that must have equal bytes: parts, commit records, manifest."""
-    paths = [path for path in output.rglob("*") if path.is_file()]
-    covered = [path for path in paths if path.suffix == ".parquet" or path.parent.parent.name == "commits"]
-    return {str(path.relative_to(output)): path.read_bytes() for path in [*covered, output / "_run" / "manifest.json"]}
+    paths = [*output.glob("*/*.parquet"), *output.glob("_run/commits/*/*"), output / "_run" / "manifest.json"]
+    paths += output.glob("_run/parts/*/*")
+    return {str(path.relative_to(output)): path.read_bytes() for path in paths}
+
+
+def unfinish(output: Path) -> None:
+    """Turn a finished first generation into a run that was killed before it was published."""
+    [generation] = (output / "generations").iterdir()
+    for name in SCHEMAS:
+        (output / "_run" / "parts").mkdir(exist_ok=True)
+        shutil.rmtree(output / "_run" / "parts" / name, ignore_errors=True)
+        (generation / name).rename(output / "_run" / "parts" / name)
+    shutil.rmtree(generation)
+    (output / "current").unlink()
 
 
 def configure_fakes(source: Path, **settings: Any) -> None:

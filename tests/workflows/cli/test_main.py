@@ -12,6 +12,7 @@ import click
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from concord_testing import runs
 from concord_testing.checkout import CHECKOUT
 from concord_testing.command_line import concord
 from safetensors import SafetensorError
@@ -211,7 +212,7 @@ def test_an_unfinished_run_is_recognised(finished: tuple[Path, Result], tmp_path
     output, _ = finished
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
-    (copy / "_run" / "manifest.json").unlink()
+    runs.unfinish(copy)
     assert "not finished; run the same annotate command to resume it" in concord("status", copy).stdout
     assert not json.loads(concord("status", copy, "--json").stdout)["finished"]
     assert concord("verify", copy).exit_code == 1

@@ -10,7 +10,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from concord_testing import earlier_release, finished_runs
+from concord_testing import earlier_release, finished_runs, runs
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError, PlanError
@@ -348,7 +348,7 @@ def test_diff_rejects_folders_that_cannot_be_compared(sides: tuple[Path, Path], 
     with pytest.raises(PlanError, match="expected the output of a run"):
         diff(sides[0], tmp_path)
     unfinished = finished_runs.write_run(tmp_path / "unfinished", BEFORE)
-    (unfinished / "_run/manifest.json").unlink()
+    runs.unfinish(unfinished)
     refused = concord("diff", unfinished, sides[1])
     assert (refused.exit_code, "the run is not finished" in refused.stderr) == (2, True)
     older = finished_runs.write_run(tmp_path / "older", BEFORE)

@@ -168,12 +168,12 @@ class Round:
         first = self._setup.folder / "first"
         started = time.monotonic()
         if run == 0 and first.exists():
-            shutil.copytree(first, self._reference)
+            shutil.copytree(first, self._reference, symlinks=True)
         else:
             driver = self._setup.start(self._setup.job(self._reference, "local"), log=self._log)
             self._end(driver, {0}, f"run {run}, undisturbed")
             if run == 0:
-                shutil.copytree(self._reference, first)
+                shutil.copytree(self._reference, first, symlinks=True)
         plan = OutputFolder(self._reference).plan()
         self._generation = plan.generation
         self._shards = len(plan.shards)

@@ -16,8 +16,18 @@ _SURVIVED: dict[str, tuple[Kind, ...]] = {
 # The steps at which a driver can be killed, and how often a run of a few shards reaches each at most. With Ray, workers
 # do the steps of a shard.
 _STEPS: dict[str, dict[str, int]] = {
-    "local": {"plan": 1, "write": 12, "fsync": 12, "rename": 8, "commit": 3, "swap": 1, "sweep": 1},
-    "ray": {"plan": 1, "write": 3, "fsync": 3, "swap": 1, "sweep": 1},
+    "local": {
+        "plan": 1,
+        "write": 12,
+        "fsync": 12,
+        "rename": 8,
+        "commit": 3,
+        "link": 6,
+        "publish": 1,
+        "swap": 1,
+        "sweep": 1,
+    },
+    "ray": {"plan": 1, "write": 3, "fsync": 3, "publish": 1, "swap": 1, "sweep": 1},
 }
 
 

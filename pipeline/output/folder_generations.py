@@ -1,0 +1,306 @@
+"""Generations in a file system: a folder each, of hard links, and one symbolic link that says which is current.
+
+    OUT/generations/000002/{documents,...,errors}/part-*.parquet, manifest.json, plan.json
+    OUT/current                 -> generations/000002, replaced by a rename: this is what makes a generation current
+    OUT/documents, ...          -> current/documents, ...
+    OUT/_run/manifest.json      -> ../current/manifest.json
+    OUT/versions/paper-2026     -> ../generations/000001
+    OUT/_run/parts/documents/   parts of a run in progress
+
+A generation is built under a hidden name in ``generations`` and renamed when it is complete. Drivers may build, replace
+links and clean up at the same time: the one that replaces ``current`` looks afterwards whether a newer generation is
+complete by then, so that one that was stopped for an hour does not leave its own as the current one.
+"""
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar, cast
+
+from concord.pipeline.errors import IntegrityError
+from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name
+from concord.pipeline.output.manifest import Manifest, PartFile, canonical_json, read_manifest
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.storage.atomic_writes import crash_point, stage_file, sync_folder
+from concord.pipeline.storage.links import hard_link, is_real_folder, link_target, place_link, remove_tree
+from concord.pipeline.storage.output_paths import OutputPath
+
+MANIFEST, PLAN = "manifest.json", "plan.json"
+_STAGED = ".staged"
+# Another driver that finishes a run removes what is staged; then it is made again.
+_ATTEMPTS = 6
+
+ResultT = TypeVar("ResultT")
+
+
+class FolderGenerations(Generations):
+    """The generations of an output folder; constructing one reads nothing."""
+
+    output: Path
+    pending: Path
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.pending = output / "_run" / "parts"
+        self._folder = output / "generations"
+        self._link = output / "current"
+        self._versions = output / "versions"
+        self._links = {output / name: f"current/{name}" for name in SCHEMAS}
+        self._links[output / "_run" / MANIFEST] = f"../current/{MANIFEST}"
+
+    def history(self) -> list[Generation]:
+        found = [self._generation(path.name) for path in _entries(self._folder) if GENERATION_NAME.fullmatch(path.name)]
+        return sorted(filter(None, found), key=lambda generation: generation.rank)
+
+    def current(self) -> Generation | None:
+        target = link_target(self._link)
+        if target is not None:
+            return self._generation(Path(target).name)
+        if is_real_folder(self._link):
+            # The folder was copied by a tool that follows links.
+            return _at(self._link, self._link / MANIFEST, plans=None)
+        return _at(self.output, self.output / "_run" / MANIFEST, plans=self.output / "_run" / "plans")
+
+    def find_part(self, path: str) -> Path:
+        for root in (self.pending, self._link):
+            if (root / path).exists():
+                return root / path
+        # Where the layout of an earlier release has them.
+        return self.output / path
+
+    def publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
+        def attempt() -> Generation:
+            self._convert()
+            if not any(found.number > manifest.generation for found in self.history()):
+                self._make_links()
+                self._build(manifest, _local(plan))
+            return self._point()
+
+        return _retried(attempt)
+
+    def settle(self) -> None:
+        if self.history() and not self._is_newest():
+            self._point()
+
+    def is_settled(self) -> bool:
+        return self._is_newest() and all(link_target(link) == target for link, target in self._links.items())
+
+    def unnamed(self, manifest: Manifest) -> Iterator[Path]:
+        current = self.current()
+        if current is not None:
+            # Another driver may have made a newer generation current.
+            root, shards = _local(current.root), current.manifest().shards
+            named = {root / part.path for shard in shards for part in shard.files.values()}
+            yield from (path for name in SCHEMAS for path in _entries(root / name) if path not in named)
+        yield from (path for name in SCHEMAS for path in _entries(self.pending / name))
+        for path in _entries(self._folder):
+            if path.name.endswith(_STAGED) and int(path.name[1:].partition("-")[0]) <= manifest.generation:
+                yield path
+
+    def discard(self, path: OutputPath) -> None:
+        found = _local(path)
+        if found.parent == self._folder:
+            self._remove(found)
+        else:
+            remove_tree(found)
+
+    def plans(self) -> set[OutputPath]:
+        return set()
+
+    def remove(self, generation: Generation) -> None:
+        self._remove(_local(generation.root))
+
+    def versions(self) -> Mapping[str, str]:
+        targets = {path.name: link_target(path) for path in _entries(self._versions)}
+        return {version: Path(target).name for version, target in sorted(targets.items()) if target is not None}
+
+    def _tag(self, generation: Generation, version: str) -> None:
+        place_link(self._versions / version, f"../generations/{generation.name}", staged=self._staged())
+
+    def untag(self, version: str) -> None:
+        (self._versions / version).unlink(missing_ok=True)
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the folder has no real folders or files where there should be links."""
+        places = (self._link, *self._links)
+        return not any(is_real_folder(place) or (place.is_file() and not place.is_symlink()) for place in places)
+
+    def convert(self) -> None:
+        """Convert the layout of an earlier release, or of a copy made without links; killed, it is continued."""
+        _retried(self._convert)
+
+    def _convert(self) -> None:
+        """Give the parts second names first, then exchange each folder for a link: every step leaves the same rows."""
+        if self.is_converted:
+            return
+        try:
+            found = self.current()
+            manifest = None if found is None else found.manifest()
+        except IntegrityError:
+            # Plans and commit records say the same as a broken manifest.
+            found = manifest = None
+        if found is not None and manifest is not None:
+            self._build(manifest, _local(found.plan_path), complete=False)
+        self._set_pending_aside(-1 if manifest is None else manifest.generation)
+        crash_point("convert")
+        if self.history():
+            self._point()
+        crash_point("convert")
+        self._make_links()
+        crash_point("convert")
+
+    def _set_pending_aside(self, generation: int) -> None:
+        """Give parts of generations after this one, which are not finished, their names below ``_run/parts``."""
+        for name in SCHEMAS:
+            if is_real_folder(self.output / name):
+                (self.pending / name).mkdir(parents=True, exist_ok=True)
+                for part in (self.output / name).glob("part-*"):
+                    target = self.pending / name / part.name
+                    if generation_of_part(part.name) > generation and not target.exists():
+                        hard_link(part, target)
+
+    def _generation(self, name: str) -> Generation | None:
+        root = self._folder / name
+        try:
+            finished = (root / MANIFEST).stat().st_mtime
+        except FileNotFoundError:
+            return None
+        return Generation(name=name, root=root, manifest_path=root / MANIFEST, plan_path=root / PLAN, finished=finished)
+
+    def _is_newest(self) -> bool:
+        found = self.history()
+        return bool(found) and link_target(self._link) == f"generations/{found[-1].name}"
+
+    def _point(self) -> Generation:
+        """Make the newest complete generation current."""
+        while True:
+            newest = self.history()[-1]
+            if self._is_newest():
+                return newest
+            self._place(self._link, f"generations/{newest.name}")
+            crash_point("swap")
+
+    def _make_links(self) -> None:
+        for link, target in self._links.items():
+            if link_target(link) != target:
+                self._place(link, target)
+                crash_point("link")
+
+    def _place(self, link: Path, target: str) -> None:
+        staged = self._staged()
+        place_link(link, target, staged=staged)
+        # Only a folder that was replaced by the link is left.
+        remove_tree(staged)
+
+    def _build(self, manifest: Manifest, plan: Path, *, complete: bool = True) -> None:
+        """Make the folder of a generation; one with the same manifest gets the parts that it has lost.
+
+        Args:
+            complete: whether a missing part is an error.
+        """
+        content = canonical_json(manifest)
+        same_number = [found for found in self.history() if found.number == manifest.generation]
+        parts = [part for shard in manifest.shards for part in shard.files.values()]
+        if same_number and same_number[-1].manifest_path.read_bytes() == content:
+            self._link_parts(parts, _local(same_number[-1].root), complete=complete)
+            return
+        staged = self._staged(manifest.generation)
+        try:
+            staged.mkdir()
+            for name in SCHEMAS:
+                (staged / name).mkdir()
+            self._link_parts(parts, staged, complete=complete)
+            if complete or plan.exists():
+                hard_link(plan, staged / PLAN)
+            stage_file(staged, lambda stream: stream.write(content)).replace(staged / MANIFEST)
+            for folder in (*(staged / name for name in SCHEMAS), staged):
+                sync_folder(folder)
+            self._rename(staged, manifest.generation, same_number[-1].rank[1] + 1 if same_number else 0)
+        except BaseException:
+            remove_tree(staged)
+            raise
+
+    def _rename(self, staged: Path, number: int, repetition: int) -> None:
+        try:
+            staged.rename(self._folder / generation_name(number, repetition))
+        except OSError as error:
+            if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+                raise
+            # Another driver has just finished the same generation; look at it.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(staged)) from error
+        sync_folder(self._folder)
+        crash_point("publish")
+
+    def _link_parts(self, parts: list[PartFile], root: Path, *, complete: bool) -> None:
+        for part in parts:
+            target = root / part.path
+            if _size(target) == part.size:
+                continue
+            source = self.find_part(part.path)
+            if not complete and not source.exists():
+                continue
+            if not target.exists():
+                with suppress(FileExistsError):
+                    hard_link(source, target)
+            elif not source.samefile(target):
+                staged = self._staged()
+                hard_link(source, staged)
+                staged.replace(target)
+
+    def _staged(self, number: int = 0) -> Path:
+        """Return a hidden name, which is removed when this generation or a later one is finished."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder / f".{generation_name(number)}-{uuid.uuid4().hex}{_STAGED}"
+
+    def _remove(self, path: Path) -> None:
+        """Remove a folder in ``generations``; hidden first, so that nobody reads or fills one that is half removed."""
+        staged = self._staged()
+        path.replace(staged)
+        remove_tree(staged)
+
+
+def generation_of_part(name: str) -> int:
+    """Return the generation in a part's name; 0 if it has none."""
+    number = name.partition("-g")[2].partition("-")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def _retried(work: Callable[[], ResultT]) -> ResultT:
+    """Do something again that failed because another driver removed what was staged."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(FileNotFoundError):
+            return work()
+    return work()
+
+
+def _local(path: OutputPath) -> Path:
+    return cast("Path", path)
+
+
+def _at(root: Path, manifest_path: Path, *, plans: Path | None) -> Generation | None:
+    """Return the generation that is not in ``generations``, if there is one."""
+    manifest = read_manifest(manifest_path)
+    if manifest is None:
+        return None
+    plan_path = root / PLAN if plans is None else plans / f"{manifest.generation}.json"
+    return Generation(
+        name=generation_name(manifest.generation), root=root, manifest_path=manifest_path, plan_path=plan_path
+    )
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None

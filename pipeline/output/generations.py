@@ -1,0 +1,220 @@
+"""The finished generations of a collection: which one readers see, and which earlier ones are kept.
+
+``folder_generations`` holds them in a file system, ``store_generations`` in an object store. A generation is complete
+once it is in ``history``; the newest one is current.
+"""
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from concord.models.config import ConfigError
+from concord.pipeline.errors import IntegrityError, PlanError
+from concord.pipeline.output.manifest import Manifest, read_manifest
+from concord.pipeline.plan import Plan
+from concord.pipeline.storage.output_paths import OutputPath
+
+GENERATION_NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
+_VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """A finished generation.
+
+    Attributes:
+        name: its number in six digits, as in ``000002``; ``000002-1`` if it was finished again with other bytes.
+        root: the folder below which the parts are that its manifest names.
+        finished: Unix time in seconds; 0 if unknown.
+    """
+
+    name: str
+    root: OutputPath
+    manifest_path: OutputPath
+    plan_path: OutputPath
+    finished: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """The number of its plan."""
+        return self.rank[0]
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Number and repetition, by which generations are ordered."""
+        number, _, repetition = self.name.partition("-")
+        return int(number), int(repetition or 0)
+
+    def manifest(self) -> Manifest:
+        """Read its manifest; IntegrityError if it is gone or broken."""
+        found = read_manifest(self.manifest_path)
+        if found is None:
+            raise IntegrityError(f"{self.manifest_path}: removed while it was being read; run the command again")
+        return found
+
+    def plan(self) -> Plan:
+        """Read its plan; PlanError if it is gone or broken."""
+        return read_plan(self.plan_path)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retention:
+    """Which generations are kept: the newest, those with a name, and each for a while after its successor is finished.
+
+    Attributes:
+        keep: how many of the newest.
+        grace_seconds: for which a superseded generation is kept.
+    """
+
+    keep: int = 1
+    grace_seconds: float = 3600.0
+
+
+KEEP_NEWEST = Retention()
+
+
+class Generations(ABC):
+    """The finished generations of an output.
+
+    Attributes:
+        pending: the folder below which parts of a run in progress are written.
+    """
+
+    output: OutputPath
+    pending: OutputPath
+
+    @abstractmethod
+    def history(self) -> list[Generation]:
+        """Return the complete generations, the oldest first."""
+
+    @abstractmethod
+    def current(self) -> Generation | None:
+        """Return the generation that readers see; None if no run is finished."""
+
+    @abstractmethod
+    def find_part(self, path: str) -> OutputPath:
+        """Return where a committed part is, given its path in the commit record."""
+
+    @abstractmethod
+    def publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
+        """Make a generation current, unless a newer one is complete; return the current one. It may be done twice."""
+
+    @abstractmethod
+    def convert(self) -> None:
+        """Convert the layout of an earlier release; killed, it is continued by the next call."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Make the newest generation current, where a run was killed before it did."""
+
+    @abstractmethod
+    def is_settled(self) -> bool:
+        """Tell whether the newest generation is current and every name leads to it."""
+
+    @abstractmethod
+    def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
+        """Yield the parts and leftovers, except those of newer generations, that no generation names.
+
+        Args:
+            manifest: of the current generation.
+        """
+
+    @abstractmethod
+    def discard(self, path: OutputPath) -> None:
+        """Remove what ``unnamed`` yielded."""
+
+    @abstractmethod
+    def plans(self) -> set[OutputPath]:
+        """Return plans in ``_run/plans`` that kept generations need."""
+
+    @abstractmethod
+    def remove(self, generation: Generation) -> None:
+        """Remove a generation that is not current."""
+
+    @abstractmethod
+    def versions(self) -> Mapping[str, str]:
+        """Return the names that users gave to generations: version -> name of the generation."""
+
+    @abstractmethod
+    def _tag(self, generation: Generation, version: str) -> None: ...
+
+    @abstractmethod
+    def untag(self, version: str) -> None:
+        """Remove a version's name."""
+
+    def tag(self, generation: Generation, version: str) -> None:
+        """Give a generation a name, under which it is kept.
+
+        Raises:
+            ConfigError: when the name cannot be used, or is that of another generation.
+        """
+        if not _VERSION_NAME.fullmatch(version):
+            raise ConfigError(f"version: expected letters, digits, '.', '_' and '-', as in paper-2026, got {version!r}")
+        named = self.versions().get(version)
+        if named not in {None, generation.name}:
+            raise ConfigError(
+                f"{self.output}: {version} is generation {named}; choose another name, or remove that one with --untag"
+            )
+        if generation.name not in {found.name for found in self.history()}:
+            raise PlanError(f"{self.output}: is in the layout of an earlier release; 'concord annotate' converts it")
+        self._tag(generation, version)
+
+    def find(self, *, generation: int | None = None, version: str | None = None) -> Generation:
+        """Return one generation, by number or version; the current one if neither is given.
+
+        Raises:
+            PlanError: when there is none.
+        """
+        current = self.current()
+        if current is None:
+            raise PlanError(f"{self.output}: the run is not finished; run the same annotate command again")
+        if generation is None and version is None:
+            return current
+        known = {found.name: found for found in (*self.history(), current)}
+        if version is not None:
+            versions = self.versions()
+            if version not in versions:
+                raise PlanError(f"{self.output}: no version {version!r}; there are: {', '.join(versions) or 'none'}")
+            matching = [found for found in known.values() if found.name == versions[version]]
+        else:
+            matching = [found for found in known.values() if found.number == generation]
+        if not matching:
+            numbers = ", ".join(sorted({str(found.number) for found in known.values()}, key=int))
+            raise PlanError(f"{self.output}: no generation {version or generation}; there are: {numbers}")
+        return max(matching, key=lambda found: found.rank)
+
+    def expired(self, retention: Retention) -> list[Generation]:
+        """Return the generations that are no longer to be kept."""
+        found, current = self.history(), self.current()
+        kept = {generation.name for generation in found[-retention.keep :]} | set(self.versions().values())
+        if current is not None:
+            kept.add(current.name)
+        limit = time.time() - retention.grace_seconds
+        return [
+            generation
+            for generation, successor in pairwise(found)
+            if generation.name not in kept and max(generation.finished, successor.finished) <= limit
+        ]
+
+    def prune(self, retention: Retention) -> list[Generation]:
+        """Remove the generations that are no longer to be kept, and return them."""
+        expired = self.expired(retention)
+        for generation in expired:
+            self.remove(generation)
+        return expired
+
+
+def generation_name(number: int, repetition: int = 0) -> str:
+    """Return a generation's name."""
+    return f"{number:06d}-{repetition}" if repetition else f"{number:06d}"
+
+
+def read_plan(path: OutputPath) -> Plan:
+    """Read a plan; PlanError if there is no such file or it is not a plan."""
+    try:
+        return Plan.from_json(path.read_bytes())
+    except FileNotFoundError:
+        raise PlanError(f"expected {path}, found no such file") from None

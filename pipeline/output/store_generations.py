@@ -1,0 +1,124 @@
+"""Generations in an object store: parts side by side, and a manifest for each generation.
+
+    OUT/documents/part-*.parquet, ...   parts of every generation that is kept, and of a run in progress
+    OUT/_run/manifest.json              the current manifest, replaced in one request
+    OUT/_run/generations/000002@1795000000.json    a generation's manifest; its name has the time it was finished
+    OUT/_run/versions/paper-2026        the name of a generation
+
+Nothing can be replaced for several tables at once, so readers take the parts that a manifest names.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+
+from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name
+from concord.pipeline.output.manifest import Manifest, canonical_json, read_manifest
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.storage.atomic_writes import crash_point, write_atomically, write_once
+from concord.pipeline.storage.output_paths import OutputPath, list_files, staging_folder
+
+
+class StoreGenerations(Generations):
+    """The generations below a URL; constructing one reads nothing."""
+
+    def __init__(self, output: OutputPath) -> None:
+        self.output = output
+        self.pending = output
+        self._run = output / "_run"
+        self._manifest_path = self._run / "manifest.json"
+
+    def history(self) -> list[Generation]:
+        found: dict[str, Generation] = {}
+        for path in list_files(self._run / "generations", "*.json"):
+            name, _, seconds = path.stem.partition("@")
+            if GENERATION_NAME.fullmatch(name) and seconds.isdecimal():
+                # Two drivers that finish at once may both write a record; the first counts.
+                found.setdefault(name, self._generation(name, path, finished=float(seconds)))
+        return sorted(found.values(), key=lambda generation: generation.rank)
+
+    def current(self) -> Generation | None:
+        manifest = read_manifest(self._manifest_path)
+        if manifest is None:
+            return None
+        name = generation_name(manifest.generation)
+        known = [found for found in self.history() if found.number == manifest.generation]
+        return self._generation(
+            known[-1].name if known else name, self._manifest_path, finished=known[-1].finished if known else 0.0
+        )
+
+    def find_part(self, path: str) -> OutputPath:
+        return self.output / path
+
+    def publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
+        found, current = self.history(), read_manifest(self._manifest_path)
+        if current is not None and not any(known.number == current.generation for known in found):
+            # Finished by a release that kept no record of it.
+            self._write_record(current, [])
+        if not any(known.number > manifest.generation for known in found):
+            self._write_record(manifest, [known for known in found if known.number == manifest.generation])
+        self._write_newest()
+        return self.history()[-1]
+
+    def convert(self) -> None:
+        """Nothing is to be converted: parts are where they were."""
+
+    def settle(self) -> None:
+        if self.history() and not self.is_settled():
+            self._write_newest()
+
+    def is_settled(self) -> bool:
+        found = self.history()
+        return bool(found) and self._manifest_bytes() == found[-1].manifest_path.read_bytes()
+
+    def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
+        manifests = [manifest, *(found.manifest() for found in self.history())]
+        named = {part.path for kept in manifests for shard in kept.shards for part in shard.files.values()}
+        for name in SCHEMAS:
+            found = list_files(self.output / name, "*")
+            yield from (path for path in found if f"{name}/{path.name}" not in named)
+
+    def discard(self, path: OutputPath) -> None:
+        path.unlink(missing_ok=True)
+
+    def plans(self) -> set[OutputPath]:
+        return {found.plan_path for found in self.history()}
+
+    def remove(self, generation: Generation) -> None:
+        for path in list_files(self._run / "generations", f"{generation.name}@*.json"):
+            path.unlink(missing_ok=True)
+
+    def versions(self) -> Mapping[str, str]:
+        return {path.name: path.read_bytes().decode() for path in list_files(self._run / "versions", "*")}
+
+    def _tag(self, generation: Generation, version: str) -> None:
+        path = self._run / "versions" / version
+        write_atomically(path, generation.name.encode(), staging=staging_folder(self.output))
+
+    def untag(self, version: str) -> None:
+        (self._run / "versions" / version).unlink(missing_ok=True)
+
+    def _generation(self, name: str, path: OutputPath, *, finished: float) -> Generation:
+        plan = self._run / "plans" / f"{int(name.partition('-')[0])}.json"
+        return Generation(name=name, root=self.output, manifest_path=path, plan_path=plan, finished=finished)
+
+    def _write_record(self, manifest: Manifest, same_number: list[Generation]) -> None:
+        content = canonical_json(manifest)
+        if same_number and same_number[-1].manifest_path.read_bytes() == content:
+            return
+        name = generation_name(manifest.generation, same_number[-1].rank[1] + 1 if same_number else 0)
+        path = self._run / "generations" / f"{name}@{time.time():.0f}.json"
+        write_once(path, content, staging=staging_folder(self.output))
+        crash_point("publish")
+
+    def _write_newest(self) -> None:
+        """Write the newest generation's manifest, and look again: another driver may have written an older one."""
+        while not self.is_settled():
+            content = self.history()[-1].manifest_path.read_bytes()
+            write_atomically(self._manifest_path, content, staging=staging_folder(self.output))
+            crash_point("swap")
+
+    def _manifest_bytes(self) -> bytes | None:
+        try:
+            return self._manifest_path.read_bytes()
+        except FileNotFoundError:
+            return None
