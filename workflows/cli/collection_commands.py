@@ -72,7 +72,9 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     show_default=True,
     help="Of the cluster's job server; RAY_API_SERVER_ADDRESS sets it too.",
 )
-@click.option("--id", "submission_id", help="Name of the submission.  [default: from job name, date and content]")
+@click.option(
+    "--id", "submission_id", help="Name of the submission.  [default: from job name, date and the work to do]"
+)
 @click.option("--python", default="python", show_default=True, help="The Python command on the cluster's head node.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the job is sent.")
 @click.option("--stop", metavar="ID", help="Stop a submission once its workers have finished their current shards.")
@@ -107,7 +109,7 @@ def submit(
     Sends the job with the code and the bundled models, follows it to its end and prints its result. Ctrl-C leaves the
     job running; the same command follows it again.
 
-    The same job is sent once a day; it is sent again only if it failed or was stopped.
+    A job is sent again only if it failed or was stopped, or if its input or tagger has changed since.
 
     \b
     --print writes manifests for kubectl instead:
@@ -193,8 +195,16 @@ def errors() -> None:
     """
 
 
-stage_option = click.option("--stage", "stages", multiple=True, help="Only of this stage: read, parse, tag or write.")
-error_option = click.option("--error", "errors", multiple=True, metavar="NAME", help="Only with this error code.")
+stage_option = click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    type=click.Choice(["read", "parse", "tag", "write"]),
+    help="Only of this stage.",
+)
+error_option = click.option(
+    "--error", "errors", multiple=True, metavar="NAME", help="Only with this error code, as in the list."
+)
 id_option = click.option("--id", "ids", multiple=True, help="Only of this document.")
 
 

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 
 from concord.models.config import Config, ConfigError
 from concord.pipeline.config import AnnotateConfig
-from concord.workflows.cluster.package import STOP_SECONDS, job_yaml, tracking_environment
+from concord.workflows.cluster.package import LOCAL_STORES, STOP_SECONDS, job_yaml, tracking_environment
 from concord.workflows.console import Answer
 from concord.workflows.jobs import names_model, read_yaml
 
@@ -81,7 +81,7 @@ def print_manifests(config: AnnotateConfig, kind: Kind, *, name: str, settings: 
     _check_paths(config, settings)
     environment = tracking_environment(config)
     store = environment.get("MLFLOW_TRACKING_URI", "")
-    if store.startswith(("sqlite:", "file:")):
+    if store.startswith(LOCAL_STORES):
         raise ConfigError(
             f"tagger.model: {config.tagger.model} is looked up in MLflow, and pods cannot see {store}; "
             "set MLFLOW_TRACKING_URI to a server's http address"

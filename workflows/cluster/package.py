@@ -25,6 +25,8 @@ LARGEST_PACKAGE = 50_000_000
 """Bytes. Ray's job server refuses 100 MiB, and every node unpacks the archive."""
 STOP_SECONDS = 300
 """How long a stopped job may take to finish its shards; Ray's default is 3 seconds."""
+LOCAL_STORES = ("sqlite:", "file:")
+"""Beginnings of the addresses of stores that are files of one machine."""
 _SHOWN_FILES = 10
 
 
@@ -58,6 +60,8 @@ def job_yaml(config: AnnotateConfig) -> str:
 def tracking_environment(config: AnnotateConfig) -> dict[str, str]:
     """Return the variables with which a job finds MLflow's store, whose default depends on the working folder.
 
+    A local store is left out unless the job's tagger is registered in it.
+
     Raises:
         ConfigError: when the address holds a password, which the cluster would display.
     """
@@ -69,6 +73,8 @@ def tracking_environment(config: AnnotateConfig) -> dict[str, str]:
             f"MLFLOW_TRACKING_URI: expected an address without a password, got {without_secrets(uri)} with one, which "
             "the cluster would display; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD where the job runs"
         )
+    if uri.startswith(LOCAL_STORES) and not is_reference(config.tagger.model):
+        return {}
     return {"MLFLOW_TRACKING_URI": uri}
 
 

@@ -28,10 +28,14 @@ from concord.pipeline.errors import ConcordError, StoreError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.workflows.annotation.summary import equation
 from concord.workflows.cluster.package import JOB_NAME, STOP_SECONDS, pack, tracking_environment
+from concord.workflows.cluster.work import is_finished, work_digest
 from concord.workflows.console import Answer, info, warn
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 120.0
+# Keys of a submission's metadata, which the cluster keeps: digests of the job, and of what it finds to do.
+_JOB = "concord.job"
+_WORK = "concord.work"
 _ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 
@@ -42,7 +46,7 @@ class SubmitOptions:
     Attributes:
         address: of the cluster's job server.
         name: of the job, usually that of its file.
-        submission_id: of the job on the cluster; made from name, date and content if None.
+        submission_id: of the job on the cluster; made from name, date and the work to be done if None.
         python: command of the Python on the cluster's head node in which Concord's dependencies are installed.
         wait: follow the job to its end.
     """
@@ -55,9 +59,10 @@ class SubmitOptions:
 
 
 def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
-    """Submit a job, unless it was submitted before, and follow it."""
+    """Submit a job, unless it was submitted before and there is nothing new to do, and follow it."""
     content, job_digest = pack(config)
-    wanted = options.submission_id or default_id(options.name, job_digest)
+    work = work_digest(config, job_digest=job_digest)
+    wanted = options.submission_id or default_id(options.name, work or job_digest)
     with tempfile.NamedTemporaryFile(suffix=".zip") as archive, _connected(options.address) as client:
         archive.write(content)
         archive.flush()
@@ -65,8 +70,11 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
             "entrypoint": f"exec {shlex.quote(options.python)} -m concord annotate {JOB_NAME} --executor ray --json",
             "entrypoint_num_cpus": 0,
             "runtime_env": {"working_dir": archive.name, "env_vars": _environment(config)},
+            "metadata": {_JOB: job_digest, _WORK: work or ""},
         }
-        submission_id, earlier = _submit(client, wanted, package)
+        running = _running(client, package["metadata"]) if options.submission_id is None else None
+        is_done = work is not None and is_finished(config)
+        submission_id, earlier = running or _submit(client, wanted, package, is_done=is_done)
         if earlier is None:
             info(f"{submission_id}: sent to {options.address}")
         elif earlier.is_terminal():
@@ -116,9 +124,9 @@ def stop(submission_id: str, *, address: str) -> Answer:
     return Answer(values=values, text=f"{answer.text}\n{ending}", exit_code=int(killed))
 
 
-def default_id(name: str, job_digest: str) -> str:
-    """Return an id of job, date and content: the same job on the same day is the same submission."""
-    return f"{name}-{datetime.now(UTC).date().isoformat()}-{job_digest[:8]}"
+def default_id(name: str, digest: str) -> str:
+    """Return an id of job, date and digest: the same work on the same day is the same submission."""
+    return f"{name}-{datetime.now(UTC).date().isoformat()}-{digest[:8]}"
 
 
 @contextmanager
@@ -144,10 +152,31 @@ def _connected(address: str) -> Iterator[JobSubmissionClient]:
         os.environ.update(hidden)
 
 
-def _submit(client: JobSubmissionClient, wanted: str, package: Mapping[str, Any]) -> tuple[str, JobStatus | None]:
-    """Send a job unless it was sent before; a failed or stopped one is sent again with a number behind its id.
+def _running(client: JobSubmissionClient, metadata: Mapping[str, str]) -> tuple[str, JobStatus] | None:
+    """Return the submission of a job that has not ended, and its status; None if there is none."""
+    for job in client.list_jobs():
+        found = job.metadata or {}
+        if job.submission_id is not None and not job.status.is_terminal() and found.get(_JOB) == metadata[_JOB]:
+            if found.get(_WORK) != metadata[_WORK]:
+                info(
+                    f"{job.submission_id}: sent before the input or the tagger changed; submit again when it has ended"
+                )
+            return job.submission_id, job.status
+    return None
 
-    Return the id, and the status of the earlier submission if there is one.
+
+def _submit(
+    client: JobSubmissionClient, wanted: str, package: Mapping[str, Any], *, is_done: bool
+) -> tuple[str, JobStatus | None]:
+    """Send a job unless it was sent before; otherwise a further one gets a number behind its id.
+
+    A further one is sent if the earlier one failed, was stopped, or succeeded but did other work.
+
+    Args:
+        is_done: whether a submission that did the same work and succeeded is enough.
+
+    Returns:
+        The id, and the status of the earlier submission if there is one.
     """
     for attempt in count(1):
         submission_id = wanted if attempt == 1 else f"{wanted}-{attempt}"
@@ -155,9 +184,15 @@ def _submit(client: JobSubmissionClient, wanted: str, package: Mapping[str, Any]
         if status is None and _send(client, submission_id, package):
             return submission_id, None
         status = status or _status(client, submission_id)
-        if status not in {JobStatus.FAILED, JobStatus.STOPPED}:
+        if status == JobStatus.SUCCEEDED:
+            found = client.get_job_info(submission_id).metadata or {}
+            if is_done and found.get(_WORK) == package["metadata"][_WORK]:
+                return submission_id, status
+            info(f"{submission_id}: an earlier submission has succeeded; a new one looks for what has changed since")
+        elif status in {JobStatus.FAILED, JobStatus.STOPPED}:
+            info(f"{submission_id}: an earlier submission has {status.lower()}; a new one continues from there")
+        else:
             return submission_id, status
-        info(f"{submission_id}: an earlier submission has {status.lower()}; a new one continues from there")
     raise RuntimeError("unreachable: count() does not end")
 
 

@@ -190,6 +190,14 @@ def test_a_store_that_pods_cannot_see_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("kind", ["rayjob", "cronjob"])
+def test_a_local_store_does_not_matter_to_a_bundled_tagger(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////home/me/mlflow.db")
+    result = concord("submit", NIGHTLY, "--print", kind, *SHARED)
+    assert result.exit_code == 0, result.output
+    assert "MLFLOW_TRACKING_URI" not in result.stdout
+
+
+@pytest.mark.parametrize("kind", ["rayjob", "cronjob"])
 def test_no_manifest_holds_a_password(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://anna:secret@mlflow:5000")
     result = concord("submit", NIGHTLY, "--print", kind, *SHARED)

@@ -1,0 +1,45 @@
+"""What a job finds to do: a digest that changes with the input, the tagger or the job."""
+
+import hashlib
+import json
+
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import ConcordError
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
+from concord.pipeline.storage.files import file_state
+from concord.workflows.jobs import names_model
+from concord.workflows.registry import model_versions
+from concord.workflows.registry.resolve_tagger import find_entity_tagger
+
+
+def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
+    """Return the SHA-256, in hex, of a job, its tagger, and the sizes and times of its input files.
+
+    Jobs of equal digests do the same, so that one of them is enough. None if this machine cannot see the input or the
+    tagger, which only the nodes of a cluster need to.
+    """
+    try:
+        found = find_inputs(
+            absolute_input(config.input), output=absolute_output(config.output.path), format=config.reader.format
+        )
+        states = [(file.path, file.state or file_state(file.path)) for file in found.files]
+        tagger = _tagger(config)
+    except ConcordError:
+        return None
+    decisive = json.dumps([job_digest, tagger, states], sort_keys=True)
+    return hashlib.sha256(decisive.encode()).hexdigest()
+
+
+def is_finished(config: AnnotateConfig) -> bool:
+    """Tell whether this machine sees a finished collection in the output."""
+    try:
+        return OutputFolder(config.output.path).manifest() is not None
+    except ConcordError:
+        return False
+
+
+def _tagger(config: AnnotateConfig) -> str:
+    if model_versions.is_reference(config.tagger.model):
+        return model_versions.resolve(config.tagger.model).reference
+    return find_entity_tagger(config.tagger.model, named=names_model(config)).digest
