@@ -1,7 +1,8 @@
 """Export to spaCy's DocBin (https://spacy.io/api/docbin); spaCy is an optional extra.
 
 A Doc's text is the raw text: white space beyond one space between two tokens is a token of its own, as in spaCy's
-tokenizer. The words of a multi-word token become one token, annotated like the word that governs the others.
+tokenizer. The words of a multi-word token become one token, annotated like the word that governs the others. The
+root of a sentence is ``ROOT``, as spaCy's own parsers write it.
 """
 
 import importlib
@@ -19,6 +20,7 @@ from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 SPANS_KEY = "entities"
 CONFIDENCE = "confidence"
+ROOT = "ROOT"
 
 # A DocBin is read and written as a whole, in memory.
 _PART_WORDS = 200_000
@@ -103,7 +105,7 @@ class _Columns:
                 lemma=word.lemma or word.word,
                 # Correct for the root; the other heads are set when all tokens of the sentence have positions.
                 head=len(self.words),
-                dep=word.deprel,
+                dep=word.deprel if word.head else ROOT,
             )
             start = word.end_char
         for word in governors:

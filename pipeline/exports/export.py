@@ -29,6 +29,12 @@ ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]
 Writer: TypeAlias = Callable[[Path, Iterable[ExportItem]], None]
 
 ERRORS_SUFFIX = ".errors.jsonl"
+ENDINGS: Mapping[ExportForm, Sequence[str]] = {
+    "conllu": (".conllu", ".conllu.gz", ".conllu.zst"),
+    "jsonl": (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"),
+    "label-studio": (".json", ".json.gz", ".json.zst"),
+}
+"""How the names of files may end; a name without an ending is plain text, too. Other formats write folders."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -69,7 +75,8 @@ def export_collection(
 
     Args:
         output: the collection's folder.
-        destination: a file for CoNLL-U, JSON Lines and Label Studio, a folder for brat and DocBin; must not exist.
+        destination: a file for CoNLL-U, JSON Lines and Label Studio (see ENDINGS), a folder for brat and DocBin; must
+            not exist.
         ids: which documents to export; all if None.
         limit: how many documents to export, from the first on; all if None.
         on_document: called after each document.
@@ -81,7 +88,7 @@ def export_collection(
         IntegrityError: when a part of the collection is damaged.
         StoreError: when there is no space.
     """
-    check_destination(destination, output=output)
+    check_destination(destination, output=output, to=to)
     if to == "docbin":
         require_spacy()
     collection = open_collection(output)
@@ -182,12 +189,16 @@ class ExportStream:
         return ExportItem(name=document.row.doc_id, document=document, text=text)
 
 
-def check_destination(destination: Path, *, output: OutputPath) -> None:
-    """Check that an export overwrites nothing.
+def check_destination(destination: Path, *, output: OutputPath, to: ExportForm) -> None:
+    """Check that an export overwrites nothing, and that the name of a file says what is in it.
 
     Raises:
-        ConfigError: when the destination exists already, or is inside the collection's folder.
+        ConfigError: when the destination exists already, is inside the collection's folder, or has an ending that the
+            format does not have.
     """
+    endings = ENDINGS.get(to)
+    if endings is not None and destination.suffix and not destination.name.lower().endswith(tuple(endings)):
+        raise ConfigError(f"output: expected a name ending in {', '.join(endings)}, got {destination.name}")
     if isinstance(output, Path) and destination.resolve().is_relative_to(output.resolve()):
         raise ConfigError(f"output: expected a path outside of the collection {output}, got {destination}")
     is_free = not any(destination.iterdir()) if destination.is_dir() else not destination.exists()

@@ -112,7 +112,7 @@ def write_review_queue(
         IntegrityError: when a part of the collection is damaged.
         StoreError: when there is no space.
     """
-    check_destination(destination, output=output)
+    check_destination(destination, output=output, to=to)
     collection = open_collection(output)
     selected: defaultdict[str, list[QueuedSentence]] = defaultdict(list)
     for sentence in select_sentences(read_collection(collection, wanted=lambda doc_id: doc_id not in exclude), quotas):

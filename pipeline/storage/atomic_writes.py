@@ -112,7 +112,7 @@ def write_compressed(path: Path, pieces: Iterable[str]) -> None:
     """
 
     def fill(stream: BinaryIO) -> None:
-        codec = CODECS.get(path.suffix)
+        codec = CODECS.get(path.suffix.lower())
         if codec is None:
             stream.writelines(piece.encode() for piece in pieces)
             return

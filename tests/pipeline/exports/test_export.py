@@ -1,5 +1,6 @@
 """Exports in every format, read back with the readers of the tools."""
 
+import gzip
 import json
 import re
 import shutil
@@ -294,7 +295,8 @@ def test_docbin_has_the_texts_trees_and_entities_of_the_tables(
         for words, rows in zip(sents, expected, strict=True):
             for word, row in zip(words, rows, strict=True):
                 assert (word.text, word.tag_, word.pos_, word.lemma_, word.dep_, str(word.morph)) == tuple(
-                    row[name] for name in ("text", "xpos", "upos", "lemma", "deprel", "feats")
+                    row[name] if name != "deprel" or row["head"] else "ROOT"
+                    for name in ("text", "xpos", "upos", "lemma", "deprel", "feats")
                 )
                 assert word.head == (words[row["head"] - 1] if row["head"] else word)
 
@@ -482,6 +484,28 @@ def test_existing_destination_is_not_overwritten(output: Path, tmp_path: Path, f
     with pytest.raises(ConfigError, match="outside of the collection"):
         export_collection(output, output / "tokens/a.jsonl", to=form)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "known"),
+    [
+        ("conllu", "a.conllu.bz2", ".conllu, .conllu.gz, .conllu.zst"),
+        ("conllu", "a.txt", ".conllu"),
+        ("jsonl", "a.jsonl.xz", ".jsonl, .jsonl.gz"),
+        ("label-studio", "a.jsonl", ".json, .json.gz"),
+    ],
+)
+def test_name_with_an_unknown_ending_is_refused(
+    output: Path, tmp_path: Path, form: ExportForm, name: str, known: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"expected a name ending in {re.escape(known)}.*, got {re.escape(name)}"):
+        export_collection(output, tmp_path / name, to=form)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ending_in_capitals_compresses(output: Path, tmp_path: Path) -> None:
+    export_collection(output, tmp_path / "a.JSONL.GZ", to="jsonl", limit=1)
+    assert gzip.decompress((tmp_path / "a.JSONL.GZ").read_bytes()).startswith(b"{")
 
 
 def test_unfinished_run_is_rejected(output: Path, tmp_path: Path) -> None:
