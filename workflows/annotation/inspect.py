@@ -83,9 +83,7 @@ def verify(output: OutputPath, *, deep: bool) -> Answer:
 def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer:
     """List the dead letters that match a filter; works while a run is in progress."""
     folder = OutputFolder(output.absolute())
-    plan = folder.plan()
-    reports = folder.reused_shards(plan) | folder.committed_shards(plan)
-    existing = read_dead_letters(folder, (reports[shard] for shard in sorted(reports)))
+    existing = existing_dead_letters(folder)
     found = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
     counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in found)
     values = {
@@ -93,8 +91,24 @@ def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer
         "counts": [{"stage": stage, "error": error, "letters": n} for (stage, error), n in counts.most_common()],
         "letters": [asdict(dead_letter) for dead_letter in found],
     }
-    text = _describe_dead_letters(found, counts, output=output) if found else f"{output}: no dead letters"
+    text = _describe_dead_letters(found, counts, output=output) if found else describe_no_match(existing, output=output)
     return Answer(values=values, text=text)
+
+
+def existing_dead_letters(folder: OutputFolder) -> list[DeadLetter]:
+    """Return all dead letters of the latest plan's committed shards."""
+    plan = folder.plan()
+    reports = folder.reused_shards(plan) | folder.committed_shards(plan)
+    return list(read_dead_letters(folder, (reports[shard] for shard in sorted(reports))))
+
+
+def describe_no_match(existing: Sequence[DeadLetter], *, output: OutputPath) -> str:
+    """Describe that a filter matches none of the existing dead letters, and which there are."""
+    if not existing:
+        return f"{output}: no dead letters"
+    counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in existing)
+    kinds = ", ".join(f"{count:,} {stage} {error}" for (stage, error), count in counts.most_common())
+    return f"{output}: no dead letter matches; there are {kinds}"
 
 
 def report(output: OutputPath) -> Answer:

@@ -46,8 +46,20 @@ def test_dead_letters_are_listed_and_retried(collection: Path) -> None:
     left = json.loads(concord("errors", "list", collection, "--id", "e", "--json").stdout)
     assert left["counts"] == [{"stage": "read", "error": "missing_text", "letters": 1}]
     assert [(letter["doc_id"], letter["attempts"]) for letter in left["letters"]] == [("e", 1)]
-    assert concord("errors", "list", collection, "--stage", "tag").stdout == f"{collection}: no dead letters\n"
+    left_over = f"{collection}: no dead letter matches; there are 2 read missing_text\n"
+    assert concord("errors", "list", collection, "--stage", "tag").stdout == left_over
     assert "nothing to do" in concord("errors", "retry", collection, "--id", "a").stdout
+
+
+def test_a_filter_that_matches_nothing_says_what_there_is(collection: Path) -> None:
+    kinds = "no dead letter matches; there are 2 read missing_text, 1 read text_not_string\n"
+    for verb in ("list", "retry"):
+        unknown = concord("errors", verb, collection, "--stage", "foo")
+        assert unknown.exit_code == 2
+        assert "'foo' is not one of 'read', 'parse', 'tag', 'write'" in unknown.stderr
+        nonsense = concord("errors", verb, collection, "--error", "nonsense")
+        assert nonsense.exit_code == 0, nonsense.output
+        assert kinds in nonsense.output
 
 
 def test_retry_refuses_settings_that_change_labels(collection: Path) -> None:
