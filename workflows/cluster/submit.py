@@ -62,6 +62,7 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
     """Submit a job, unless it was submitted before and there is nothing new to do, and follow it."""
     content, job_digest = pack(config)
     work = work_digest(config, job_digest=job_digest)
+    metadata = {_JOB: job_digest, _WORK: work or ""}
     wanted = options.submission_id or default_id(options.name, work or job_digest)
     with tempfile.NamedTemporaryFile(suffix=".zip") as archive, _connected(options.address) as client:
         archive.write(content)
@@ -70,9 +71,9 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
             "entrypoint": f"exec {shlex.quote(options.python)} -m concord annotate {JOB_NAME} --executor ray --json",
             "entrypoint_num_cpus": 0,
             "runtime_env": {"working_dir": archive.name, "env_vars": _environment(config)},
-            "metadata": {_JOB: job_digest, _WORK: work or ""},
+            "metadata": metadata,
         }
-        running = _running(client, package["metadata"]) if options.submission_id is None else None
+        running = _running(client, metadata) if options.submission_id is None else None
         is_done = work is not None and is_finished(config)
         submission_id, earlier = running or _submit(client, wanted, package, is_done=is_done)
         if earlier is None:
