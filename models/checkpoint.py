@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from concord.models.calibration import Calibration
-from concord.models.config import ConfigError
+from concord.models.config import Config, ConfigError
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
@@ -33,6 +33,20 @@ _ENCODER_PREFIX = "tuned_encoder."
 
 class ModelLoadError(ValueError):
     """A saved tagger cannot be loaded; the message names the file and the fault."""
+
+
+class SavedTagger(Config):
+    """The content of a saved tagger's ``tagger.json``."""
+
+    format_version: Literal[1]
+    tagger: str
+    """Its name."""
+    config: dict[str, Any]
+    """Checked by the configuration class of the tagger."""
+    vocabulary: dict[str, Any]
+    """Checked by Vocabulary.from_mapping."""
+    trees: str | None = None
+    """As Tagger.trees; old files lack it."""
 
 
 def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
@@ -71,31 +85,52 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     Raises:
         ModelLoadError: if files are missing, broken, of another format, or need an encoder that is not installed.
     """
-    saved = _read_config(folder / CONFIG_NAME)
+    saved = read_saved(folder)
     try:
-        config = with_own_encoder(saved["config"], folder)
-        tagger = build_tagger(saved["tagger"], config, Vocabulary.from_mapping(saved["vocabulary"]))
-    except KeyError as error:
-        raise ModelLoadError(f"{folder / CONFIG_NAME}: expected the key {error}, got none") from error
-    except (ValueError, TypeError) as error:  # ConfigError and EncoderMissingError are ValueErrors
-        raise ModelLoadError(f"{folder / CONFIG_NAME}: {error}") from error
-    tagger.trees = saved.get("trees", tagger.trees)
+        config = with_own_encoder(saved.config, folder)
+        tagger = build_tagger(saved.tagger, config, Vocabulary.from_mapping(saved.vocabulary))
+    # ConfigError and EncoderMissingError are ValueErrors; a layer of an impossible size is one of the others.
+    except (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise ModelLoadError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error
+    if "trees" in saved.model_fields_set:
+        tagger.trees = saved.trees
     try:
         weights = {name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()}
         tuned = {name: value for name, value in tagger.state_dict().items() if name.startswith(_ENCODER_PREFIX)}
         tagger.load_state_dict(weights | tuned)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise ModelLoadError(f"{folder / WEIGHTS_NAME}: {error}") from error
+    except (OSError, SafetensorError, ValueError, RuntimeError, MemoryError) as error:
+        raise ModelLoadError(f"{folder / WEIGHTS_NAME}: {error or type(error).__name__}") from error
     tagger.calibration = _read_calibration(folder / CALIBRATION_NAME)
     return tagger.eval().move_to(pick_device(device))
 
 
-def with_own_encoder(config: Any, folder: Path) -> Any:
+def read_saved(folder: Path) -> SavedTagger:
+    """Read the ``tagger.json`` of a saved tagger; raise ModelLoadError if it is missing or not of this format."""
+    path = folder / CONFIG_NAME
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelLoadError(
+            f"{path}: {error.strerror or error}; expected a folder written by `concord train`"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
+    if not isinstance(values, dict):
+        raise ModelLoadError(f"{path}: expected a mapping with format_version {FORMAT_VERSION}, got {values!r}")
+    if (found := values.get("format_version")) != FORMAT_VERSION:
+        raise ModelLoadError(f"{path}: expected format_version {FORMAT_VERSION}, got {found!r}")
+    try:
+        return SavedTagger.from_mapping(values, where=str(path))
+    except ConfigError as error:
+        raise ModelLoadError(str(error)) from error
+
+
+def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """Point the configuration of a saved tagger at the tuned encoder in the tagger's folder, if it has one."""
-    read = config.get("encoder") if isinstance(config, dict) else None
+    read = config.get("encoder")
     if not isinstance(read, dict) or read.get("tuned") is not True:
         return config
-    return config | {"encoder": read | {"source": str(folder / ENCODER_NAME)}}
+    return {**config, "encoder": read | {"source": str(folder / ENCODER_NAME)}}
 
 
 def pick_device(device: str, *, key: str = "device") -> Literal["cpu", "cuda"]:
@@ -160,20 +195,5 @@ def _read_calibration(path: Path) -> Calibration | None:
         return Calibration.from_mapping(json.loads(path.read_bytes()), where=str(path))
     except ConfigError as error:
         raise ModelLoadError(str(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        saved = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelLoadError(
-            f"{path}: {error.strerror or error}; expected a folder written by `concord train`"
-        ) from error
-    except ValueError as error:
-        raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
-    if not isinstance(saved, dict) or saved.get("format_version") != FORMAT_VERSION:
-        found = saved.get("format_version") if isinstance(saved, dict) else saved
-        raise ModelLoadError(f"{path}: expected format_version {FORMAT_VERSION}, got {found!r}")
-    return saved

@@ -19,6 +19,16 @@ def load_tagger(folder: Path, *, device: str) -> Tagger:
         return checkpoint.load_tagger(folder, device=device)
 
 
+def read_saved(folder: Path) -> checkpoint.SavedTagger:
+    """Return the configuration and vocabulary of a bundle.
+
+    Raises:
+        ModelError: when its file is missing or not of this format.
+    """
+    with _model_errors():
+        return checkpoint.read_saved(folder)
+
+
 def tagger_digest(folder: Path) -> str:
     """Return the digest of a bundle (concord.models.checkpoint.tagger_digest).
 

@@ -4,20 +4,33 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from concord.models.checkpoint import CONFIG_NAME, ENCODER_NAME
+from concord.models.checkpoint import ENCODER_NAME
+from concord.models.config import Config, ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
-from concord.pipeline.saved_tagger import tagger_digest
+from concord.pipeline.saved_tagger import read_saved, tagger_digest
 from concord.pipeline.storage.files import file_sha256
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 # Nothing executable is packed, and nothing unrelated that is in the folder.
 _DATA_SUFFIXES = {".json", ".safetensors", ".md", ".txt"}
+
+
+class BundleManifest(Config):
+    """The manifest of a packed bundle."""
+
+    format_version: Literal[1]
+    digest: str
+    """Of the tagger (concord.models.checkpoint.tagger_digest)."""
+    parser: str
+    """Signature of the parser to run it with."""
+    files: dict[str, str]
+    """Path below the folder -> sha256 in hex."""
 
 
 def pack_bundle(bundle: Path, folder: Path) -> None:
@@ -30,23 +43,23 @@ def pack_bundle(bundle: Path, folder: Path) -> None:
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(bundle / name, folder / name)
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "digest": tagger_digest(folder),
-        "parser": _parser(folder),
-        "files": {name: file_sha256(folder / name) for name in files},
-    }
-    (folder / MANIFEST_NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    manifest = BundleManifest(
+        format_version=1,
+        digest=tagger_digest(folder),
+        parser=_parser(folder),
+        files={name: file_sha256(folder / name) for name in files},
+    )
+    (folder / MANIFEST_NAME).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
 
 
-def check_bundle(folder: Path) -> dict[str, Any]:
+def check_bundle(folder: Path) -> BundleManifest:
     """Check a packed bundle against its manifest and return the manifest.
 
     Raises:
         ModelError: naming a file that is missing, unknown or not what was registered.
     """
     manifest = _read(folder / MANIFEST_NAME)
-    expected = manifest["files"]
+    expected = manifest.files
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST_NAME}
     for name in sorted(found - set(expected)):
         raise ModelError(f"{folder / name}: not in {MANIFEST_NAME}; the files are not what was registered")
@@ -70,18 +83,21 @@ def _data_files(bundle: Path) -> Iterator[Path]:
 
 def _parser(folder: Path) -> str:
     """Return the signature of the parser whose trees a tagger was trained on; the bundled one if it uses no trees."""
-    trees = json.loads((folder / CONFIG_NAME).read_bytes()).get("trees")
+    trees = read_saved(folder).trees
     # Trees of a gold corpus have a name without a parser.
-    if isinstance(trees, str) and "@" in trees:
+    if trees is not None and "@" in trees:
         return trees
     return component_signature(parser_identity(ParserConfig()))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> BundleManifest:
     try:
-        manifest = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: expected the manifest of a registered bundle: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
+    if not isinstance(values, dict) or values.get("format_version") != FORMAT_VERSION:
         raise ModelError(f"{path}: expected format_version {FORMAT_VERSION}; register the bundle again")
-    return manifest
+    try:
+        return BundleManifest.from_mapping(values, where=str(path))
+    except ConfigError as error:
+        raise ModelError(str(error)) from error

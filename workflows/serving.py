@@ -6,7 +6,6 @@ so that a heavy one does not keep others from being answered.
 """
 
 import importlib.metadata
-import json
 import os
 import tempfile
 import time
@@ -24,13 +23,13 @@ wait_passively()
 import numpy as np
 from pydantic import Field
 
-from concord.models.checkpoint import CONFIG_NAME
 from concord.models.config import Config, ConfigError
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.pipeline.saved_tagger import read_saved
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.bundles import check_bundle, pack_bundle
 
@@ -184,12 +183,12 @@ def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) 
     folder = Path(data_path)
     manifest = check_bundle(folder)
     parser = component_signature(parser_identity(config.parser))
-    if parser != manifest["parser"]:
+    if parser != manifest.parser:
         raise ModelError(
-            f"{folder}: expected the parser {manifest['parser']}, got {parser}; choose its package by "
+            f"{folder}: expected the parser {manifest.parser}, got {parser}; choose its package by "
             "model_config={'parser': {'package': ...}}"
         )
-    tagger = ResolvedTagger(name=folder.name, version=None, digest=manifest["digest"], folder=folder)
+    tagger = ResolvedTagger(name=folder.name, version=None, digest=manifest.digest, folder=folder)
     return ServedTagger(TextAnnotator.load(tagger, parser=config.parser, run=config.tagger), config.limits)
 
 
@@ -259,7 +258,7 @@ def _bad_request(message: str) -> Exception:
 
 def _requirements(bundle: Path) -> list[str]:
     """Return the requirements for serving, in the versions installed here; MLflow would take seconds to infer them."""
-    uses_encoder = json.loads((bundle / CONFIG_NAME).read_bytes())["config"].get("encoder") is not None
+    uses_encoder = read_saved(bundle).config.get("encoder") is not None
     names = [*_REQUIREMENTS, *(["transformers"] if uses_encoder else [])]
     return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in names]
 

@@ -6,10 +6,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import Field
+
+from concord.models.config import Config
 from concord.models.data.sentence import Sentence
-from concord.models.schemes import BIOES, LabelScheme, label_scheme
+from concord.models.schemes import BIOES, LabelScheme, SchemeName, label_scheme
 
 DigitRule = Literal["each", "runs", "keep"]
+
+
+class SavedVocabulary(Config):
+    """A vocabulary as plain values; the fields are those of Vocabulary."""
+
+    words: tuple[str, ...]
+    characters: str
+    labels: tuple[str, ...]
+    scheme: SchemeName
+    lowercase: bool
+    rare_words: int = Field(ge=0)
+    # Old files lack these.
+    digits: DigitRule = "each"
+    tags: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
+
 
 _DIGIT = re.compile(r"\d")
 _DIGIT_RUN = re.compile(r"\d+")
@@ -124,18 +143,10 @@ class Vocabulary:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Vocabulary":
-        """Restore a vocabulary from ``to_mapping``; old files lack tags, relations and the digit rule."""
-        return cls(
-            words=tuple(values["words"]),
-            characters=tuple(values["characters"]),
-            labels=tuple(values["labels"]),
-            scheme=label_scheme(values["scheme"]),
-            lowercase=values["lowercase"],
-            digits=values.get("digits", "each"),
-            rare_words=values["rare_words"],
-            tags=tuple(values.get("tags", ())),
-            relations=tuple(values.get("relations", ())),
-        )
+        """Restore a vocabulary from ``to_mapping``; raise ConfigError, naming the key, for other values."""
+        saved = SavedVocabulary.from_mapping(values, where="vocabulary")
+        fields = saved.model_dump() | {"characters": tuple(saved.characters), "scheme": label_scheme(saved.scheme)}
+        return cls(**fields)
 
 
 def _word_form(word: str, *, lowercase: bool, digits: DigitRule) -> str:

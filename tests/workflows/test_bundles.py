@@ -2,17 +2,25 @@
 
 import hashlib
 import json
+import random
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from concord.models.checkpoint import tagger_digest
+from concord.models.config import ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.pipeline.saved_tagger import load_tagger
 from concord.workflows.bundles import check_bundle, pack_bundle
+from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.training.provenance import read_provenance
 
 
 @pytest.fixture
@@ -24,10 +32,10 @@ def packed(tiny_bundle: Path, tmp_path: Path) -> Path:
 def test_the_manifest_names_every_file_and_the_parser(packed: Path) -> None:
     manifest = check_bundle(packed)
     weights = hashlib.sha256((packed / "weights.safetensors").read_bytes()).hexdigest()
-    assert set(manifest["files"]) == {"tagger.json", "weights.safetensors"}
-    assert manifest["files"]["weights.safetensors"] == weights
-    assert manifest["digest"] == tagger_digest(packed)
-    assert manifest["parser"] == component_signature(parser_identity(ParserConfig()))
+    assert set(manifest.files) == {"tagger.json", "weights.safetensors"}
+    assert manifest.files["weights.safetensors"] == weights
+    assert manifest.digest == tagger_digest(packed)
+    assert manifest.parser == component_signature(parser_identity(ParserConfig()))
 
 
 def test_only_files_of_the_bundle_are_packed(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -37,7 +45,7 @@ def test_only_files_of_the_bundle_are_packed(tiny_bundle: Path, tmp_path: Path) 
         (bundle / name).write_text("{}")
     pack_bundle(bundle, tmp_path / "packed")
     expected = {"tagger.json", "weights.safetensors", "calibration.json", "provenance.json", "README.md"}
-    assert set(check_bundle(tmp_path / "packed")["files"]) == {*expected, "encoder/merges"}
+    assert set(check_bundle(tmp_path / "packed").files) == {*expected, "encoder/merges"}
 
 
 def test_a_packed_bundle_can_be_packed_again(packed: Path, tmp_path: Path) -> None:
@@ -51,7 +59,7 @@ def test_the_manifest_names_the_parser_that_a_tagger_was_trained_on(tiny_bundle:
     for trees, parser in (("big@0123", "big@0123"), ("gold", component_signature(parser_identity(ParserConfig())))):
         (bundle / "tagger.json").write_text(json.dumps(saved | {"trees": trees}))
         pack_bundle(bundle, tmp_path / trees)
-        assert check_bundle(tmp_path / trees)["parser"] == parser
+        assert check_bundle(tmp_path / trees).parser == parser
 
 
 def test_a_changed_missing_or_unknown_file_is_named(packed: Path) -> None:
@@ -83,3 +91,61 @@ def test_an_incomplete_bundle_is_refused(tiny_bundle: Path, tmp_path: Path) -> N
     (bundle / "weights.safetensors").unlink()
     with pytest.raises(ModelError, match=r"weights\.safetensors"):
         pack_bundle(bundle, tmp_path / "packed")
+
+
+def _places(values: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the place of every value in JSON, of lists only those of the first."""
+    yield place
+    items = values.items() if isinstance(values, dict) else enumerate(values[:1]) if isinstance(values, list) else ()
+    for key, value in items:
+        yield from _places(value, (*place, key))
+
+
+def _replaced(values: Any, place: tuple[str | int, ...], new: Any) -> Any:
+    if not place:
+        return new
+    copy: Any = dict(values) if isinstance(values, dict) else list(values)
+    copy[place[0]] = _replaced(values[place[0]], place[1:], new)
+    return copy
+
+
+def _use(folder: Path) -> None:
+    find_entity_tagger(str(folder))
+    load_tagger(folder, device="cpu")
+    read_provenance(folder)
+    check_bundle(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tagger.json", "calibration.json", "provenance.json", "manifest.json"])
+def test_a_value_of_another_type_is_no_bug(packed: Path, name: str) -> None:
+    (packed / "calibration.json").write_text('{"tokens": {"method": "temperature", "temperature": 1.5}}')
+    (packed / "provenance.json").write_text('{"parts": [{"role": "train", "files": [], "documents": ["a"]}]}')
+    original = json.loads((packed / name).read_text())
+    for place in _places(original):
+        others: tuple[Any, ...] = (7, "text", None, [7], {"a": []})
+        for new in others:
+            (packed / name).write_text(json.dumps(_replaced(original, place, new)))
+            with suppress(ModelError, ConfigError):
+                _use(packed)
+
+
+@pytest.mark.parametrize("name", ["tagger.json", "weights.safetensors", "calibration.json", "manifest.json"])
+def test_damaged_files_are_no_bug(packed: Path, name: str) -> None:
+    (packed / "calibration.json").write_text('{"tokens": {"method": "temperature", "temperature": 1.5}}')
+    content, chance = (packed / name).read_bytes(), random.Random(1)
+    for _ in range(15):
+        flipped = bytearray(content)
+        for _ in range(3):
+            flipped[chance.randrange(min(500, len(content)))] ^= 1 << chance.randrange(8)
+        for damaged in (flipped, content[: chance.randrange(len(content))], chance.randbytes(chance.randrange(200))):
+            (packed / name).write_bytes(damaged)
+            with suppress(ModelError, ConfigError):
+                _use(packed)
+
+
+def test_a_number_in_place_of_a_list_is_named(packed: Path) -> None:
+    values = json.loads((packed / "tagger.json").read_text())
+    (packed / "tagger.json").write_text(json.dumps(_replaced(values, ("vocabulary", "words"), 7)))
+    with pytest.raises(ModelError, match=r"tagger\.json: vocabulary: words: input should be .* array, got 7"):
+        load_tagger(packed, device="cpu")

@@ -101,6 +101,7 @@ def test_predict_returns_the_entities_of_annotate(
     ]
 
 
+@pytest.mark.slow
 def test_idle_threads_of_a_server_sleep() -> None:
     code = "import concord.workflows.serving, os; print(os.environ['OMP_WAIT_POLICY'])"
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}

@@ -2,16 +2,14 @@
 
 import difflib
 import importlib.util
-import json
 from pathlib import Path
-from typing import Any
 
 from concord.models.checkpoint import CONFIG_NAME, with_own_encoder
 from concord.models.schemes import TOKENS
 from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.saved_tagger import tagger_digest
+from concord.pipeline.saved_tagger import read_saved, tagger_digest
 from concord.workflows.console import info
 from concord.workflows.registry import model_versions
 
@@ -40,14 +38,14 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
     folder = Path(model).expanduser()
     if (folder / CONFIG_NAME).is_file():
         # Not named after its folder: a bundle that was moved is still the same tagger.
-        return _resolved(folder.absolute(), name=str(_read_saved(folder).get("tagger")))
+        return _resolved(folder.absolute(), name=read_saved(folder).tagger)
     return _find_bundled(model, named=named)
 
 
 def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
     """Resolve the tagger of an annotation, as ``find_tagger`` does; a tagger of token labels is a ModelError."""
     tagger = find_tagger(model, named=named)
-    if _read_saved(tagger.folder).get("vocabulary", {}).get("scheme") == TOKENS.name:
+    if read_saved(tagger.folder).vocabulary.get("scheme") == TOKENS.name:
         raise ModelError(
             f"{model}: a tagger of token labels, which can be evaluated but cannot annotate, since the output tables "
             "hold entities; choose a tagger of entities"
@@ -81,8 +79,8 @@ def _missing(folder: Path) -> tuple[str, str] | None:
 
     A tuned encoder is in the tagger's folder and needs the library only.
     """
-    values = with_own_encoder(_read_saved(folder).get("config"), folder)
-    if not isinstance(values, dict) or values.get("encoder") is None:
+    values = with_own_encoder(read_saved(folder).config, folder)
+    if values.get("encoder") is None:
         return None
     config = EncoderConfig.from_mapping(values["encoder"], where=str(folder / CONFIG_NAME))
     if config.tuned and importlib.util.find_spec("transformers") is None:
@@ -92,20 +90,9 @@ def _missing(folder: Path) -> tuple[str, str] | None:
     return f"encoder {config.source}", INSTALL_ENCODER
 
 
-def _read_saved(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG_NAME
-    try:
-        saved = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ModelError(f"{path}: expected JSON, got {error}") from error
-    if not isinstance(saved, dict):
-        raise ModelError(f"{path}: expected a mapping, got {type(saved).__name__}")
-    return saved
-
-
 def _resolved(folder: Path, *, name: str, version: str | None = None) -> ResolvedTagger:
     missing = _missing(folder)
     if missing is not None:
         raise ModelError("{} needs the {}, which is not installed: {}".format(name, *missing))
-    digest, trees = tagger_digest(folder), _read_saved(folder).get("trees")
+    digest, trees = tagger_digest(folder), read_saved(folder).trees
     return ResolvedTagger(name=name, version=version, digest=digest, folder=folder, trees=trees)

@@ -116,7 +116,7 @@ def read_provenance(folder: Path) -> Provenance | None:
         return Provenance.from_mapping(json.loads(path.read_bytes()), where=str(path))
     except ConfigError as error:
         raise ModelError(str(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: expected JSON, got {error}") from error
 
 
