@@ -98,11 +98,13 @@ class Run:
         return self._connection.sql(query)
 
     def document(self, doc_id: str) -> Doc:
-        """Return one document as ``concord.load`` would annotate it; its text is read from the input again.
+        """Return one document as ``concord.load`` would annotate it.
+
+        Its text is the stored one (``output.keep_text``), or else read from the input again.
 
         Raises:
             KeyError: when the collection has no annotated document of this id.
-            InputError: when the input no longer holds the text that was annotated.
+            InputError: when neither the collection nor the input holds the text that was annotated.
             IntegrityError: when a later run has replaced parts.
         """
         mine = pc.field("doc_id") == doc_id

@@ -1,6 +1,6 @@
-"""The raw texts of annotated documents, read from the input: an output folder does not hold them.
+"""The raw texts of annotated documents: those that the collection stores, or else read from the input.
 
-A text is the one that was annotated if its SHA-256 is the same. It is looked up at the document's position; if another
+A text of the input is the one that was annotated if its SHA-256 is the same. It is looked up at the document's position; if another
 text is there, because records were inserted or removed, it is searched for in the whole file.
 """
 
@@ -26,11 +26,13 @@ class SourceTexts:
         self._index: tuple[str, dict[str, int]] = ("", {})
 
     def find(self, row: DocumentRow) -> str | DeadLetter:
-        """Return a document's text, or a dead letter if the input no longer holds it.
+        """Return a document's stored text, or that of the input; a dead letter if neither has it.
 
         Raises:
             InputError: when a file of many records is gone or cannot be opened.
         """
+        if row.text is not None:
+            return row.text
         try:
             text = self._find(row)
         except InputError:
@@ -47,7 +49,8 @@ class SourceTexts:
             stage="read",
             error=SOURCE_CHANGED,
             message=f"{row.source_uri}: expected the text of document {row.doc_id!r} with the SHA-256 "
-            f"{row.text_sha256}, found no such text: the input has changed; annotate it again",
+            f"{row.text_sha256}, found no such text: the input has changed; annotate it again (with output.keep_text=true the collection "
+            "stores the texts)",
         )
 
     def _find(self, row: DocumentRow) -> str | None:

@@ -96,6 +96,15 @@ def test_a_document_whose_text_has_changed_is_refused(tmp_path: Path) -> None:
         run.document("a.txt")
 
 
+def test_a_document_whose_text_is_stored_needs_no_input(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ada left.")
+    settings = {"output.keep_text": True}
+    run = concord.annotate(tmp_path / "a.txt", tmp_path / "out", model=MODEL, settings=settings)
+    (tmp_path / "a.txt").unlink()
+    assert run.document("a.txt").text == "Ada left."
+    assert run.to_pandas("documents")["text"].tolist() == ["Ada left."]
+
+
 def test_only_parts_of_the_manifest_count(source: Path, tmp_path: Path) -> None:
     run = concord.annotate(source, tmp_path / "out", model=MODEL, settings={"max_dead_letters": 0.5})
     part = next((tmp_path / "out" / "entities").iterdir())

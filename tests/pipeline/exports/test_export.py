@@ -30,6 +30,7 @@ from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exports import docbin
 from concord.pipeline.exports import export as export_module
 from concord.pipeline.exports.export import ExportForm, export_collection, read_ids
+from concord.pipeline.exports.review_queue import Quotas, write_review_queue
 from concord.pipeline.output import document_rows, parquet_parts
 
 if TYPE_CHECKING:
@@ -422,6 +423,21 @@ def test_missing_text_file_leaves_out_one_document(tmp_path: Path) -> None:
     report = export_collection(tmp_path / "out", tmp_path / "a.jsonl", to="jsonl")
     assert (report.documents, report.left_out) == (1, 1)
     assert json.loads((tmp_path / "a.jsonl.errors.jsonl").read_bytes())["doc_id"] == "a.txt"
+
+
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts"])
+def test_stored_texts_need_no_input(tmp_path: Path, name: str) -> None:
+    texts = {"a.txt": "Anna.", "b.txt": "Bob  left.\n"}
+    source, output = write_texts(tmp_path / name, texts), tmp_path / "out"
+    annotate_texts(source, output, output={"path": str(output), "keep_text": True})
+    source.rename(tmp_path / "elsewhere")
+    report = export_collection(output, tmp_path / "a.jsonl", to="jsonl")
+    assert (report.documents, report.left_out) == (2, 0)
+    found = {document["doc_id"]: document["text"] for document in map(json.loads, stream_lines(tmp_path / "a.jsonl"))}
+    assert found == texts
+    quotas = Quotas(size=9, per_document=None, per_type=None, seed=1)
+    queue = write_review_queue(output, tmp_path / "queue.jsonl", to="jsonl", quotas=quotas)
+    assert {sentence.doc_id for sentence in queue.choices} == set(texts)
 
 
 def test_truncated_part_is_an_error(tmp_path: Path) -> None:

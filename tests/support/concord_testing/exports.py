@@ -56,7 +56,7 @@ def build_multi_word_worker(plan: Plan) -> ShardWorker:
     return ShardWorker(plan, parser=MultiWordParser(), tagger=fakes.FakeTagger())
 
 
-def annotate_texts(source: Path, output: Path, **changes: Any) -> RunReport:
+def annotate_texts(source: Path, output: Path, /, **changes: Any) -> RunReport:
     """Annotate a collection with MultiWordParser."""
     config = job(source, output, max_dead_letters=0.5, **changes)
     return run_job(config, build=build_multi_word_worker)
