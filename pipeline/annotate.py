@@ -4,12 +4,14 @@
 2. ``executors`` give the shards to workers. In a ``worker`` each shard passes four stages: ``readers`` turn records
    into documents, ``parsing`` finds sentences and dependency trees, the tagger of ``models`` labels the words, and
    ``output`` writes the tables and commits them. A record that fails on the way becomes a dead letter.
-3. ``output`` checks that every record is accounted for and publishes the manifest; ``report`` writes a page about it.
+3. ``output`` checks that every record is accounted for and publishes the manifest, and on demand a version of the Delta
+   tables; ``report`` writes a page about it.
 
 The same call starts a run, resumes it, or finds it finished. Everything that is committed survives a crash.
 """
 
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +25,9 @@ from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Execu
 from concord.pipeline.executors.local import LocalExecutor
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
+from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.delta_log import check_delta, write_delta_log
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import absolute, absolute_input, absolute_output
@@ -67,6 +71,8 @@ def annotate(
     config = _with_absolute_paths(config)
     folder = OutputFolder(config.output.path)
     _check_output(folder)
+    if config.output.delta:
+        check_delta(folder.output)
     folder.settle()
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.resolve() if retry is None else planner.retry(retry)
@@ -95,7 +101,9 @@ def annotate(
                 # Missing times are not worth an error, least of all one that hides another.
                 with suppress(StoreError):
                     tally.write_stats(folder)
-        folder.finish(plan, Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds))
+        folder.finish(plan, _retention(config, folder))
+    if config.output.delta:
+        write_delta_log(open_collection(folder.output))
     if config.report and not (was_finished and (folder.run / "report.html").exists()):
         write_report(folder.output)
     reports = [*reused.values(), *folder.committed_shards(plan).values()]
@@ -152,6 +160,13 @@ def _make_output(folder: OutputFolder) -> None:
 
 def _unusable(folder: OutputFolder, reason: str) -> ConfigError:
     return ConfigError(f"output: expected a folder that can be written, got {folder.output} ({reason})")
+
+
+def _retention(config: AnnotateConfig, folder: OutputFolder) -> Retention:
+    """Return which generations are kept: in an object store all of them, where a Delta log names their parts."""
+    if config.output.delta and not isinstance(folder.output, Path):
+        return Retention(keep=sys.maxsize)
+    return Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds)
 
 
 def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:

@@ -9,7 +9,7 @@ from concord.pipeline.config import AnnotateConfig
 
 _NOT_DECIDING: dict[str, Any] = {
     **dict.fromkeys(("executor", "max_dead_letters", "max_removed", "accept_input", "report"), True),
-    "output": {"path", "keep", "grace_seconds"},
+    "output": {"path", "keep", "grace_seconds", "delta"},
     "planning": {"hash_with_ray_bytes", "rehash"},
     "reader": {"max_record_bytes", "max_unpack_ratio"},
     "parser": {"directory"},

@@ -1,7 +1,7 @@
 """The raw texts of annotated documents: those that the collection stores, or else read from the input.
 
-A text of the input is the one that was annotated if its SHA-256 is the same. It is looked up at the document's position; if another
-text is there, because records were inserted or removed, it is searched for in the whole file.
+A text of the input is the one that was annotated if its SHA-256 is the same. It is looked up at the document's
+position; if another text is there, because records were inserted or removed, it is searched for in the whole file.
 """
 
 from hashlib import sha256
@@ -49,8 +49,8 @@ class SourceTexts:
             stage="read",
             error=SOURCE_CHANGED,
             message=f"{row.source_uri}: expected the text of document {row.doc_id!r} with the SHA-256 "
-            f"{row.text_sha256}, found no such text: the input has changed; annotate it again (with output.keep_text=true the collection "
-            "stores the texts)",
+            f"{row.text_sha256}, found no such text: the input has changed; annotate it again "
+            "(with output.keep_text=true the collection stores the texts)",
         )
 
     def _find(self, row: DocumentRow) -> str | None:

@@ -389,7 +389,7 @@ ROW_CHANGES: dict[str, dict[str, Any]] = {
     "tagger": {"device": "auto", "precision": "bf16", "batch_words": 7, "samples": 3, "threshold": 0.1},
 }
 NOT_DECIDING = {
-    "output": {"path", "keep", "grace_seconds"},
+    "output": {"path", "keep", "grace_seconds", "delta"},
     "reader": {"max_record_bytes", "max_unpack_ratio"},
     "parser": {"directory"},
     "tagger": {"model", "accept_parser"},

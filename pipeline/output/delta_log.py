@@ -1,0 +1,258 @@
+"""A Delta log beside each table of a collection, so that other tools read its generations and their history.
+
+Each generation is one version of five Delta tables. No row is copied: the log names the parts as they are, with the
+statistics of their footers. In a file system a Delta table is ``OUT/delta/<table>``, with hard links of the parts that
+any version names; in an object store it is ``OUT/<table>`` itself, whose parts stay where they are.
+
+A version is written once: it is marked with the application ``concord`` and the number of the generation.
+"""
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from concord.models.config import ConfigError
+from concord.pipeline.errors import StoreError
+from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.storage.atomic_writes import crash_point
+from concord.pipeline.storage.links import hard_link
+from concord.pipeline.storage.output_paths import OutputPath, arrow_source
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+
+APPLICATION = "concord"
+FOLDER = "delta"
+"""Below a collection's folder: the Delta tables."""
+_LONGEST_BOUND = 128
+"""Characters of a string in the statistics: a lower bound is cut, an upper bound that is longer is left out."""
+_ATTEMPTS = 3
+_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
+_first_process: list[int] = []
+
+
+def check_delta(output: OutputPath) -> None:
+    """Raise ConfigError where a Delta log cannot be written."""
+    try:
+        import deltalake  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError("output.delta: needs deltalake; pip install 'concord-annotate[delta]'") from error
+    if _first_process and _first_process != [os.getpid()]:
+        raise ConfigError(
+            "output.delta: this process was forked from one that has written a Delta log, whose threads it lacks; "
+            "start it with multiprocessing's spawn instead"
+        )
+    if _ENCODED.search(str(output)):
+        raise ConfigError(f"output.delta: deltalake cannot read below a path with percent-encoding, got {output}")
+
+
+def write_delta_log(collection: Collection) -> None:
+    """Make a collection's generation the newest version of its five Delta tables, unless they have it already.
+
+    A log that was not written for some generations goes from the last version to this one in a single step.
+
+    Raises:
+        ConfigError: as ``check_delta``.
+        StoreError: when the store fails, or a log is broken.
+    """
+    check_delta(collection.output)
+    _first_process[:] = [os.getpid()]
+    generation = collection.manifest.generation
+    for name in SCHEMAS:
+        parts = {path.name: path for path in collection.parts(name)}
+        folder = delta_folder(collection.output, name)
+        with _delta_errors(folder):
+            _write_version(name, folder, parts, generation)
+        crash_point("delta")
+
+
+def prune_delta_log(output: OutputPath, kept: Iterable[Manifest]) -> int:
+    """Remove the parts of versions that no kept generation names, and return how many; the newest version stays whole.
+
+    Such versions stay in the log and can no longer be read. In an object store there is nothing to remove, because the
+    parts are those of the collection.
+    """
+    if not isinstance(output, Path):
+        return 0
+    named = {part.path for manifest in kept for name in SCHEMAS for part in manifest.files(name)}
+    removed = 0
+    for name in SCHEMAS:
+        folder = output / FOLDER / name
+        if not (folder / "_delta_log").is_dir():
+            continue
+        with _delta_errors(folder):
+            active = _active(_open(folder))
+            for path in folder.glob("*.parquet"):
+                if path.name not in active and f"{name}/{path.name}" not in named:
+                    path.unlink(missing_ok=True)
+                    removed += 1
+    return removed
+
+
+def delta_folder(output: OutputPath, table: str) -> OutputPath:
+    """Return the root of the Delta table of a table."""
+    return output / FOLDER / table if isinstance(output, Path) else output / table
+
+
+def _write_version(name: str, folder: OutputPath, parts: Mapping[str, OutputPath], generation: int) -> None:
+    """Commit what has changed since the last version; another driver that does the same at once is not in the way."""
+    from deltalake.exceptions import DeltaError
+
+    for attempt in range(1, _ATTEMPTS + 1):
+        table = _open(folder) if _exists(folder) else None
+        try:
+            _commit(name, folder, table, parts, generation)
+        except DeltaError:
+            if attempt == _ATTEMPTS:
+                raise
+        else:
+            return
+
+
+def _commit(
+    name: str, folder: OutputPath, table: "DeltaTable | None", parts: Mapping[str, OutputPath], generation: int
+) -> None:
+    from deltalake import Schema
+    from deltalake.transaction import PostCommitHookProperties, create_table_with_add_actions
+
+    schema = SCHEMAS[name].remove_metadata()
+    if table is None:
+        create_table_with_add_actions(
+            str(folder),
+            Schema.from_arrow(schema),
+            _additions(folder, parts),
+            name=name,
+            # Versions can be read as long as their parts are kept, so the log is never shortened.
+            configuration={"delta.enableExpiredLogCleanup": "false"},
+            commit_properties=_properties(generation),
+        )
+        return
+    written = table.transaction_version(APPLICATION)
+    active = _active(table)
+    if written is not None and (written > generation or (written == generation and active == parts.keys())):
+        return
+    actions: list[AddAction | RemoveAction] = [
+        *_additions(folder, {part: path for part, path in parts.items() if part not in active}),
+        *_removals(sorted(active - parts.keys())),
+    ]
+    table.create_write_transaction(
+        actions,
+        "append",
+        schema,
+        commit_properties=_properties(generation),
+        post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+    )
+
+
+def _properties(generation: int) -> "CommitProperties":
+    from deltalake.transaction import CommitProperties, Transaction
+
+    return CommitProperties(
+        custom_metadata={"userMetadata": f"generation {generation}"},
+        max_commit_retries=0,
+        app_transactions=[Transaction(APPLICATION, generation)],
+    )
+
+
+def _additions(folder: OutputPath, parts: Mapping[str, OutputPath]) -> "list[AddAction]":
+    """Return the actions that add parts; in a file system, also give them names in the Delta table's folder."""
+    from deltalake.transaction import AddAction
+
+    now = _milliseconds()
+    additions = []
+    for name, path in parts.items():
+        if isinstance(folder, Path) and isinstance(path, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # equal names have equal bytes
+                hard_link(path, folder / name)
+        size, statistics = _statistics(path)
+        additions.append(AddAction(name, size, {}, now, True, statistics))
+    return additions
+
+
+def _removals(names: Iterable[str]) -> "list[RemoveAction]":
+    from deltalake.transaction import RemoveAction
+
+    now = _milliseconds()
+    return [RemoveAction(name, data_change=True, deletion_timestamp=now) for name in names]
+
+
+def _statistics(path: OutputPath) -> tuple[int, str]:
+    """Return the size of a part in bytes, and the statistics of its footer as Delta's JSON."""
+    source = arrow_source(path)
+    size = path.stat().st_size if isinstance(source, Path) else source.size
+    metadata = pq.read_metadata(source)
+    groups = [group for group in map(metadata.row_group, range(metadata.num_row_groups)) if group.num_rows]
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for index in range(metadata.num_columns):
+        name = metadata.schema.column(index).name
+        found = [group.column(index).statistics for group in groups]
+        if any(statistics is None for statistics in found):
+            continue
+        if not metadata.schema.column(index).max_definition_level:
+            nulls[name] = 0
+        elif all(statistics.has_null_count for statistics in found):
+            nulls[name] = sum(statistics.null_count for statistics in found)
+        bounded = [statistics for statistics in found if statistics.num_values]
+        if bounded and all(statistics.has_min_max for statistics in bounded):
+            _bound(lowest, name, min(statistics.min for statistics in bounded), cut=True)
+            _bound(highest, name, max(statistics.max for statistics in bounded), cut=False)
+    values = {"numRecords": metadata.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    return size, json.dumps(values, ensure_ascii=False)
+
+
+def _bound(bounds: dict[str, Any], name: str, value: Any, *, cut: bool) -> None:
+    """Set the bound of a column, unless it cannot be given as JSON."""
+    if isinstance(value, str):
+        if len(value) <= _LONGEST_BOUND or cut:
+            bounds[name] = value[:_LONGEST_BOUND]
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        bounds[name] = value
+
+
+def _exists(folder: OutputPath) -> bool:
+    from deltalake import DeltaTable
+
+    return bool(DeltaTable.is_deltatable(str(folder)))
+
+
+def _open(folder: OutputPath) -> "DeltaTable":
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(folder))
+
+
+def _active(table: "DeltaTable") -> set[str]:
+    return {uri.rpartition("/")[2] for uri in table.file_uris()}
+
+
+def _milliseconds() -> int:
+    return round(time.time() * 1000)
+
+
+@contextmanager
+def _delta_errors(folder: OutputPath) -> Iterator[None]:
+    """Turn errors of Delta and of the store into StoreError."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except (OSError, DeltaError, ValueError) as error:
+        reason, *_ = str(error).splitlines()  # followed by a stack of deltalake's
+        raise StoreError(
+            f"{folder}: the Delta log cannot be written ({reason}); the collection itself is complete. Repair the "
+            f"store and run the same command again, or remove {folder / '_delta_log'} to have a new log written"
+        ) from error

@@ -1,0 +1,283 @@
+"""The Delta log: each generation is one version, and is read back by the tools that it is for."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from concord_testing import runs
+from concord_testing.checkout import CHECKOUT
+from deltalake import DeltaTable
+
+from concord.models.config import ConfigError
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.errors import StoreError
+from concord.pipeline.output import delta_log
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.delta_log import prune_delta_log, write_delta_log
+from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.verify import verify
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Return an input of nine documents and a line that is no JSON."""
+    path = runs.write_collection(tmp_path / "in.jsonl", documents=9)
+    path.write_text(f"{path.read_text()}no json\n")
+    return path
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def job(source: Path, output: Path) -> AnnotateConfig:
+    return runs.job(source, output, output={"path": str(output), "delta": True}, max_dead_letters=0.5)
+
+
+def update(source: Path, output: Path, number: int = 1) -> Manifest:
+    """Change the first document, annotate, and return the manifest."""
+    first, *others = source.read_text().splitlines(keepends=True)
+    record = json.loads(first) | {"text": f"Nora met {number} men in Geneva."}
+    source.write_text("".join([f"{json.dumps(record)}\n", *others]))
+    runs.run_job(job(source, output))
+    return manifest_of(output)
+
+
+def manifest_of(output: Path) -> Manifest:
+    return open_collection(output).manifest
+
+
+def delta_table(output: Path, name: str, version: int | None = None) -> DeltaTable:
+    return DeltaTable(str(output / "delta" / name), version=version)
+
+
+def rows(table: pa.Table) -> list[str]:
+    return sorted(str(row) for row in table.to_pylist())
+
+
+def collected(output: Path, name: str) -> list[str]:
+    parts = [pq.read_table(path).replace_schema_metadata() for path in open_collection(output).parts(name)]
+    return rows(pa.concat_tables(parts)) if parts else []
+
+
+def assert_log_is_the_collection(output: Path) -> None:
+    for name in SCHEMAS:
+        table = delta_table(output, name)
+        assert table.transaction_version("concord") == manifest_of(output).generation
+        assert rows(table.to_pyarrow_table()) == collected(output, name)
+        assert len(table.file_uris()) == len(set(table.file_uris())) == len(manifest_of(output).files(name))
+    assert verify(output) == []
+
+
+@pytest.mark.parametrize("name", ["out", "a b%ä#"])
+def test_log_names_the_parts_without_copying_them(source: Path, tmp_path: Path, name: str) -> None:
+    output = tmp_path / name
+    runs.run_job(job(source, output))
+    assert_log_is_the_collection(output)
+    for name in SCHEMAS:
+        for part in open_collection(output).parts(name):
+            assert isinstance(part, Path)
+            assert part.samefile(output / "delta" / name / part.name)
+
+
+def test_log_is_read_by_deltalake_polars_and_duckdb(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    update(source, output)
+    for name in SCHEMAS:
+        expected = collected(output, name)
+        table = delta_table(output, name)
+        assert rows(table.to_pyarrow_table()) == expected
+        assert rows(polars.read_delta(str(output / "delta" / name)).to_arrow()) == expected
+        paths = [str(output / "delta" / name / uri.rpartition("/")[2]) for uri in table.file_uris()]
+        assert rows(duckdb.sql("from read_parquet($1)", params=[paths]).to_arrow_table()) == expected
+
+
+def test_statistics_are_those_of_the_footers(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    for name, columns in {"documents": ["doc_id", "n_chars"], "entities": ["start_char", "confidence"]}.items():
+        actions = pa.table(delta_table(output, name).get_add_actions(flatten=True)).to_pylist()
+        assert len(actions) > 1
+        for action in actions:
+            part = pq.read_table(output / "delta" / name / action["path"])
+            assert action["num_records"] == part.num_rows
+            for column in columns:
+                values = part[column].to_pylist()
+                assert action[f"null_count.{column}"] == 0
+                bounds = (min(values), max(values)) if values else (None, None)
+                assert (action[f"min.{column}"], action[f"max.{column}"]) == bounds
+    (action, *_) = pa.table(delta_table(output, "documents").get_add_actions(flatten=True)).to_pylist()
+    assert (action["null_count.text"], action["min.text"]) == (action["num_records"], None)
+
+
+def test_long_strings_bound_from_below_only(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["b" * 200, "c" * 200]}), tmp_path / "part.parquet")
+    _, statistics = delta_log._statistics(tmp_path / "part.parquet")
+    found = json.loads(statistics)
+    assert (found["minValues"], found["maxValues"]) == ({"text": "b" * 128}, {})
+
+
+def test_earlier_generations_can_be_read_until_they_are_pruned(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    generations = [{name: collected(output, name) for name in SCHEMAS}]
+    for number in (1, 2):
+        update(source, output, number)
+        generations.append({name: collected(output, name) for name in SCHEMAS})
+    for version, tables in enumerate(generations):
+        for name, expected in tables.items():
+            assert rows(delta_table(output, name, version).to_pyarrow_table()) == expected
+    history = delta_table(output, "entities").history()
+    assert [commit["userMetadata"] for commit in history] == ["generation 2", "generation 1", "generation 0"]
+    links = len(list((output / "delta").glob("*/*.parquet")))
+    current = sum(len(manifest_of(output).files(name)) for name in SCHEMAS)
+    assert prune_delta_log(output, [manifest_of(output)]) == links - current > 0
+    assert prune_delta_log(output, [manifest_of(output)]) == 0
+    assert_log_is_the_collection(output)
+    with pytest.raises(OSError, match="No such file"):
+        delta_table(output, "entities", 0).to_pyarrow_table()
+
+
+def test_pruning_spares_the_generations_that_are_kept(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    first, expected = manifest_of(output), collected(output, "tokens")
+    update(source, output, 1)
+    update(source, output, 2)
+    assert prune_delta_log(output, [first, manifest_of(output)]) > 0
+    kept = {
+        part.path for manifest in (first, manifest_of(output)) for table in SCHEMAS for part in manifest.files(table)
+    }
+    assert {f"{path.parent.name}/{path.name}" for path in (output / "delta").glob("*/*.parquet")} == kept
+    assert rows(delta_table(output, "tokens", 0).to_pyarrow_table()) == expected
+
+
+def test_run_without_changes_writes_no_version(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    runs.run_job(job(source, output))
+    assert [delta_table(output, name).version() for name in SCHEMAS] == [0] * 5
+
+
+def test_log_catches_up_after_generations_without_it(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    for number in (1, 2):
+        source.write_text(source.read_text().replace("Geneva", f"Bern{number}"))
+        runs.run_job(runs.job(source, output, max_dead_letters=0.5))
+    assert delta_table(output, "tokens").transaction_version("concord") == 0
+    runs.run_job(job(source, output))
+    assert_log_is_the_collection(output)
+    assert delta_table(output, "tokens").version() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("generation", [0, 1])
+@pytest.mark.parametrize("number", range(1, 6))
+def test_run_that_ends_between_two_tables_is_completed(
+    source: Path, output: Path, monkeypatch: pytest.MonkeyPatch, number: int, generation: int
+) -> None:
+    if generation:
+        runs.run_job(job(source, output))
+    reached: list[str] = []
+
+    def kill(step: str) -> None:
+        reached.append(step)
+        if len(reached) == number:
+            raise Killed
+
+    monkeypatch.setattr(delta_log, "crash_point", kill)
+    with pytest.raises(Killed):
+        update(source, output)
+    monkeypatch.undo()
+    runs.run_job(job(source, output))
+    assert_log_is_the_collection(output)
+    assert [delta_table(output, name).version() for name in SCHEMAS] == [generation] * 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(1, 6))
+def test_killed_run_is_completed(source: Path, output: Path, number: int) -> None:
+    runs.run_job(job(source, output))
+    source.write_text(source.read_text().replace("Geneva", "Bern"))
+    # A process of its own: one that is forked lacks the threads of deltalake.
+    work = (
+        "import sys; from concord_testing import runs; from concord.pipeline.config import AnnotateConfig; "
+        "runs.run_job(AnnotateConfig.model_validate_json(sys.argv[1]))"
+    )
+    environment = {
+        **os.environ,
+        "CONCORD_CRASH_AT": f"delta:{number}",
+        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests" / "support")]),
+    }
+    command = [sys.executable, "-c", work, job(source, output).model_dump_json()]
+    assert subprocess.run(command, env=environment, check=False).returncode == -9
+    runs.run_job(job(source, output))
+    assert_log_is_the_collection(output)
+    assert [delta_table(output, name).version() for name in SCHEMAS] == [1] * 5
+
+
+def test_driver_that_was_overtaken_changes_nothing(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    earlier = open_collection(output)
+    update(source, output)
+    write_delta_log(earlier)
+    assert_log_is_the_collection(output)
+
+
+def test_two_drivers_write_one_version(source: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.run_job(job(source, output))
+    runs.run_job(runs.job(source, output, max_dead_letters=0.5, tagger={"threshold": 0.1}))
+    opened = delta_log._open
+    collection = open_collection(output)
+
+    def overtaken(folder: Any) -> DeltaTable:
+        table = opened(folder)
+        monkeypatch.setattr(delta_log, "_open", opened)
+        write_delta_log(collection)
+        return table
+
+    monkeypatch.setattr(delta_log, "_open", overtaken)
+    write_delta_log(collection)
+    assert_log_is_the_collection(output)
+    assert [delta_table(output, name).version() for name in SCHEMAS] == [1] * 5
+
+
+def test_broken_log_is_explained_and_written_again_once_removed(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    log = output / "delta" / "tokens" / "_delta_log"
+    (log / f"{0:020}.json").write_text('{"protocol"')
+    with pytest.raises(StoreError, match=r"the Delta log cannot be written .*the collection itself is complete"):
+        update(source, output)
+    for path in log.iterdir():
+        path.unlink()
+    runs.run_job(job(source, output))
+    assert_log_is_the_collection(output)
+
+
+def test_missing_library_is_explained_before_anything_is_done(
+    source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConfigError, match=r"pip install 'concord-annotate\[delta\]'"):
+        runs.run_job(job(source, output))
+    assert not output.exists()
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="cannot read below a path with percent-encoding"):
+        runs.run_job(job(source, output / "a%20b"))
+
+
+def test_forked_process_is_refused(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    process = runs.in_child(lambda: runs.run_job(job(source, output)))
+    process.join(timeout=60)
+    assert process.exitcode == 2
