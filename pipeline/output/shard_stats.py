@@ -16,6 +16,8 @@ from concord.pipeline.output.manifest import ShardReport
 UNCERTAINTY_BINS = 40
 UNCERTAINTY_BIN_WIDTH = 0.05
 """Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
+GUESSED_ENCODINGS = "guessed_encodings"
+"""Counts the documents whose bytes were not UTF-8 and whose encoding was guessed."""
 ALWAYS_COUNTED = (
     "documents",
     "sentences",
@@ -76,8 +78,8 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     Returns:
         Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
         (above the threshold), refined (labelled by stage two) or changed (labelled differently than by stage one);
-        sentences with a refined token; ``uncertainty.<bin>``; ``dead_letters.<stage>.<error>``. All but the bins, types
-        and reasons are present even if 0.
+        sentences with a refined token; ``uncertainty.<bin>``; ``guessed_encodings``;
+        ``dead_letters.<stage>.<error>``. All but the bins, types, guesses and reasons are present even if 0.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
     uncertainty = _values(tokens, "uncertainty").astype(np.float64)
@@ -98,6 +100,10 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     for number, count in zip(*np.unique(bins, return_counts=True), strict=True):
         counts[f"uncertainty.{number:02d}"] = int(count)
     counts.update(f"{_OF_TYPE}{label}" for label in tables["entities"]["label"].to_pylist())
+    if "encoding_confidence" in tables["documents"].column_names:
+        guesses = tables["documents"]["encoding_confidence"]
+        # Absent where there are none, so that the counts of a shard without guesses stay those of earlier releases.
+        counts.update({GUESSED_ENCODINGS: guessed} if (guessed := len(guesses) - guesses.null_count) else {})
     if "errors" in tables:
         reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
         counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))

@@ -1,10 +1,13 @@
 """Decode bytes to text.
 
 A leading byte order mark belongs to the encoding, not to the text: it is removed, and offsets count from the code point
-after it. Nothing else is changed.
+after it. Nothing else is changed: line ends stay as they are.
 """
 
 import codecs
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import charset_normalizer
 
@@ -18,6 +21,51 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+
+_WESTERN = "cp1252"
+_WESTERN_LETTERS = ("áéíóúüñ", "àâæçèéêëîïôœùûü", "äöüß", "àáâãçéêíóôõú", "àèéìíòóùú", "åäöæøé", "áéíðóúýþæö")
+_CENTRAL_LETTERS = ("ąćęłńóśźż", "áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "áéíóöőúüű", "ăâîşţ", "čćđšž")
+_LETTERS = {
+    _WESTERN: _WESTERN_LETTERS,
+    "cp1250": _CENTRAL_LETTERS,
+    "iso8859-2": _CENTRAL_LETTERS,
+    "cp1254": ("çğıöşüâîİ",),
+    "cp1257": ("ąčęėįšųūž", "āčēģīķļņšūž", "äõöüšž"),
+    "cp850": _WESTERN_LETTERS,
+    "mac-roman": _WESTERN_LETTERS,
+}
+"""Encodings of the Latin script, and the letters beyond ASCII of the languages written in each."""
+
+_OTHER_SCRIPTS = [
+    *("cp1251", "koi8_r", "cp1253", "cp1255", "cp1256", "cp874", "cp866"),
+    *("cp932", "euc_jp", "gb18030", "big5", "cp949"),
+]
+
+_SAMPLE_BYTES = 1 << 16
+_MOST_LATIN = 0.3
+"""Share of letters beyond ASCII in texts of the Latin script; Czech and Icelandic have about 0.2."""
+_SURE_FIT = 0.9
+_MARGIN = 0.2
+"""By so much must another encoding fit better than Western European."""
+_SURE_LETTERS = 4
+"""So many characters beyond ASCII make a guess half as sure as it could be."""
+_PUNCTUATION = frozenset(
+    "\u2018\u2019\u201a\u201c\u201d\u201e\u2026\u2013\u2014\u2022\u20ac\u00ab\u00bb\u00a0\u00ad\u00b7\u00a7\u00b0\u00a3\u00a1\u00bf"
+)
+"""Characters beyond ASCII that speak for no language, where they stand outside of words."""
+_CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a]")
+
+
+class Decoded(NamedTuple):
+    """A text and the encoding of its bytes.
+
+    Attributes:
+        confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
+    """
+
+    text: str
+    encoding: str
+    confidence: float | None = None
 
 
 def check_encoding(encoding: str, *, line_based: bool) -> None:
@@ -40,30 +88,102 @@ def check_encoding(encoding: str, *, line_based: bool) -> None:
         )
 
 
-def decode(content: bytes, *, encoding: str) -> tuple[str, str | None]:
-    """Decode a whole text file; return its text, and the name of the encoding if it was guessed.
+def decode(content: bytes, *, encoding: str) -> Decoded:
+    """Decode a whole file.
 
     Raises:
         RecordError: naming the first invalid byte.
     """
     marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
     if encoding != "auto":
-        return _decode_as(content, encoding, hint=_hint(encoding, marked)), None
+        return Decoded(_decode_as(content, encoding, hint=_hint(encoding, marked)), encoding)
     if marked is not None:
-        return _decode_as(content, marked, hint="convert the file to utf-8"), None
+        return Decoded(_decode_as(content, marked, hint="convert the file to utf-8"), marked)
     try:
-        return content.decode("utf-8-sig"), None
+        return Decoded(content.decode("utf-8-sig"), "utf-8")
     except UnicodeDecodeError:
-        best = charset_normalizer.from_bytes(content).best()
-    hint = "set reader.encoding or convert the file"
-    if best is None:
-        raise RecordError("invalid_encoding", f"expected text, and no encoding fits the bytes; {hint}")
-    return _decode_as(content, best.encoding, hint=f"{hint} to utf-8"), best.encoding
+        sample = _sample(content)
+    if _is_damaged_utf8(sample):
+        _decode_as(content, "utf-8", hint="fix the bytes, or set reader.encoding")
+    for name, confidence in guess(sample):
+        try:
+            text = content.decode(name)
+            text.encode("utf-8")
+        except UnicodeError:
+            continue
+        return Decoded(text, name, confidence)
+    raise RecordError(
+        "invalid_encoding",
+        "expected text, and no encoding fits the bytes; set reader.encoding or convert the file to utf-8",
+    )
+
+
+def guess(sample: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the encodings that a part of a text other than UTF-8 may have, with a confidence of 0..1; likeliest first.
+
+    Texts of the Latin script are taken for Western European, unless their letters clearly say otherwise;
+    charset-normalizer takes most of them for Central European. The other scripts are left to it.
+    """
+    if _CONTROLS.search(sample):
+        return
+    beyond = sum(byte >= 0x80 for byte in sample)
+    letters = beyond + len(re.findall(rb"[A-Za-z]", sample))
+    sure = beyond / (beyond + _SURE_LETTERS)
+    fits = {name: fit for name in _LETTERS if (fit := _fit(sample, name)) is not None}
+    if fits and (beyond <= _MOST_LATIN * letters or max(fits.values()) > _SURE_FIT):
+        likeliest = max(fits, key=lambda name: fits[name] + _MARGIN * (name == _WESTERN))
+        for name in dict.fromkeys([likeliest, _WESTERN, "iso8859-1"]):
+            yield name, round(fits.get(name, 0.0) * sure, 3)
+        return
+    for match in charset_normalizer.from_bytes(sample, cp_isolation=[*_OTHER_SCRIPTS, _WESTERN]):
+        yield match.encoding, round((1 - match.chaos) * sure, 3)
+
+
+def _sample(content: bytes) -> bytes:
+    """Return the part around the first byte that is not ASCII; bounded, since guessing tries many encodings."""
+    first = next(re.finditer(rb"[\x80-\xff]", content)).start()
+    end = first + _SAMPLE_BYTES
+    if end < len(content):
+        # Between two words, and not between the bytes of one character.
+        end = max(content.rfind(space, first, end) for space in (b" ", b"\n"))
+    return content[max(first - _SAMPLE_BYTES, 0) : end if end > first else first + _SAMPLE_BYTES]
+
+
+def _is_damaged_utf8(sample: bytes) -> bool:
+    """Return whether most characters beyond ASCII are valid UTF-8, which those of other encodings hardly ever are."""
+    beyond = re.findall(r"[^\x00-\x7f]", sample.decode("utf-8", "replace"))
+    return beyond.count("\ufffd") * 2 < len(beyond)
+
+
+def _fit(sample: bytes, encoding: str) -> float | None:
+    """Return which share of the characters beyond ASCII are letters of one language of an encoding; None if invalid."""
+    try:
+        text = sample.decode(encoding)
+    except UnicodeDecodeError:
+        return None
+    found = [
+        match[0].lower()
+        for match in re.finditer(r"[^\x00-\x7f]", text)
+        if match[0] not in _PUNCTUATION or _is_within_word(text, match.start())
+    ]
+    if not found:
+        return 1.0
+    return max(sum(letter in letters for letter in found) for letters in _LETTERS[encoding]) / len(found)
+
+
+def _is_within_word(text: str, place: int) -> bool:
+    before, after = text[place - 1 : place], text[place + 1 : place + 2]
+    return before.isalpha() and after.isalpha() and text[place] not in "\u2019\u00ad\u00b7\u2013\u2014\u2026"
+
+
+def stated_encoding(encoding: str) -> str:
+    """Return the encoding of a format that is UTF-8 unless ``reader.encoding`` says otherwise."""
+    return "utf-8" if encoding == "auto" else encoding
 
 
 def decode_line(line: bytes, *, encoding: str) -> str:
     """Decode one line of a file; raises what ``decode`` raises."""
-    stated = "utf-8" if encoding == "auto" else encoding
+    stated = stated_encoding(encoding)
     return _decode_as(line, stated, hint=_hint(stated, None))
 
 

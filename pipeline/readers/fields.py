@@ -33,9 +33,19 @@ def document_id(fields: Mapping[str, Any], *, name: str, position: int, config: 
 
 
 def build_document(
-    fields: Mapping[str, Any], *, piece: Piece, position: int, is_duplicate: bool, config: ReaderConfig
+    fields: Mapping[str, Any],
+    *,
+    piece: Piece,
+    position: int,
+    is_duplicate: bool,
+    config: ReaderConfig,
+    encoding: str | None = None,
+    confidence: float | None = None,
 ) -> Document:
     """Build the document; all fields but id and text become its meta.
+
+    Args:
+        encoding, confidence: as Document.encoding and Document.encoding_confidence.
 
     Raises:
         RecordError: naming the field that is wrong, or when the id is a duplicate.
@@ -45,7 +55,15 @@ def build_document(
     if is_duplicate:
         raise duplicate_id(doc_id)
     meta = _meta(fields, doc_id=doc_id, config=config)
-    return Document(doc_id=doc_id, text=text, source_uri=piece.uri, source_position=position, meta=meta)
+    return Document(
+        doc_id=doc_id,
+        text=text,
+        source_uri=piece.uri,
+        source_position=position,
+        meta=meta,
+        encoding=encoding,
+        encoding_confidence=confidence,
+    )
 
 
 def record_text(fields: Mapping[str, Any], *, doc_id: str | None, config: ReaderConfig) -> str:

@@ -11,7 +11,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.encodings import decode_line
+from concord.pipeline.readers.encodings import decode_line, stated_encoding
 from concord.pipeline.readers.fields import build_document, document_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import LineStream, cursor_at, with_codecs
@@ -58,8 +58,14 @@ class JsonLinesReader:
                     if not _without_bom(line, start).strip():
                         continue
                     fields = _fields(line, start, config)
-                    is_duplicate = start in duplicates
-                    yield build_document(fields, piece=piece, position=start, is_duplicate=is_duplicate, config=config)
+                    yield build_document(
+                        fields,
+                        piece=piece,
+                        position=start,
+                        is_duplicate=start in duplicates,
+                        config=config,
+                        encoding=stated_encoding(config.encoding),
+                    )
                 except RecordError as error:
                     yield dead_letter(error, piece=piece, position=start, unit="byte")
 

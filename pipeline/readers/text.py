@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import orjson
-
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
@@ -27,19 +25,23 @@ class TextReader:
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
         """Read the file."""
         try:
-            text, guessed = decode(
-                read_whole(piece.uri, expected_size=piece.end, config=config), encoding=config.encoding
-            )
+            content = read_whole(piece.uri, expected_size=piece.end, config=config)
+            decoded = decode(content, encoding=config.encoding)
             if piece.duplicates:
                 raise duplicate_id(piece.name)
         except RecordError as error:
             error.doc_id = piece.name
             yield dead_letter(error, piece=piece, position=0, unit="byte")
             return
-        meta = None if guessed is None else orjson.dumps({"encoding": guessed}).decode()
-        yield Document(doc_id=piece.name, text=text, source_uri=piece.uri, source_position=0, meta=meta)
+        yield Document(
+            doc_id=piece.name,
+            text=decoded.text,
+            source_uri=piece.uri,
+            source_position=0,
+            encoding=decoded.encoding,
+            encoding_confidence=decoded.confidence,
+        )
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
         """Read the text of a file."""
-        text, _ = decode(read_whole(path, config=config), encoding=config.encoding)
-        return text
+        return decode(read_whole(path, config=config), encoding=config.encoding).text

@@ -13,7 +13,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, backed_off
+from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODINGS, backed_off
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import arrow_source
@@ -51,6 +51,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manif
         equation(asdict(report)),
         "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, manifest),
+        _guessed(manifest),
         _backed_off(manifest),
         _work_done(report),
         _replaced(report),
@@ -95,6 +96,17 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest)
     if report.exit_code:
         lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {report.read:,} (max_dead_letters)")
     return f"{counted(report.dead_letters, 'dead letter')}\n" + indented("\n".join(lines))
+
+
+def _guessed(manifest: Manifest) -> str:
+    guessed = total_counts(manifest).get(GUESSED_ENCODINGS, 0)
+    if not guessed:
+        return ""
+    were = "text was" if guessed == 1 else "texts were"
+    return (
+        f"{guessed:,} {were} not UTF-8; encodings guessed (columns encoding and encoding_confidence of documents); "
+        "reader.encoding sets one"
+    )
 
 
 def _backed_off(manifest: Manifest) -> str:

@@ -221,19 +221,19 @@ def test_byte_order_mark_is_removed_when_the_byte_order_is_set(tmp_path: Path) -
     assert found.text == "Text"
 
 
-def test_guessed_encoding_is_kept_in_the_meta(tmp_path: Path) -> None:
-    text = "Der gr\u00f6\u00dfte Teil der B\u00fcrger f\u00e4hrt \u00fcber die Br\u00fccke nach M\u00fcnchen. " * 5
+def test_guessed_encoding_is_kept_with_its_confidence(tmp_path: Path) -> None:
+    text = "Der gr\u00f6\u00dfte Teil der B\u00fcrger f\u00e4hrt \u00fcber die Br\u00fccke nach M\u00fcnchen. " * 9
     (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
     (tmp_path / "b.txt").write_text("plain \u00e9", encoding="utf-8")
 
     guessed, plain = read(tmp_path, encoding="auto")
 
     assert isinstance(guessed, Document)
-    assert guessed.text == text
-    assert guessed.meta is not None
-    assert list(json.loads(guessed.meta)) == ["encoding"]
+    assert (guessed.text, guessed.encoding) == (text, "cp1252")
+    assert guessed.encoding_confidence is not None
+    assert 0.9 < guessed.encoding_confidence < 1
     assert isinstance(plain, Document)
-    assert (plain.text, plain.meta) == ("plain \u00e9", None)
+    assert (plain.text, plain.encoding, plain.encoding_confidence) == ("plain \u00e9", "utf-8", None)
 
 
 def test_auto_rejects_bytes_that_are_not_text(tmp_path: Path) -> None:

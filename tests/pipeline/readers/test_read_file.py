@@ -92,7 +92,9 @@ def test_text_file_is_one_document_with_its_path_as_id(tmp_path: Path, suffix: s
     path.write_bytes(COMPRESSIONS[suffix](b"One.\nTwo."))
 
     assert documents(tmp_path) == [
-        Document(doc_id=f"deep/a.txt{suffix}", text="One.\nTwo.", source_uri=str(path), source_position=0)
+        Document(
+            doc_id=f"deep/a.txt{suffix}", text="One.\nTwo.", source_uri=str(path), source_position=0, encoding="utf-8"
+        )
     ]
 
 
@@ -109,13 +111,15 @@ def test_jsonl_record_keeps_its_position_and_other_fields(tmp_path: Path, suffix
             source_uri=str(path),
             source_position=0,
             meta='{"b":"\u00e9","z":[1,null]}',
+            encoding="utf-8",
         ),
-        Document(doc_id="7", text="Two.", source_uri=str(path), source_position=len(first)),
+        Document(doc_id="7", text="Two.", source_uri=str(path), source_position=len(first), encoding="utf-8"),
         Document(
             doc_id=f"a.jsonl{suffix}:{len(first) + 28}",
             text="",
             source_uri=str(path),
             source_position=len(first) + 28,
+            encoding="utf-8",
         ),
     ]
 

@@ -10,6 +10,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.crash_log import CrashLog
+from concord.runs import open_run
 from concord.workflows.annotation import inspect
 from concord.workflows.annotation.summary import describe_run
 
@@ -72,3 +73,19 @@ def test_the_summary_counts_replaced_workers_by_cause(tmp_path: Path) -> None:
     assert "replaced" not in summary_of(report, config)
     changed = replace(report, replaced={"memory": 2, "worker_died": 1})
     assert "3 workers replaced: 2 used too much memory, 1 died" in summary_of(changed, config)
+
+
+def test_the_summary_counts_guessed_encodings_and_the_rows_name_them(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number, text in enumerate(("Muñoz met Anna.", "Zoë met Bob.", "Bob left.")):
+        (source / f"{number}.txt").write_bytes(text.encode("latin-1"))
+    (source / "3.txt").write_text("Łukasz left.", encoding="utf-8")
+    config = runs.job(source, tmp_path / "out", reader={"encoding": "auto"})
+
+    report = runs.run_job(config)
+
+    assert "2 texts were not UTF-8; encodings guessed" in summary_of(report, config)
+    rows = open_run(report.output).to_arrow("documents").select(["encoding", "encoding_confidence"]).to_pylist()
+    assert [row["encoding"] for row in rows] == ["cp1252", "cp1252", "utf-8", "utf-8"]
+    assert [row["encoding_confidence"] is None for row in rows] == [False, False, True, True]
