@@ -86,6 +86,6 @@ def test_the_summary_counts_guessed_encodings_and_the_rows_name_them(tmp_path: P
     report = runs.run_job(config)
 
     assert "2 texts were not UTF-8; encodings guessed" in summary_of(report, config)
-    rows = open_run(report.output).to_arrow("documents").select(["encoding", "encoding_confidence"]).to_pylist()
+    rows = open_run(str(report.output)).to_arrow("documents").select(["encoding", "encoding_confidence"]).to_pylist()
     assert [row["encoding"] for row in rows] == ["cp1252", "cp1252", "utf-8", "utf-8"]
     assert [row["encoding_confidence"] is None for row in rows] == [False, False, True, True]
