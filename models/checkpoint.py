@@ -115,9 +115,8 @@ def read_saved(folder: Path) -> SavedTagger:
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
-    if not isinstance(values, dict):
-        raise ModelLoadError(f"{path}: expected a mapping with format_version {FORMAT_VERSION}, got {values!r}")
-    if (found := values.get("format_version")) != FORMAT_VERSION:
+    found = values.get("format_version") if isinstance(values, dict) else values
+    if found != FORMAT_VERSION:
         raise ModelLoadError(f"{path}: expected format_version {FORMAT_VERSION}, got {found!r}")
     try:
         return SavedTagger.from_mapping(values, where=str(path))
