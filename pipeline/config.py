@@ -96,8 +96,8 @@ class ExecutorConfig(Config):
     """Ray only: a worker that holds more memory (RSS) than this after a shard is replaced by a new one. Never if null.
     Choose well above what a worker holds after its first shards."""
     attempts: int = Field(default=3, ge=1)
-    """How often a shard is tried as a whole when its worker dies. After that its documents are processed one by one,
-    and one whose worker dies twice becomes a dead letter."""
+    """How often a shard is tried as a whole when its worker dies. After that its documents are probed one by one: one
+    whose worker dies twice becomes a dead letter, and the others are processed as planned."""
     shard_seconds: float | None = Field(default=None, gt=0)
     """Ray only: a worker that takes longer for a shard is killed, which counts as its death; where documents are
     processed one by one, the limit holds for each. No limit if null. Choose many times what a shard takes

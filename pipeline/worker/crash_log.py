@@ -1,9 +1,10 @@
 """What is known of attempts at a shard that did not end: which record was being done, and which workers died.
 
 A worker that dies takes its memory with it, so what the next one needs to know is in a small file for each shard
-below ``_run/trials``. A shard is tried as a whole ``executor.attempts`` times; then its documents are done one by one,
+below ``_run/trials``. A shard is tried as a whole ``executor.attempts`` times; then its documents are probed one by one,
 and a mark beside that file names the one in progress. A document whose worker has died twice while it was alone is
-left out.
+left out, and the others are done as planned: the probe only finds who kills, so that kills from outside change no byte.
+Only a shard that goes on killing workers as a whole, after no more of its documents does so alone, backs off.
 
 The files outlive the process, not the machine, so they are not flushed to disk. They are removed when the run is
 finished.
@@ -65,7 +66,13 @@ class ShardAttempts(Config):
     """The attempts at a shard that ended with the death of a worker."""
 
     deaths: int = 0
-    """Of workers that were not doing one record alone."""
+    """Of workers that were not doing one record alone, until the probe was done."""
+    probed: int = 0
+    """Records, from the first, that were done alone or left out."""
+    is_probed: bool = False
+    """Whether all of them were."""
+    deaths_since_probe: int = 0
+    """Of workers that were not doing one record alone, after the probe."""
     suspects: tuple[Suspect, ...] = ()
 
     @property
@@ -77,12 +84,13 @@ class ShardAttempts(Config):
     def description(self) -> str:
         """The attempts in words."""
         alone = [f"{suspect.deaths} on record {suspect.number} alone" for suspect in self.suspects]
-        return "workers that died: " + ", ".join([f"{self.deaths} on the whole shard", *alone])
+        return "workers that died: " + ", ".join([f"{self.deaths + self.deaths_since_probe} on the whole shard", *alone])
 
     def after_death(self, cause: Cause, at: WorkPlace) -> "ShardAttempts":
         """Return the attempts with one more dead worker."""
         if at.number is None or at.stage is None:
-            return self.model_copy(update={"deaths": self.deaths + 1})
+            counted = "deaths_since_probe" if self.is_probed else "deaths"
+            return self.model_copy(update={counted: getattr(self, counted) + 1})
         deaths = 1 + sum(suspect.deaths for suspect in self.suspects if suspect.number == at.number)
         suspect = Suspect(number=at.number, stage=at.stage, cause=cause, deaths=deaths)
         others = (other for other in self.suspects if other.number != at.number)
@@ -107,9 +115,19 @@ class CrashLog:
         found = {path.stem: _read(path, ShardAttempts) for path in list_files(self._folder, "*.json")}
         return {name: attempts for name, attempts in found.items() if attempts is not None}
 
+    def needs_probe(self, attempts: ShardAttempts) -> bool:
+        """Return whether the shard has used up its attempts as a whole, and its documents are to be tried alone."""
+        return attempts.deaths >= self._attempts and not attempts.is_probed
+
     def needs_isolation(self, attempts: ShardAttempts) -> bool:
-        """Return whether the shard has used up its attempts as a whole."""
-        return attempts.deaths >= self._attempts
+        """Return whether the shard has used up its attempts as a whole after the probe as well."""
+        return attempts.deaths_since_probe >= self._attempts
+
+    def record_probed(self, shard: Shard, probed: int, *, is_done: bool = False) -> ShardAttempts:
+        """Remember how many records the probe has passed, so that one that is killed continues from there."""
+        attempts = self.read(shard).model_copy(update={"probed": probed, "is_probed": is_done})
+        _write(self._path(shard), attempts)
+        return attempts
 
     def in_progress(self, shard: Shard) -> WorkPlace | None:
         """Read what a worker of the shard is doing, or was when it died; None if there is no mark."""
@@ -157,8 +175,9 @@ class CrashLog:
 
     def _common_fault(self, shard: Shard, attempts: ShardAttempts) -> str | None:
         """Say why the deaths are hardly the fault of single documents; None where they may be."""
-        if attempts.deaths >= 2 * self._attempts:
-            return f"{attempts.deaths} times, not on one of its documents but while it loaded, read or wrote"
+        if max(attempts.deaths, attempts.deaths_since_probe) >= 2 * self._attempts:
+            deaths = attempts.deaths + attempts.deaths_since_probe
+            return f"{deaths} times, not on one of its documents but while it loaded, read or wrote"
         if self.is_implausible(len(attempts.quarantined), shard):
             return (
                 f"on {len(attempts.quarantined)} documents, each alone: that is the machine, the model or "

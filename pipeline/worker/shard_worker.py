@@ -23,7 +23,7 @@ from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.pipeline.worker.commit_stage import CommitStage
-from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, WorkPlace
+from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, Suspect, WorkPlace
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
 from concord.pipeline.worker.parse_stage import DocumentParser, ParseStage
 from concord.pipeline.worker.read_stage import ReadStage
@@ -64,7 +64,8 @@ class Timings:
 class ShardWorker:
     """Runs shards through the stages read, parse, tag and commit; built once for each process.
 
-    A shard that finds no memory, or whose workers have died, is done again in smaller steps (see BackOffStep).
+    A shard that finds no memory is done again in smaller steps (see BackOffStep). One whose workers have died is done
+    again without the documents that kill (see ``concord.pipeline.worker.crash_log``).
     """
 
     def __init__(
@@ -118,9 +119,13 @@ class ShardWorker:
 
     def _run(self, shard: Shard, parses: Parses | None) -> tuple[ShardReport, Timings]:
         clock = _Clock()
+        attempts = self._crash_log.read(shard)
+        if attempts.suspects:
+            # They were made in batches with documents that may be left out.
+            parses = None
         with clock.timing("read"):
             records = self.read_stage.run(shard, parses=parses)
-        step, outcomes = self._annotate(shard, records, clock)
+        step, outcomes = self._annotate(shard, records, attempts, clock)
         annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         words = sum(len(prediction.labels) for document in annotated for prediction in document.predictions)
         with clock.timing("write"):
@@ -129,16 +134,34 @@ class ShardWorker:
             trim_heap()
         return report, Timings(**clock.seconds, words=words)
 
-    def _annotate(self, shard: Shard, records: Sequence[Record], clock: "_Clock") -> tuple[BackOffStep, list[Outcome]]:
+    def _annotate(
+        self, shard: Shard, records: Sequence[Record], attempts: ShardAttempts, clock: "_Clock"
+    ) -> tuple[BackOffStep, list[Outcome]]:
         """Parse and tag as planned, or in the first back-off step that has memory for it."""
-        attempts = self._crash_log.read(shard)
+        if self._crash_log.needs_probe(attempts):
+            attempts = self._probe(shard, records, attempts, clock)
+        records = [_left_out(record, attempts.quarantined.get(number)) for number, record in enumerate(records)]
         if not self._crash_log.needs_isolation(attempts):
             for step in _BATCHED_STEPS:
                 outcomes = self._annotate_batched(shard, records, step, clock)
                 if outcomes is not None:
                     return step, outcomes
                 free_memory()
-        return BackOffStep.ALONE, self._annotate_one_by_one(shard, records, attempts, clock)
+        return BackOffStep.ALONE, self._annotate_one_by_one(shard, records, clock)
+
+    def _probe(
+        self, shard: Shard, records: Sequence[Record], attempts: ShardAttempts, clock: "_Clock"
+    ) -> ShardAttempts:
+        """Do each document alone to see which of them kills, and drop the results: their batches are not the planned.
+
+        A probe that was killed continues with the document that was in progress.
+        """
+        with self._alone() as stages:
+            for number, record in enumerate(records[attempts.probed :], start=attempts.probed):
+                if not isinstance(record, DeadLetter) and number not in attempts.quarantined:
+                    self._annotate_alone(shard, number, record, *stages, clock)
+                self._crash_log.record_probed(shard, number + 1)
+        return self._crash_log.record_probed(shard, len(records), is_done=True)
 
     def _annotate_batched(
         self, shard: Shard, records: Sequence[Record], step: BackOffStep, clock: "_Clock"
@@ -156,37 +179,34 @@ class ShardWorker:
             logger.warning("shard %s: no memory to do it %s: %s", shard.name, step.description, error)
             return None
 
-    def _annotate_one_by_one(
-        self, shard: Shard, records: Sequence[Record], attempts: ShardAttempts, clock: "_Clock"
-    ) -> list[Outcome]:
-        """Parse and tag each document alone, except those that workers have died of.
+    @contextmanager
+    def _alone(self) -> Iterator[tuple[ParseStage, TagStage]]:
+        """Provide the stages that do one document at a time, on the CPU."""
+        with self._on_cpu() if self._on_cpu is not None else nullcontext((self._parser, self._tagger)) as models:
+            yield _stages(self._config, *models, step=BackOffStep.ALONE)
+
+    def _annotate_one_by_one(self, shard: Shard, records: Sequence[Record], clock: "_Clock") -> list[Outcome]:
+        """Parse and tag each document alone.
 
         Raises:
             ShortageError: when there is no memory for so many that their size is hardly the cause.
         """
         outcomes: list[Outcome] = []
         out_of_memory = 0
-        with self._on_cpu() if self._on_cpu is not None else nullcontext((self._parser, self._tagger)) as models:
-            stages = _stages(self._config, *models, step=BackOffStep.ALONE)
+        with self._alone() as stages:
             for number, record in enumerate(records):
-                suspect = attempts.quarantined.get(number)
                 if isinstance(record, DeadLetter):
                     outcomes.append(record)
-                elif suspect is not None:
-                    message = _QUARANTINE_MESSAGES[suspect.cause]
-                    outcomes.append(
-                        DeadLetter.for_document(record, stage=suspect.stage, error=suspect.cause, message=message)
+                    continue
+                done = self._annotate_alone(shard, number, record, *stages, clock)
+                out_of_memory += sum(isinstance(one, DeadLetter) and one.error == _OUT_OF_MEMORY for one in done)
+                if self._crash_log.is_implausible(out_of_memory, shard):
+                    raise ShortageError(
+                        f"shard {shard.name}: no memory for {out_of_memory} documents, each alone: that is the "
+                        "machine rather than the documents; give workers more memory and run the command again, or "
+                        "leave them all out with --set max_dead_letters=1"
                     )
-                else:
-                    done = self._annotate_alone(shard, number, record, *stages, clock)
-                    out_of_memory += sum(isinstance(one, DeadLetter) and one.error == _OUT_OF_MEMORY for one in done)
-                    if self._crash_log.is_implausible(out_of_memory, shard):
-                        raise ShortageError(
-                            f"shard {shard.name}: no memory for {out_of_memory} documents, each alone: that is the "
-                            "machine rather than the documents; give workers more memory and run the command again, or "
-                            "leave them all out with --set max_dead_letters=1"
-                        )
-                    outcomes += done
+                outcomes += done
         return outcomes
 
     def _annotate_alone(
@@ -253,6 +273,14 @@ def build_worker(plan: Plan) -> ShardWorker:
     tagger = load_tagger(folder, device=plan.config.tagger.device)
     parser = build_parser(plan.config.parser)
     return ShardWorker(plan, parser=parser, tagger=tagger, on_cpu=lambda: _on_cpu(plan.config.parser, parser, tagger))
+
+
+def _left_out(record: Record, suspect: Suspect | None) -> Record:
+    """Return the dead letter of a document that workers have died of, any other record as it is."""
+    if suspect is None or isinstance(record, DeadLetter):
+        return record
+    message = _QUARANTINE_MESSAGES[suspect.cause]
+    return DeadLetter.for_document(record, stage=suspect.stage, error=suspect.cause, message=message)
 
 
 @contextmanager

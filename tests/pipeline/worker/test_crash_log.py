@@ -59,31 +59,78 @@ def run_until_done(config: AnnotateConfig) -> int:
 
 
 @pytest.mark.parametrize(("word", "stage"), [("KILLER", "parse"), ("TAGKILLER", "tag")])
-def test_document_that_kills_its_process_is_left_out_of_the_shard(
+def test_document_that_kills_its_process_is_left_out_and_the_others_done_as_planned(
     source: Path, tmp_path: Path, word: str, stage: str
 ) -> None:
+    runs.configure_fakes(source, batch_noise=1e-6)
+    one_shard: dict[str, Any] = {"planning": {"shard_bytes": 10**6}}
+    # A document with a fault of this kind is in no batch of the tagger either.
+    runs.write_collection(source, extra=("a LOSTTEXT", "Anna ends it."))
+    runs.run_job(runs.job(source, tmp_path / "undisturbed", **one_shard))
     runs.write_collection(source, extra=(f"a {word}", "Anna ends it."))
-    harmless = tmp_path / "harmless"
-    harmless.touch()
-    runs.configure_fakes(source, once=str(harmless))
-    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
-    runs.configure_fakes(source)
 
     output = tmp_path / "out"
-    assert run_until_done(runs.job(source, output)) == 3 + 2
+    assert run_until_done(runs.job(source, output, **one_shard)) == 3 + 2
 
     assert letters(output) == [("d12", stage, "worker_died")]
     assert verify(output) == []
     assert not list(output.glob("_run/trials/*/*"))
-    done, undisturbed = reports(output), reports(tmp_path / "undisturbed")
-    (name,) = backed_off(done.values())
-    assert done[int(name)].annotated == undisturbed[int(name)].annotated - 1
-    assert {index: report for index, report in done.items() if index != int(name)} == {
-        index: report for index, report in undisturbed.items() if index != int(name)
+    assert backed_off(reports(output).values()) == {}
+    assert annotations(output) == annotations(tmp_path / "undisturbed")
+
+
+def annotations(output: Path) -> dict[str, bytes]:
+    """Return the parts of tokens and entities."""
+    return {
+        name: content
+        for name, content in runs.committed_bytes(output).items()
+        if name.startswith(("tokens", "entities"))
     }
 
 
+@pytest.mark.parametrize("kills", [3, 5])
+def test_kills_from_outside_that_meet_one_shard_change_no_byte(source: Path, tmp_path: Path, kills: int) -> None:
+    runs.configure_fakes(source, batch_noise=1e-6)
+    one_shard: dict[str, Any] = {"planning": {"shard_bytes": 10**6}}
+    runs.run_job(runs.job(source, tmp_path / "undisturbed", **one_shard))
+    config = runs.job(source, tmp_path / "out", **one_shard)
+    for _ in range(kills):
+        process = runs.in_child(lambda: runs.run_job(config), crash_at="rename:1")
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    runs.run_job(config)
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "undisturbed")
+
+
+def test_probe_that_is_killed_continues_with_the_document_in_progress(source: Path, tmp_path: Path) -> None:
+    plan = planned(source, tmp_path)
+    (shard,) = plan.shards
+    crash_log = CrashLog(plan)
+    for _ in range(3):
+        crash_log.record_death(shard, "worker_died", None)
+    crash_log.record_probed(shard, 7)
+    # Otherwise signals from outside that come by the clock would meet the same document each time.
+    die_alone(crash_log, plan, 7)
+    tagger = fakes.FakeTagger()
+    worker = ShardWorker(plan, parser=fakes.FakeParser(), tagger=tagger)
+    (commit,) = tmp_path.glob("planned/_run/commits/*/*")
+    commit.unlink()
+    worker.run(shard)
+    assert [len(documents) for documents in tagger.calls] == [1] * (12 - 7) + [12]
+    assert crash_log.read(shard).is_probed
+
+
+def test_documents_that_kill_only_together_are_done_alone_in_the_end(source: Path, tmp_path: Path) -> None:
+    runs.write_collection(source, extra=("a CROWDKILLER", "Anna ends it."))
+    output = tmp_path / "out"
+    assert run_until_done(runs.job(source, output)) == 3 + 3
+    assert letters(output) == []
+    assert list(backed_off(reports(output).values()).values()) == [BackOffStep.ALONE]
+    assert verify(output) == []
+
+
 def test_output_does_not_depend_on_how_often_the_run_was_killed(source: Path, tmp_path: Path) -> None:
+    runs.configure_fakes(source, batch_noise=1e-6)
     runs.write_collection(source, extra=("a KILLER", "a TAGKILLER", "Anna ends it."))
     assert run_until_done(runs.job(source, tmp_path / "few", executor={"threads": 1, "attempts": 1})) == 1 + 2 * 2
     config = runs.job(source, tmp_path / "many")

@@ -2,7 +2,8 @@
 
 Words in the text control them. ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` returns wrong offsets,
 ``SURROGATE`` a lemma that cannot be written, ``GREEDY`` runs out of memory; ``KILLER`` kills the process while it
-parses and ``TAGKILLER`` while it tags, ``STOPPER`` suspends it, ``SLOWPOKE`` takes a minute to parse.
+parses and ``TAGKILLER`` while it tags, ``CROWDKILLER`` unless it is parsed alone, ``STOPPER`` suspends it, ``SLOWPOKE``
+takes a minute to parse.
 
 A file ``fakes.json`` beside the input, which workers of every executor can read, may hold FakeSettings.
 """
@@ -49,12 +50,14 @@ class FakeSettings:
         once: a file that KILLER, TAGKILLER, STOPPER and SLOWPOKE create; they do nothing if it exists.
         documents: most documents that the parser has memory for.
         batch_words: most words that the tagger has memory for.
+        batch_noise: by which the uncertainty of each word rises with each document of its batch, as rounding does.
     """
 
     seconds: float = 0.0
     once: str | None = None
     documents: int | None = None
     batch_words: int | None = None
+    batch_noise: float = 0.0
 
     def is_due(self) -> bool:
         """Return whether a destructive word takes effect."""
@@ -78,6 +81,8 @@ class FakeParser:
             raise MemoryError(f"{len(documents)} documents")
         for document in documents:
             self._act_on(document.text.split())
+            if "CROWDKILLER" in document.text and len(documents) > 1:
+                os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(settings.seconds * len(documents))
         return [parsed_document(document) for document in documents]
 
@@ -113,7 +118,9 @@ class FakeTagger:
             os.kill(os.getpid(), signal.SIGKILL)
         if self._settings.batch_words is not None and settings["batch_words"] > self._settings.batch_words:
             raise torch.OutOfMemoryError(f"{settings['batch_words']} words")
-        return [[_predict(sentence, settings["threshold"] or self.threshold) for sentence in doc] for doc in documents]
+        noise = self._settings.batch_noise * len(documents)
+        threshold = settings["threshold"] or self.threshold
+        return [[_predict(sentence, threshold, noise=noise) for sentence in document] for document in documents]
 
 
 class NoParser:
@@ -216,12 +223,12 @@ def _word(start: int, text: str, number: int) -> ParsedWord:
     )
 
 
-def _predict(sentence: Sentence, threshold: float) -> Prediction:
+def _predict(sentence: Sentence, threshold: float, *, noise: float = 0.0) -> Prediction:
     labels: list[str] = []
     for word in sentence.words:
         inside = labels and labels[-1] != "O"
         labels.append(("I-PER" if inside else "B-PER") if word[0].isupper() else "O")
-    uncertainty = tuple(len(word) % 8 / 10 for word in sentence.words)
+    uncertainty = tuple(len(word) % 8 / 10 + noise for word in sentence.words)
     spans = decode_spans(labels, "BIO")
     return Prediction(
         labels=tuple(labels),
