@@ -1,10 +1,10 @@
 """What is known of attempts at a shard that did not end: which record was being done, and which workers died.
 
 A worker that dies takes its memory with it, so what the next one needs to know is in a small file for each shard
-below ``_run/trials``. A shard is tried as a whole ``executor.attempts`` times; then its documents are probed one by one,
-and a mark beside that file names the one in progress. A document whose worker has died twice while it was alone is
-left out, and the others are done as planned: the probe only finds who kills, so that kills from outside change no byte.
-Only a shard that goes on killing workers as a whole, after no more of its documents does so alone, backs off.
+below ``_run/trials``. A shard is tried as a whole ``executor.attempts`` times; then its documents are probed one by
+one, and a mark beside that file names the one in progress. A document whose worker has died twice while it was alone is
+left out, and the others are done as planned: the probe only finds documents that kill, so that kills from outside change
+no byte. A shard backs off only if workers go on dying on it as a whole.
 
 The files outlive the process, not the machine, so they are not flushed to disk. They are removed when the run is
 finished.
@@ -84,7 +84,9 @@ class ShardAttempts(Config):
     def description(self) -> str:
         """The attempts in words."""
         alone = [f"{suspect.deaths} on record {suspect.number} alone" for suspect in self.suspects]
-        return "workers that died: " + ", ".join([f"{self.deaths + self.deaths_since_probe} on the whole shard", *alone])
+        return "workers that died: " + ", ".join(
+            [f"{self.deaths + self.deaths_since_probe} on the whole shard", *alone]
+        )
 
     def after_death(self, cause: Cause, at: WorkPlace) -> "ShardAttempts":
         """Return the attempts with one more dead worker."""
