@@ -1,8 +1,9 @@
 """Run the networks of Stanza 1.15 with our own batches: the output of ``stanza_plain`` at a multiple of its speed.
 
 Sentences of all documents are sorted by length, character features come from a table, tag names are looked up for real
-positions only, relations are chosen for the best heads only, and the tree search stops at the first proof of the best
-tree, addresses are looked for only where one may start. Nothing of Stanza is patched; for any other package or version ``stanza_plain`` is used.
+positions only, relations are chosen for the best heads only, the tree search stops at the first proof of the best tree,
+and addresses are looked for only where one may start. Nothing of Stanza is patched; for any other package or version
+``stanza_plain`` is used.
 """
 
 import re

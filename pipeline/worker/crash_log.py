@@ -2,9 +2,9 @@
 
 A worker that dies takes its memory with it, so what the next one needs to know is in a small file for each shard
 below ``_run/trials``. A shard is tried as a whole ``executor.attempts`` times; then its documents are probed one by
-one, and a mark beside that file names the one in progress. A document whose worker has died twice while it was alone is
-left out, and the others are done as planned: the probe only finds documents that kill, so that kills from outside change
-no byte. A shard backs off only if workers go on dying on it as a whole.
+one, and a mark beside that file names the one in progress. A document whose worker has died twice while it was alone
+is left out, and the others are done as planned: the probe only finds documents that kill, so that kills from outside
+change no byte. A shard backs off only if workers go on dying on it as a whole.
 
 The files outlive the process, not the machine, so they are not flushed to disk. They are removed when the run is
 finished.
