@@ -138,6 +138,20 @@ class Changes(Config):
     compacted: int = 0
     """Small shards that are merged."""
 
+    @property
+    def description(self) -> str:
+        """The changes in words, such as ``2 new, 1 removed``."""
+        counts = {
+            "new": self.new,
+            f"dead letter{'s' * (self.retried != 1)} retried": self.retried,
+            "changed": self.changed,
+            "moved or renamed": self.moved,
+            "removed": self.removed,
+            "to be tagged again": self.again,
+            "small shards merged": self.compacted,  # never one alone
+        }
+        return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no changes"
+
 
 PLAN_VERSION = 2
 _DECIDING = {"plan_version", "schema_version", "generation", "parser", "tagger", "threads", "sources", "shards", "kept"}

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from textwrap import shorten
 from typing import Any
 
@@ -10,16 +11,18 @@ import pyarrow as pa
 
 from concord.models.config import ConfigError
 from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
-from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, backed_off
 from concord.pipeline.output.verify import verify as find_faults
+from concord.pipeline.plan import Changes
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.crash_log import CrashLog
-from concord.workflows.annotation.summary import describe_component, equation
+from concord.workflows.annotation.summary import describe_component, describe_content, equation, total_counts
 from concord.workflows.console import Answer, counted, indented, short_path, short_source, table
 
 SHOWN_DEAD_LETTERS = 50
@@ -27,7 +30,7 @@ MESSAGE_WIDTH = 100
 
 
 def status(output: OutputPath) -> Answer:
-    """Report how much of a run is committed; works while it is in progress."""
+    """Report what a collection holds, what its last change was, and how much of a run in progress is committed."""
     folder = OutputFolder(output.absolute())
     plan = folder.plan()
     done = folder.reused_shards(plan) | folder.committed_shards(plan)
@@ -43,6 +46,7 @@ def status(output: OutputPath) -> Answer:
         "read": plan.read,
         "read_done": sum(report.read for report in done.values()),
         **asdict(outcome),
+        **_collection_values(folder),
         "parser": plan.parser.model_dump(),
         "tagger": plan.tagger.model_dump(),
         "stats": folder.stats(),
@@ -51,9 +55,10 @@ def status(output: OutputPath) -> Answer:
     }
     rows = [
         ("state", "finished" if finished else "not finished; run the same annotate command to resume it"),
+        *_describe_collection(values),
         ("shards", f"{values['shards_done']:,} of {values['shards']:,} committed"),
         ("records", f"{values['read_done']:,} of {values['read']:,} committed"),
-        ("so far", equation({**values, "read": values["read_done"]})),
+        *([] if finished else [("so far", equation({**values, "read": values["read_done"]}))]),
         ("input", plan.config.input),
         ("tagger", describe_component(plan.tagger)),
         ("parser", describe_component(plan.parser)),
@@ -64,6 +69,45 @@ def status(output: OutputPath) -> Answer:
     rows += [("backed off", f"shard {name} was done {step.description}") for name, step in steps.items()]
     rows += [("crashes", f"shard {name}: {attempt.description}") for name, attempt in attempts.items()]
     return Answer(values=values, text=table(rows))
+
+
+def _collection_values(folder: OutputFolder) -> dict[str, Any]:
+    """Return what readers see, whatever a run in progress has committed, and what the last finished run has changed."""
+    try:
+        generation = folder.generations.current()
+        found = None if generation is None else (generation.finished, generation.manifest(), generation.plan())
+    except (IntegrityError, PlanError):  # 'concord verify' explains what is broken
+        found = None
+    if found is None:
+        return {"collection": None, "last_change": None}
+    seconds, manifest, plan = found
+    counts = total_counts(manifest)
+    finished = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    collection = {name: counts[name] for name in ALWAYS_COUNTED} | {"dead_letters": manifest.dead_letters}
+    change = {
+        "generation": manifest.generation,
+        "finished": finished if seconds else None,
+        "annotated": manifest.annotated,
+        "unchanged": manifest.unchanged,
+        "changes": plan.changes.model_dump(),
+        "reasons": list(plan.reasons),
+    }
+    return {"collection": collection, "last_change": change}
+
+
+def _describe_collection(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    content, change = values["collection"], values["last_change"]
+    if content is None:
+        return []
+    made = f"{change['annotated']:,} annotated, {change['unchanged']:,} unchanged"
+    when = f", {change['finished']}" if change["finished"] else ""
+    rows = [
+        ("collection", f"{describe_content(content)}; {counted(content['dead_letters'], 'dead letter')}"),
+        ("last change", f"generation {change['generation']}{when}: {made}"),
+    ]
+    if change["generation"]:
+        rows.append(("", Changes.model_validate(change["changes"]).description))
+    return [*rows, *(("", f"because {reason}") for reason in change["reasons"])]
 
 
 def verify(output: OutputPath, *, deep: bool) -> Answer:

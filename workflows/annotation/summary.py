@@ -63,20 +63,18 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manif
 
 def describe_changes(report: RunReport) -> list[str]:
     """Describe how the input differs from the existing output, and why documents are processed again."""
-    found = report.changes
-    counts = {
-        "new": found.new,
-        f"dead letter{'s' * (found.retried != 1)} retried": found.retried,
-        "changed": found.changed,
-        "moved or renamed": found.moved,
-        "removed": found.removed,
-        "to be tagged again": found.again,
-        "small shards merged": found.compacted,  # never one alone
-    }
-    lines = [", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no changes"]
-    if found.parsed:
-        lines.append(f"the parses of {found.parsed:,} are reused")
+    lines = [report.changes.description]
+    if report.changes.parsed:
+        lines.append(f"the parses of {report.changes.parsed:,} are reused")
     return [*lines, *(f"because {reason}" for reason in report.reasons)]
+
+
+def describe_content(counts: Mapping[str, int]) -> str:
+    """Describe the size of a collection, given its ``total_counts``."""
+    return (
+        f"{counts['entities']:,} entities in {counted(counts['documents'], 'document')}, "
+        f"{counted(counts['sentences'], 'sentence')}, {counted(counts['tokens'], 'word')}"
+    )
 
 
 def describe_component(identity: ComponentIdentity) -> str:
@@ -95,7 +93,8 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest)
         lines.append(f"{report.dead_letters - len(lines):,} more in {short_path(report.output / 'errors')}")
     if report.exit_code:
         lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {report.read:,} (max_dead_letters)")
-    return f"{counted(report.dead_letters, 'dead letter')}\n" + indented("\n".join(lines))
+    where = " in the collection" if manifest.generation else ""
+    return f"{counted(report.dead_letters, 'dead letter')}{where}\n" + indented("\n".join(lines))
 
 
 def _guessed(manifest: Manifest) -> str:
@@ -158,10 +157,8 @@ def _found(report: RunReport, manifest: Manifest) -> str:
         (kind, count, ", ".join(f"{name} {times:,}" for name, times in names.get(kind, ())))
         for kind, count in sorted(kinds.items(), key=lambda item: -item[1])
     ]
-    head = (
-        f"{counts['entities']:,} entities in {counted(counts['documents'], 'document')}, "
-        f"{counted(counts['sentences'], 'sentence')}, {counted(counts['tokens'], 'word')}"
-    )
+    holds = "the collection holds " if manifest.generation else ""
+    head = f"{holds}{describe_content(counts)}"
     lines = [head, *([indented(table(rows))] if rows else [])]
     if counts["refined_tokens"]:
         lines.append(

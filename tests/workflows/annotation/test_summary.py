@@ -1,13 +1,17 @@
-"""What the summary and the status say of shards that backed off and of workers that were replaced."""
+"""What summary and status say of the collection, its last change, and of shards and workers in trouble."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from concord_testing import runs
+from concord_testing import fakes, runs, stores
 
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.planning.planner import Planner
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.runs import open_run
@@ -64,6 +68,54 @@ def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> N
     answer = inspect.status(output)
     assert answer.values["trials"]["00000"]["deaths"] == 1
     assert "shard 00000: workers that died: 1 on the whole shard" in answer.text
+
+
+def test_status_report_and_summary_speak_of_the_collection_and_of_its_last_change(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl")
+    config = runs.job(source, tmp_path / "out", report=True)
+    first = runs.run_job(config)
+    status = inspect.status(first.output)
+    assert status.values["collection"]["documents"] == status.values["last_change"]["annotated"] == 12
+    lines = source.read_text().splitlines(keepends=True)
+    source.write_text("".join([*lines[2:], json.dumps({"id": "new", "text": "Anna met Bob."}) + "\n"]))
+    report = runs.run_job(config)
+
+    status = inspect.status(report.output)
+    entities = open_collection(report.output).manifest.shards
+    assert status.values["collection"]["documents"] == 11
+    assert status.values["collection"]["entities"] == sum(shard.stats["entities"] for shard in entities)
+    change = status.values["last_change"]
+    assert (change["generation"], change["annotated"], change["unchanged"]) == (1, 1, 10)
+    assert (change["changes"]["new"], change["changes"]["removed"]) == (1, 2)
+    assert "entities in 11 documents" in status.text
+    assert "generation 1" in status.text
+    assert "1 annotated, 10 unchanged" in status.text
+    assert "1 new, 2 removed" in status.text
+    assert "so far" not in status.text
+
+    assert "the collection holds" in summary_of(report, config)
+    assert isinstance(report.report, Path)
+    page = " ".join(re.sub(r"<[^>]*>", " ", report.report.read_text(encoding="utf-8")).split())
+    assert "11 records = 11 documents + 0 dead letters" in page
+    assert "Last change, generation 1: 1 annotated, 10 unchanged; 1 new, 2 removed" in page
+
+
+def test_status_during_an_update_describes_what_readers_see(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl")
+    config = runs.job(source, tmp_path / "out")
+    report = runs.run_job(config)
+    runs.write_collection(source, documents=8)
+    folder = OutputFolder(report.output)
+    folder.write_plan(Planner(config, folder, tagger=runs.TAGGER, parser=fakes.PARSER).resolve())
+    status = inspect.status(report.output)
+    assert not status.values["finished"]
+    assert (status.values["generation"], status.values["collection"]["documents"]) == (1, 12)
+    assert status.values["last_change"]["generation"] == 0
+    assert "so far" in status.text
+    current = folder.generations.current()
+    assert current is not None
+    stores.local(current.manifest_path).write_bytes(b"broken")
+    assert inspect.status(report.output).values["collection"] is None
 
 
 def test_the_summary_counts_replaced_workers_by_cause(tmp_path: Path) -> None:
