@@ -23,7 +23,7 @@ from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute
 from concord.pipeline.planning.next_generation import NextGeneration, cut_shards, next_generation
 from concord.pipeline.planning.text_field import check_text_field
 from concord.pipeline.readers.encodings import check_encoding
-from concord.pipeline.readers.read_file import read_piece, scan_file
+from concord.pipeline.readers.read_file import LINE_BASED, read_piece, scan_file
 from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState
@@ -61,7 +61,7 @@ def make_plan(
     output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
     config = config.model_copy(update={"input": absolute_input(config.input), "output": output})
     inputs = find_inputs(config.input, output=config.output.path, format=config.reader.format)
-    check_encoding(config.reader.encoding, line_based=any(file.format == "jsonl" for file in inputs.files))
+    check_encoding(config.reader.encoding, line_based=any(file.format in LINE_BASED for file in inputs.files))
     hashes = hashes or FileHashes()
     if existing is None or not existing.current:
         # Existing documents that are current show that the field is right.

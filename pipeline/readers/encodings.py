@@ -6,7 +6,8 @@ after it. Nothing else is changed: line ends stay as they are.
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import charset_normalizer
@@ -56,6 +57,13 @@ _PUNCTUATION = frozenset(
 _CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a]")
 
 
+class Encoding(NamedTuple):
+    """An encoding, with its confidence (see Decoded) where it was guessed."""
+
+    name: str
+    confidence: float | None = None
+
+
 class Decoded(NamedTuple):
     """A text and the encoding of its bytes.
 
@@ -84,7 +92,8 @@ def check_encoding(encoding: str, *, line_based: bool) -> None:
         ) from None
     if line_based and not line_end.endswith(b"\n"):
         raise ConfigError(
-            f"reader.encoding: the lines of jsonl files in {encoding} cannot be found; convert them to utf-8"
+            f"reader.encoding: the lines of jsonl, csv and tsv files in {encoding} cannot be found; convert them to "
+            "utf-8"
         )
 
 
@@ -116,6 +125,22 @@ def decode(content: bytes, *, encoding: str) -> Decoded:
         "invalid_encoding",
         "expected text, and no encoding fits the bytes; set reader.encoding or convert the file to utf-8",
     )
+
+
+def encoding_of_lines(lines: Iterable[bytes]) -> Encoding:
+    """Return the encoding that is UTF-8 or guessed from the first lines that are not ASCII."""
+    sample = bytearray()
+    for line in lines:
+        if not line.isascii():
+            sample += line
+        if len(sample) > _SAMPLE_BYTES:
+            break
+    with suppress(UnicodeDecodeError):
+        sample.decode("utf-8")
+        return Encoding("utf-8")
+    if _is_damaged_utf8(bytes(sample)):
+        return Encoding("utf-8")
+    return next((Encoding(*found) for found in guess(bytes(sample))), Encoding("utf-8"))
 
 
 def guess(sample: bytes) -> Iterator[tuple[str, float]]:

@@ -16,6 +16,7 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import ConcordError, InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.columnar import ArrowReader, ParquetReader
+from concord.pipeline.readers.delimited import CsvReader, TsvReader
 from concord.pipeline.readers.jsonl import JsonLinesReader
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.text import TextReader
@@ -55,6 +56,9 @@ class Reader(Protocol):
 
 ENTRY_POINTS = "concord.readers"
 
+LINE_BASED = frozenset({"jsonl", "csv", "tsv"})
+"""The bundled formats whose records are found by their line ends."""
+
 
 @cache
 def readers() -> Mapping[str, Reader]:
@@ -65,6 +69,8 @@ def readers() -> Mapping[str, Reader]:
     found: dict[str, Reader] = {
         "text": TextReader(),
         "jsonl": JsonLinesReader(),
+        "csv": CsvReader(),
+        "tsv": TsvReader(),
         "parquet": ParquetReader(),
         "arrow": ArrowReader(),
     }

@@ -12,7 +12,14 @@ import pytest
 from concord_testing.checkout import CHECKOUT
 
 PLUGIN = CHECKOUT / "examples" / "plugin"
-TEXTS = "id,text,page\na,Ada met Charles in London.,1\nb,He left.,2\nb,twice,3\nc,too,many,columns\nd,,5\n"
+ITEMS = (
+    "<id>a</id><text>Ada met Charles in London.</text><page>1</page>",
+    "<id>b</id><text>He left.</text><page>2</page>",
+    "<id>b</id><text>twice</text><page>3</page>",
+    "<id>c</id><text>with <b>bold</b> words</text>",
+    "<id>d</id><text/><page>5</page>",
+)
+TEXTS = f"<items>{''.join(f'<item>{item}</item>' for item in ITEMS)}</items>"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +50,7 @@ def concord(*arguments: object, environment: dict[str, str], exit_code: int = 0)
 @pytest.mark.slow
 def test_a_tagger_and_a_reader_of_another_package_work_together(environment: dict[str, str], tmp_path: Path) -> None:
     concord("train", PLUGIN / "train.yaml", "--output", tmp_path / "run", environment=environment)
-    source = tmp_path / "texts.csv"
+    source = tmp_path / "texts.xml"
     source.write_text(TEXTS, encoding="utf-8")
     answer = concord(
         *("annotate", source, "--output", tmp_path / "out", "--model", tmp_path / "run" / "bundle"),
@@ -64,7 +71,7 @@ def test_a_tagger_and_a_reader_of_another_package_work_together(environment: dic
         str(
             [
                 {"doc_id": "b", "error": "duplicate_id", "position": 2},
-                {"doc_id": None, "error": "wrong_columns", "position": 3},
+                {"doc_id": None, "error": "nested_field", "position": 3},
             ]
         ),
         "Ada met Charles in London.",

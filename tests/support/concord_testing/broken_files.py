@@ -1,10 +1,12 @@
 """Sample files of every format, and seeded damage to them: what every reader must survive."""
 
+import csv
 import gzip
+import io
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +46,8 @@ def samples() -> Mapping[str, Sample]:
     table = pa.Table.from_pylist(rows)
     plain = {
         "a.txt": ("text", "".join(str(row["text"]) for row in rows).encode()),
+        "a.csv": ("csv", delimited(rows, ",")),
+        "a.tsv": ("tsv", delimited(rows, "\t")),
         "a.jsonl": ("jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()),
     }
     found = [Sample(name, format, content) for name, (format, content) in plain.items()]
@@ -53,6 +57,15 @@ def samples() -> Mapping[str, Sample]:
     found.append(Sample("a.parquet", "parquet", parquet(table), shows_truncation=True))
     found.append(Sample("a.arrow", "arrow", arrow_stream(table), shows_truncation=True))
     return {sample.name: sample for sample in found}
+
+
+def delimited(rows: Sequence[Mapping[str, object]], delimiter: str) -> bytes:
+    """Write a table with a header, and quotes where they are needed."""
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, list(rows[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+    return sink.getvalue().encode()
 
 
 def zstd(content: bytes) -> bytes:

@@ -1,0 +1,27 @@
+"""A reader of another package: XML files whose ``<item>`` elements are records; their child elements are the fields."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+from xml.etree import ElementTree
+
+from typing_extensions import override
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.readers.record_reader import Record, RecordReader
+from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.streams import read_whole
+
+
+class XmlReader(RecordReader):
+    """Reads one record per item."""
+
+    suffixes: ClassVar[tuple[str, ...]] = (".xml", ".xml.gz")
+
+    @override
+    def records(self, path: str, config: ReaderConfig) -> Iterator[Record]:
+        # Malformed XML raises an error here, and the file becomes one dead letter.
+        for item in ElementTree.fromstring(read_whole(path, config=config)).iter("item"):
+            if any(len(field) for field in item):
+                yield RecordError("nested_field", "expected fields of text alone, got elements within a field")
+            else:
+                yield {field.tag: field.text or "" for field in item}
