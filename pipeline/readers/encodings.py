@@ -92,7 +92,7 @@ def check_encoding(encoding: str, *, line_based: bool) -> None:
         ) from None
     if line_based and not line_end.endswith(b"\n"):
         raise ConfigError(
-            f"reader.encoding: the lines of jsonl, csv and tsv files in {encoding} cannot be found; convert them to "
+            f"reader.encoding: the lines of csv, tsv and jsonl files in {encoding} cannot be found; convert them to "
             "utf-8"
         )
 

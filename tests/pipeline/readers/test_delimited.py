@@ -11,7 +11,7 @@ from concord_testing.broken_files import read_all, zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from concord.pipeline.config import AnnotateConfig, PlanningConfig, ReaderConfig
+from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.planning.build_plan import make_plan
@@ -23,11 +23,8 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compr
 
 
 def read_in_pieces(path: Path, *, shard_bytes: int, **reader: object) -> list[Document | DeadLetter]:
-    config = AnnotateConfig(
-        input=str(path),
-        output="/nowhere/out",
-        planning=PlanningConfig(shard_bytes=shard_bytes),
-        reader=ReaderConfig.from_mapping(reader),
+    config = AnnotateConfig.from_mapping(
+        {"input": str(path), "output": "/nowhere/out", "planning": {"shard_bytes": shard_bytes}, "reader": reader}
     )
     plan = make_plan(config, parser=IDENTITY, tagger=IDENTITY, tagger_folder="/bundle", threads=1)
     return [
