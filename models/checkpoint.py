@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from concord.models.calibration import Calibration
@@ -20,6 +20,7 @@ from concord.models.config import Config, ConfigError
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
+from concord.models.tensor_files import write_tensors
 from concord.models.words import encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 
@@ -65,7 +66,7 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
     }
     (folder / CONFIG_NAME).write_text(json.dumps(saved, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
     own = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_ENCODER_PREFIX)}
-    save_file(_stored(own, half=half), folder / WEIGHTS_NAME)
+    write_tensors(_stored(own, half=half), folder / WEIGHTS_NAME)
     save_calibration(tagger.calibration, folder)
 
 
@@ -173,10 +174,8 @@ def _save_encoder(tuned: TunedEncoder, folder: Path, *, half: bool) -> str:
     folder.mkdir(exist_ok=True)
     for name, content in tuned.files.items():
         (folder / name).write_bytes(content)
-    # A tagger loaded from this folder may still have its weights mapped.
-    staged = folder / f"{encoder.WEIGHTS_NAME}.staged"
-    save_file(_stored(tuned.network.state_dict(), half=half), staged, metadata={"format": "pt"})
-    weights = staged.replace(folder / encoder.WEIGHTS_NAME)
+    weights = folder / encoder.WEIGHTS_NAME
+    write_tensors(_stored(tuned.network.state_dict(), half=half), weights, metadata={"format": "pt"})
     return _file_digest(weights).hex()
 
 

@@ -9,11 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from concord.models.config import Config, ConfigError
 from concord.pipeline.config import AnnotateConfig, ParserConfig
@@ -40,16 +41,26 @@ class DataConfig(GoldFormat):
     """
 
     train: list[str]
-    """Read in this order."""
-    dev: str
-    """Alone decides the best epoch and the threshold."""
-    test: str | None = None
-    """Scored once, with the selected model, and only reported."""
+    """One path or pattern (such as corpora/*.train.conllu), or a list of them; read in this order."""
+    dev: str | list[str]
+    """In the same form. Alone decides the best epoch and the threshold."""
+    test: str | list[str] | None = None
+    """In the same form. Scored once, with the selected model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
     """Entity type of the corpora -> type to learn; null drops it, and types that are not listed stay. Token labels are
     renamed in the same way."""
     vectors: str | None = None
     """Pretrained word vectors (optional): a text file of GloVe, word2vec or fastText."""
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _list_one_path(cls, train: Any) -> Any:
+        return [train] if isinstance(train, str) else train
+
+    def paths(self, part: Literal["train", "dev", "test"]) -> list[str]:
+        """Return the corpora of a part; none if there is no such part."""
+        found: str | list[str] | None = getattr(self, part)
+        return [found] if isinstance(found, str) else found or []
 
 
 class ProfileConfig(Config):
@@ -205,7 +216,7 @@ def names_model(config: AnnotateConfig) -> bool:
 def read_gate(path: Path) -> GateConfig:
     """Read a gate and make its paths absolute."""
     gate = GateConfig.from_mapping(read_yaml(path), where=str(path))
-    paths = {key: [absolute(corpus) for corpus in getattr(gate, key)] for key in ("data", "train")}
+    paths = {key: _corpora(getattr(gate, key), key=f"{path}: {key}") for key in ("data", "train")}
     return gate.model_copy(update=paths)
 
 
@@ -237,10 +248,14 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     }
     apply_overrides(job, overrides)
     checked = TrainJob.from_mapping(job, where=str(path))
-    paths: dict[str, Any] = {"train": [absolute(corpus) for corpus in checked.data.train]}
-    for name in ("dev", "test", "vectors"):
-        if (corpus := getattr(checked.data, name)) is not None:
-            paths[name] = absolute(corpus)
+    data = checked.data
+    paths: dict[str, Any] = {"train": _corpora(data.train, key="data.train")}
+    for name in ("dev", "test"):
+        found = _corpora(data.paths(name), key=f"data.{name}")
+        # One corpus is a plain value, however it is given, so that the job and its digest are the same.
+        paths[name] = found if len(found) > 1 else next(iter(found), None)
+    if data.vectors is not None:
+        paths["vectors"] = absolute(data.vectors)
     return checked.model_copy(update={"data": checked.data.model_copy(update=paths)})
 
 
@@ -309,6 +324,21 @@ def _parse_override(override: str) -> tuple[str, Any]:
         return key.strip(), _parse_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override}: expected a YAML value: {error}") from error
+
+
+def _corpora(wanted: Sequence[str], *, key: str) -> list[str]:
+    """Return the absolute paths of corpora; a pattern stands for the files that match it, sorted."""
+    found = []
+    for path in map(absolute, wanted):
+        if Path(path).exists() or not has_magic(path):
+            found.append(path)
+            continue
+        # Not Path.glob: it also matches hidden files.
+        matching = sorted(name for name in glob(path, recursive=True) if Path(name).is_file())  # noqa: PTH207
+        if not matching:
+            raise ConfigError(f"{key}: expected files that match {path}, found none")
+        found += matching
+    return found
 
 
 def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: tuple[str, ...] = ()) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from pydantic import Field
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
@@ -29,6 +28,7 @@ from concord.models.evaluation.threshold_sweep import (
     sweep_threshold,
 )
 from concord.models.tagger import Tagger
+from concord.models.tensor_files import write_tensors
 from concord.models.training.batches import Unit, document_batches, sentence_batches, split_long
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 from concord.models.two_stage.tagger import TwoStageTagger
@@ -242,9 +242,7 @@ class _Trainer:
             "threshold": json.dumps(self._tagger.threshold),
             "step": str(self._step),
         }
-        staged = path.with_suffix(".staged")
-        save_file(tensors, staged, metadata=metadata)
-        staged.replace(path)
+        write_tensors(tensors, path, metadata=metadata)
 
     def restore(self, path: Path) -> list[EpochResult]:
         """Restore what ``save`` wrote, if it exists, and return the history."""

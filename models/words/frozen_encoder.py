@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from concord.models.tensor_files import write_tensors
 from concord.models.words.encoder import EncoderConfig, EncoderMissingError, last_states, read_encoder
 from concord.models.words.subwords import cut_passes
 
@@ -44,7 +44,7 @@ class FrozenEncoder:
     def write_cache(self, path: Path) -> None:
         """Write the cached features to a safetensors file for other trainings."""
         words = list(self._cache)
-        save_file(
+        write_tensors(
             {"features": torch.cat([self._cache[key] for key in words])},
             path,
             metadata={"words": json.dumps(words), "encoder": self._config.model_dump_json()},

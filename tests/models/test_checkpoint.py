@@ -1,6 +1,7 @@
 """Saved taggers: they load as saved, and damaged files are rejected by name."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,18 @@ def test_save_tagger_replaces_both_files(build: Build, saved: Path) -> None:
     loaded = load_tagger(saved)
     assert loaded.name == "uanet"
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_weights_are_as_readable_as_the_configuration(build: Build, tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        for _ in range(2):
+            save_tagger(build("doc_uanet"), tmp_path / "bundle")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "bundle").iterdir()}
+    assert modes == {CONFIG_NAME: 0o666 & ~umask, WEIGHTS_NAME: 0o666 & ~umask}
 
 
 @pytest.mark.parametrize("name", [CONFIG_NAME, WEIGHTS_NAME])

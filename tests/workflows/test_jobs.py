@@ -10,6 +10,7 @@ from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
 from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.workflows.jobs import (
+    TrainJob,
     flatten,
     job_values,
     names_model,
@@ -245,9 +246,33 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_yaml(tmp_path / "none.yaml")
 
 
-def test_one_training_corpus_is_a_list_too(train_file: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.train: .*array.*'one\.conll'"):
-        read_train_job(train_file, overrides=["data.train=one.conll"])
+def test_corpora_are_one_path_or_many(train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.conllu", "a.conllu", "a.conll", ".hidden.conllu"):
+        (tmp_path / name).touch()
+
+    def job(*overrides: str) -> TrainJob:
+        return read_train_job(train_file, overrides=overrides)
+
+    one = job("data.train=[a.conllu]", "data.dev=b.conllu")
+    for same in (["data.train=a.conllu"], ["data.train=a.conll?"], ["data.train=[a.conllu]", "data.dev=[b.conllu]"]):
+        assert job("data.dev=b.conllu", *same) == one
+        assert job("data.dev=b.conllu", *same).digest == one.digest
+    assert one.data.dev == str(tmp_path / "b.conllu")
+    many = job("data.train=./*.conllu", "data.dev=[a.conll, '*.conllu']", "data.test='[ab].conllu'")
+    both = [str(tmp_path / "a.conllu"), str(tmp_path / "b.conllu")]
+    assert many.data.train == both
+    assert many.data.paths("dev") == [str(tmp_path / "a.conll"), *both]
+    assert many.data.paths("test") == both
+    assert one.data.paths("test") == []
+
+
+def test_a_pattern_without_corpora_is_named(train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"data\.dev: expected files that match .*/none\*\.conllu, found none"):
+        read_train_job(train_file, overrides=["data.dev=none*.conllu"])
+    with pytest.raises(ConfigError, match=r"data\.train: .*array.*got 7"):
+        read_train_job(train_file, overrides=["data.train=7"])
 
 
 def test_the_columns_of_a_corpus_are_set_by_name_or_number(train_file: Path) -> None:

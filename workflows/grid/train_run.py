@@ -64,9 +64,9 @@ def train_run(run: Run, grid: GridConfig, *, data: Path, work: Path, device: str
         "units": {},
     }
     for split in SPLITS:
-        path = _split_file(Path(job.data.dev).parent, split)
+        path = _split_file(Path(job.data.paths("dev")[0]).parent, split)
         if path.exists():
-            scored = train.evaluation_job(job, bundle, str(path))
+            scored = train.evaluation_job(job, bundle, [str(path)])
             record[split], record["units"][split] = _score(tagger, scored)
     return record | _describe_origin(device)
 
@@ -108,7 +108,7 @@ def _load_features(job: TrainJob, path: Path, device: str) -> None:
     if path.exists():
         _read_features(encoder, path)
         return
-    documents = read_corpora([*job.data.train, job.data.dev], labels={})
+    documents = read_corpora([*job.data.train, *job.data.paths("dev")], labels={})
     encoder.cache([sentence.words for document in documents for sentence in document if sentence.words])
     staged = path.with_suffix(".staged")
     encoder.write_cache(staged)

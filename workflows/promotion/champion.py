@@ -24,7 +24,7 @@ from concord.workflows.console import info, warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.promotion import ledger
 from concord.workflows.registry.mlflow_client import TrackingError, mlflow_errors, open_client
-from concord.workflows.registry.model_versions import LOCK_SUFFIX, create_model
+from concord.workflows.registry.model_versions import LOCK_SUFFIX, create_model, set_alias
 
 CHAMPION, PREVIOUS = "champion", "previous"
 INTENT_TAG = "concord.intent"
@@ -122,10 +122,6 @@ class _Model:
     def delete_tag(self, key: str) -> None:
         with mlflow_errors(f"{key} of {self.name} could not be deleted"):
             self._client.delete_registered_model_tag(self.name, key)
-
-    def set_alias(self, alias: str, version: int) -> None:
-        with mlflow_errors(f"the alias {alias} of {self.name} could not be set"):
-            self._client.set_registered_model_alias(self.name, alias, str(version))
 
     def has_version(self, version: int) -> bool:
         return _or_none(lambda: self._client.get_model_version(self.name, str(version))) is not None
@@ -242,10 +238,10 @@ def _complete(model: _Model, line: str, lock: _Lock) -> None:
     entry = ledger.read_line(line)
     if entry.came_from is not None:
         lock.check()
-        model.set_alias(PREVIOUS, entry.came_from)
+        set_alias(model.name, PREVIOUS, entry.came_from)
         crash_point("previous")
     lock.check()
-    model.set_alias(CHAMPION, entry.went_to)
+    set_alias(model.name, CHAMPION, entry.went_to)
     crash_point("champion")
     lock.check()
     model.set_tag(ledger.tag_of(entry.number), line)

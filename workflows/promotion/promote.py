@@ -21,7 +21,7 @@ from concord.pipeline.errors import ModelError
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.environment import code_tags
-from concord.workflows.jobs import read_gate
+from concord.workflows.jobs import GateConfig, read_gate
 from concord.workflows.promotion.champion import RaceLostError, move_champion, settled_state
 from concord.workflows.promotion.gate import Findings, describe_conditions, examine, gate_slices
 from concord.workflows.promotion.ledger import BEGINNING, LONGEST_REASON, Action, Entry, check_chain, read_line
@@ -54,6 +54,7 @@ def run(name: str, version: int, options: PromoteOptions) -> Answer:
     """Make a version the champion if it passes the gate; exit code 4 if not."""
     _check_reason(options.reason, needed=options.forced)
     gate = read_gate(options.gate)
+    _check_corpora(gate, options.gate)
     gate_slices(gate)  # an invalid gate must fail before the attempt counts as a use of the set
     # It names the corpora, whatever their paths and order.
     promotion_set = hashlib.sha256("\n".join(sorted(map(file_sha256, gate.data))).encode()).hexdigest()
@@ -209,6 +210,18 @@ def _moved(line: Entry, values: dict[str, Any], findings: Findings) -> Answer:
         values={**values, "moved": True, "champion": line.went_to, "ledger": asdict(line)},
         text=_text(head, values, findings),
     )
+
+
+def _check_corpora(gate: GateConfig, path: Path) -> None:
+    """Raise ConfigError unless the corpora of a gate are there; those of the shipped gate are for the user to name."""
+    for key in ("data", "train"):
+        for corpus in getattr(gate, key):
+            if not Path(corpus).is_file():
+                raise ConfigError(
+                    f"{path}: {key}: expected a gold corpus, found no file {corpus}; copy the gate, name your own "
+                    "corpora there (data: documents that no training has seen), and choose the copy with --gate. "
+                    "examples/promote.yaml is a gate for the sample corpus"
+                )
 
 
 def _text(head: str, values: dict[str, Any], findings: Findings) -> str:

@@ -50,10 +50,14 @@ def show(model: str) -> Answer:
         return Answer(values=values, text=table([*shown.items(), *tags]))
     found = [_values(version) for version in model_versions.versions(name)]
     rows = [
-        (it["version"], ", ".join(it["aliases"]), it["digest"] and it["digest"][:12], it["created"], it["run_id"])
+        (
+            *(it["version"], ", ".join(it["aliases"])),
+            *(it["tags"].get(f"{part}_f1") or it["tags"].get(f"{part}_accuracy") for part in ("dev", "test")),
+            *(it["digest"] and it["digest"][:12], it["created"], it["run_id"]),
+        )
         for it in found
     ]
-    header = ("version", "aliases", "digest", "created", "run")
+    header = ("version", "aliases", "dev", "test", "digest", "created", "run")
     return Answer(values={"name": name, "versions": found}, text=table(rows, header=header))
 
 
@@ -69,7 +73,9 @@ def register_bundle(bundle: Path, *, name: str, alias: str | None) -> Answer:
         # The same bundle under the same name is the same registration.
         key=f"{name} {digest}",
     )
-    version = model_versions.register(bundle, name=name, run_id=run.run_id, alias=alias)
+    version = model_versions.register(
+        bundle, name=name, run_id=run.run_id, alias=alias, description=f"registered from {bundle.absolute()}"
+    )
     run.close("FINISHED")
     lines = [f"registered  {version.reference}", f"digest      {version.digest}"]
     if alias is not None:
@@ -121,5 +127,6 @@ def _values(version: model_versions.ModelVersion) -> dict[str, Any]:
         "created": datetime.fromtimestamp(version.created_ms / 1000, UTC).isoformat(timespec="seconds"),
         "run_id": version.run_id,
         "source": version.source,
+        "description": version.description,
         "tags": dict(version.tags),
     }

@@ -57,6 +57,7 @@ class ModelVersion:
     created_ms: int = 0
     run_id: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
     aliases: tuple[str, ...] = ()
 
     @property
@@ -117,17 +118,27 @@ def check_name(name: str) -> None:
         )
 
 
-def register(bundle: Path, *, name: str, run_id: str, alias: str | None = None) -> ModelVersion:
+def register(
+    bundle: Path,
+    *,
+    name: str,
+    run_id: str,
+    alias: str | None = None,
+    description: str | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> ModelVersion:
     """Register a bundle of a run as a new version of a model, unless this was done before.
 
-    The alias is pointed at the version, unless a newer version has it already.
+    The alias is pointed at the version, unless a newer version has it already. Description and tags are shown beside
+    the version in MLflow's pages.
     """
     digest = tagger_digest(bundle)
+    shown = {"description": description, "tags": {**(tags or {}), DIGEST_TAG: digest}}
     client = open_client()
     with mlflow_errors(f"the bundle could not be registered as {name}"):
         earlier = _every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'")
         same = (found for found in earlier if found.name == name and found.tags.get(DIGEST_TAG) == digest)
-        version = _model_version(next(same, None) or _register(client, bundle, name, digest, run_id))
+        version = _model_version(next(same, None) or _register(client, bundle, name, run_id, shown))
         holder = int(client.get_registered_model(name).aliases.get(alias, 0))
     if alias is not None and holder <= version.version:
         set_alias(name, alias, version.version)
@@ -198,14 +209,14 @@ def _check_store(wanted: str) -> None:
         )
 
 
-def _register(client: Any, bundle: Path, name: str, digest: str, run_id: str) -> Any:
+def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[str, Any]) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / MODEL
         write_model(bundle, model)
         client.log_artifacts(run_id, str(model), MODEL)
     create_model(name)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL}"
-    return client.create_model_version(name, source, run_id=run_id, tags={DIGEST_TAG: digest})
+    return client.create_model_version(name, source, run_id=run_id, **shown)
 
 
 def _every_page(search: Any, **arguments: Any) -> list[Any]:
@@ -227,6 +238,7 @@ def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVers
         created_ms=int(found.creation_timestamp),
         run_id=found.run_id or None,
         tags=dict(found.tags),
+        description=found.description or "",
         aliases=tuple(sorted(found.aliases if aliases is None else aliases)),
     )
 

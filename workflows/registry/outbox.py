@@ -36,6 +36,9 @@ class Registration(Config):
     """Its folder, relative to that of the entry."""
     name: str
     alias: str | None = None
+    description: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    """Shown beside the version, with the description."""
 
 
 class Metrics(Config):
@@ -173,7 +176,8 @@ def send(folder: Path) -> ModelVersion | None:
         run.log_file(folder / name, folder=parent if parent != "." else None)
     version = None
     if wanted := entry.registration:
-        version = register(folder / wanted.bundle, name=wanted.name, run_id=run.run_id, alias=wanted.alias)
+        shown = wanted.model_dump(include={"name", "alias", "description", "tags"})
+        version = register(folder / wanted.bundle, run_id=run.run_id, **shown)
     # Without a status, the run was killed.
     run.close(entry.status or "KILLED", time_ms=entry.ended_ms)
     write_entry(folder, entry.model_copy(update={"sent": True}))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from concord.models.checkpoint import CONFIG_NAME, with_own_encoder
 from concord.models.schemes import TOKENS
+from concord.models.training.fit import BUNDLE_NAME
 from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
@@ -39,6 +40,11 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
     if (folder / CONFIG_NAME).is_file():
         # Not named after its folder: a bundle that was moved is still the same tagger.
         return _resolved(folder.absolute(), name=read_saved(folder).tagger)
+    if (folder / BUNDLE_NAME / CONFIG_NAME).is_file():
+        raise ModelError(
+            f"{model}: expected a folder with {CONFIG_NAME}, got that of a training; "
+            f"its tagger is {folder / BUNDLE_NAME}"
+        )
     return _find_bundled(model, named=named)
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -49,6 +49,10 @@ RESOLVED_NAME = "config.resolved.yaml"
 ENVIRONMENT_NAME = "environment.json"
 CURVES_NAME = "curves.png"
 TABLES = "evaluation"
+PARTS: tuple[Literal["train", "dev", "test"], ...] = ("train", "dev", "test")
+ROLES = ("training", "validation", "testing")
+"""Of the parts, in the tracking store."""
+_INDIFFERENT_KEYS = {"register_as", "experiment", "profile"}
 SCORES = {"dev": "best_dev", "test": "test"}
 """Part of the result -> prefix of its metrics; the bare ``dev`` is that of the epochs' metrics."""
 
@@ -108,12 +112,18 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             progress=sys.stderr.isatty(),
         )
         train_part = describe_part("train", job.data.train, corpora["train"])
-        dev_part = describe_part("dev", [job.data.dev], corpora["dev"])
+        dev_part = describe_part("dev", job.data.paths("dev"), corpora["dev"])
         write_provenance(result.bundle, Provenance(parts=[train_part, dev_part]))
         values = _write_result(job, corpora, result, folder)
         if tracked_run is not None:
             tracked_run.log_metrics(_score_metrics(values), step=result.best.epoch)
-        registration = Registration(bundle=result.bundle.name, name=job.register_as, alias=options.alias)
+        registration = Registration(
+            bundle=result.bundle.name,
+            name=job.register_as,
+            alias=options.alias,
+            description=_description(job, values),
+            tags={name: f"{score:.2f}" for name, score in _version_scores(values).items()},
+        )
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -131,27 +141,30 @@ def default_folder(job: TrainJob) -> Path:
     return Path("runs") / f"{job.tagger}-{job.profile}-{job.digest[:8]}"
 
 
-def evaluation_job(job: TrainJob, bundle: Path, data: str) -> evaluate.EvaluateJob:
-    """Return the job that scores the bundle of a training on a corpus, read as the training read its own."""
-    return evaluate.EvaluateJob(folder=bundle, data=[data], labels=job.data.labels, form=job.data, train=job.data.train)
+def evaluation_job(job: TrainJob, bundle: Path, data: Sequence[str]) -> evaluate.EvaluateJob:
+    """Return the job that scores the bundle of a training on corpora, read as the training read its own."""
+    return evaluate.EvaluateJob(folder=bundle, data=data, labels=job.data.labels, form=job.data, train=job.data.train)
 
 
 def _read_corpora(job: TrainJob, scheme: LabelScheme) -> dict[str, Documents]:
     """Read train, dev and, if there is one, test."""
     data, trees = job.data, tagger_class(job.tagger).needs_trees
     form = gold_format(data, scheme)
-    paths = {"train": data.train, "dev": [data.dev], **({"test": [data.test]} if data.test is not None else {})}
-    corpora = {part: read_corpora(own, labels=data.labels, form=form, trees=trees) for part, own in paths.items()}
-    for part in ("train", "dev"):
-        require_sentences(corpora[part], paths[part])
+    parts = PARTS if data.test is not None else ("train", "dev")
+    corpora: dict[str, Documents] = {
+        part: read_corpora(data.paths(part), labels=data.labels, form=form, trees=trees) for part in parts
+    }
+    for part in PARTS[:2]:
+        require_sentences(corpora[part], data.paths(part))
+    dev = ", ".join(data.paths("dev"))
     unseen = label_types(corpora["dev"], scheme) - label_types(corpora["train"], scheme)
     if unseen and scheme.has_entities:
         raise ConfigError(
-            f"{data.dev}: holds entities of type {', '.join(sorted(unseen))}, the training corpora hold none; "
+            f"{dev}: holds entities of type {', '.join(sorted(unseen))}, the training corpora hold none; "
             f"map or drop them under data.labels (--set data.labels.{min(unseen)}=null)"
         )
     if unseen:
-        warn(f"{data.dev} holds {', '.join(sorted(unseen))}, the training corpora do not; these labels count as wrong.")
+        warn(f"{dev} holds {', '.join(sorted(unseen))}, the training corpora do not; these labels count as wrong.")
     return corpora
 
 
@@ -184,7 +197,7 @@ def _tree_source(job: TrainJob) -> str:
     if len(set(sources.values())) > 1:
         listed = "; ".join(f"{path}: {source}" for path, source in sources.items())
         raise ConfigError(f"data: expected trees of one parser in all corpora (concord parse), got {listed}")
-    return sources[job.data.dev]
+    return sources[job.data.paths("dev")[0]]
 
 
 def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
@@ -192,14 +205,32 @@ def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
     path = folder / JOB_NAME
     # Without a state nothing was trained yet, and the folder is free.
     if path.exists() and (folder / STATE_NAME).exists():
-        if json.loads(path.read_text(encoding="utf-8")).get("digest") != job.digest:
-            raise ConfigError(f"{folder}: contains another training; choose another --output")
+        if differences := _differences(path, job):
+            raise ConfigError(
+                f"{folder}: contains another training; choose another --output, or continue that one with --resume and "
+                f"its own settings, which differ in {differences}"
+            )
         if not resume:
-            raise ConfigError(f"{folder}: contains this training already; --resume continues it")
+            raise ConfigError(f"{folder}: contains this training already; --resume continues it, or scores it again")
         return
     folder.mkdir(parents=True, exist_ok=True)
     content = {"digest": job.digest, "job": job.model_dump(mode="json")}
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _differences(path: Path, job: TrainJob) -> str:
+    """Return what decides the weights and differs from the job in a folder's file; empty if nothing does."""
+    try:
+        saved = json.loads(path.read_bytes())
+        if saved["digest"] == job.digest:
+            return ""
+        before = flatten(saved["job"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "unknown keys, since its job.json cannot be read"
+    now = flatten(job.model_dump(mode="json"))
+    keys = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    shown = [f"{key} ({before.get(key)!r}, now {now.get(key)!r})" for key in keys if key not in _INDIFFERENT_KEYS]
+    return ", ".join(shown) or "keys that this version of concord no longer has"
 
 
 def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folder: Path) -> None:
@@ -235,8 +266,7 @@ def _start_tracking(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
 
 def _datasets(job: TrainJob) -> list[tuple[str, str]]:
     """Return the corpora of a training with their role in the tracking store."""
-    test = [(job.data.test, "testing")] if job.data.test is not None else []
-    return [*((path, "training") for path in job.data.train), (job.data.dev, "validation"), *test]
+    return [(path, role) for part, role in zip(PARTS, ROLES, strict=True) for path in job.data.paths(part)]
 
 
 def _report_epoch(epoch: EpochResult, config: FitConfig, tracked_run: TrackedRun | None) -> None:
@@ -263,9 +293,10 @@ def _write_result(job: TrainJob, corpora: Mapping[str, Documents], result: FitRe
         "seconds": sum(epoch.seconds + epoch.dev_seconds for epoch in result.epochs),
     }
     tagger = load_tagger(result.bundle)
-    for part, path in (("dev", job.data.dev), ("test", job.data.test)):
-        if path is not None:
-            values[part] = evaluate.score_tagger(tagger, corpora[part], evaluation_job(job, result.bundle, path))
+    for part in PARTS[1:]:
+        if part in corpora:
+            scored = evaluation_job(job, result.bundle, job.data.paths(part))
+            values[part] = evaluate.score_tagger(tagger, corpora[part], scored)
             evaluate.write_tables(values[part], folder / TABLES, name=part)
     (folder / RESULT_NAME).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draw_curves(result.epochs, folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
@@ -283,6 +314,28 @@ def _score_metrics(values: Mapping[str, Any]) -> dict[str, float]:
             suffix = "" if kind == "all" else f".{kind}"
             numbers |= {f"{prefix}_{key}{suffix}": scores[key] for key in ("f1", "precision", "recall")}
     return numbers
+
+
+def _version_scores(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores on dev and test that a registered version shows, such as ``dev_f1``, in percent."""
+    scores = {}
+    for part in SCORES:
+        if found := values.get(part):
+            entities = "scores" in found
+            scores[f"{part}_f1" if entities else f"{part}_accuracy"] = (
+                found["scores"]["all"]["f1"] if entities else found["accuracy"]
+            )
+    return scores
+
+
+def _description(job: TrainJob, values: Mapping[str, Any]) -> str:
+    """Return the description of a registered version."""
+    scores = [
+        f"{name.replace('_f1', ' F1').replace('_', ' ')} {score:.2f}" for name, score in _version_scores(values).items()
+    ]
+    data = ", ".join(Path(path).name for path in job.data.train)
+    epoch = f"epoch {values['best']['epoch']} of {values['epochs']}"
+    return f"{job.tagger} ({job.profile}), {epoch}, trained on {data}: {', '.join(scores)}"
 
 
 def _artifacts(folder: Path) -> list[str]:

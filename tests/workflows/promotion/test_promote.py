@@ -87,6 +87,14 @@ def versions(store: Path, tiny_bundle: Path, better_bundle: Path) -> list[int]:
     return [add_version(tiny_bundle), add_version(better_bundle)]
 
 
+def test_the_shipped_gate_names_the_corpus_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, found = call("promote", "tiny", 1, "--gate", CHECKOUT / "conf" / "promote.yaml")
+    assert code == 2
+    assert f"promote.yaml: data: expected a gold corpus, found no file {tmp_path}/corpora/promotion" in found["error"]
+    assert "choose the copy with --gate" in found["error"]
+
+
 def test_a_champion_is_promoted_replaced_and_rolled_back(store: Path, versions: list[int], gold: Path) -> None:
     strict = write_gate(store, gold, min_f1=99.0)
     code, found = call("promote", "tiny", 1, "--gate", strict)

@@ -48,6 +48,12 @@ def test_a_broken_folder_is_a_model_error(tiny_bundle: Path, tmp_path: Path) -> 
         find_tagger(str(folder))
 
 
+def test_the_folder_of_a_training_points_to_its_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "runs" / "mine" / "bundle")
+    with pytest.raises(ModelError, match=r"that of a training; its tagger is .*runs/mine/bundle"):
+        find_tagger(str(tmp_path / "runs" / "mine"))
+
+
 @pytest.mark.slow
 def test_a_registered_version_is_fetched_into_the_cache(store: Path, tiny_bundle: Path) -> None:
     run = open_run(experiment="test", name="run", parameters={}, tags={})

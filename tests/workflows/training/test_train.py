@@ -74,6 +74,11 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert {"training", digest} in [{tag.value for tag in item.tags} for item in run.inputs.dataset_inputs]
 
     version = resolve("models:/tiny@live")
+    dev_f1, test_f1 = (f"{values[part]['scores']['all']['f1']:.2f}" for part in ("dev", "test"))
+    assert (version.tags["dev_f1"], version.tags["test_f1"]) == (dev_f1, test_f1)
+    assert f"trained on train.conllu: dev F1 {dev_f1}, test F1 {test_f1}" in version.description
+    assert version.description.startswith(f"bilstm_crf (small), epoch {values['best']['epoch']} of 2")
+    assert dev_f1 in concord("registry", "show", "tiny").stdout
     assert version.digest == values["digest"] == tagger_digest(fetch(version))
     dev = train_file.read_text().partition("dev: ")[2].split()[0]
     scored = json.loads(concord("evaluate", "models:/tiny@live", "--data", dev, "--json").stdout)
@@ -177,7 +182,7 @@ def test_train_exits_with_75_when_the_store_is_down(
 def test_train_refuses_a_folder_with_another_training(train_file: Path, tmp_path: Path) -> None:
     options = TrainOptions(folder=tmp_path / "run", tracked=False)
     train.run(read_train_job(train_file), options)
-    with pytest.raises(ConfigError, match="contains another training; choose another --output"):
+    with pytest.raises(ConfigError, match=r"contains another training; .*--resume .* fit\.seed \(None, now 2\)$"):
         train.run(read_train_job(train_file, overrides=["fit.seed=2"]), options)
 
 
