@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+SERVERS := tests/support/azurite/node_modules/.package-lock.json
 CORPORA ?= corpora
 SECONDS ?= 1800
 SEED    ?= 1
@@ -39,13 +40,17 @@ check: $(STAMP)  ## Format, lint, types, import contracts
 quick: $(STAMP)  ## The tests that take under a minute
 	$(BIN)/pytest -m 'not slow and not ray and not gpu'
 
-test: $(STAMP)  ## Every test but those that need a GPU
+# Without npm, the tests of az:// are skipped.
+$(SERVERS): tests/support/azurite/package-lock.json
+	if command -v npm; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@; fi
+
+test: $(STAMP) $(SERVERS)  ## Every test but those that need a GPU
 	$(BIN)/pytest -m 'not gpu' --durations=10
 
 test-python:  ## The quick tests under another interpreter, as in PYTHON=python3.13, in an environment of its own
 	$(MAKE) quick PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
-coverage: $(STAMP)  ## make test with coverage of models and pipeline
+coverage: $(STAMP) $(SERVERS)  ## make test with coverage of models and pipeline
 	$(BIN)/pytest -m 'not gpu' --cov=concord --cov-report=term-missing:skip-covered
 
 soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given

@@ -1,19 +1,14 @@
 """What tests of every room share."""
 
-import logging
-import os
 import tempfile
-import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from concord_testing import stores
 from concord_testing.heads import Head, ray_head
+from concord_testing.store_servers import azure_server, s3_server, store_proxy
 from hypothesis import HealthCheck, settings
-
-from concord.pipeline.storage import s3
 
 # A busy machine is no fault of the code: examples are judged by their outcome, not by the clock.
 settings.register_profile("concord", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,27 +34,15 @@ def ray_address(ray_cluster: Head) -> str:
 @pytest.fixture(scope="session")
 def s3_address() -> Iterator[str]:
     """Give the address of a server on loopback that speaks the protocol of S3, for all tests of the session."""
-    from moto.moto_server import threaded_moto_server
-    from moto.server import DomainDispatcherApplication, ThreadedMotoServer
+    with s3_server() as address:
+        yield address
 
-    deciding = threading.Lock()
 
-    class OneAtATime(DomainDispatcherApplication):  # type: ignore[misc]
-        """S3 decides conditions one write after the other; moto looks and writes in two steps."""
-
-        def __call__(self, *request: Any) -> Any:
-            with deciding:
-                return super().__call__(*request)
-
-    threaded_moto_server.DomainDispatcherApplication = OneAtATime
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
+@pytest.fixture(scope="session")
+def azure_address() -> Iterator[str]:
+    """Give the address of a server on loopback that speaks the protocol of Azure, for all tests of the session."""
+    with azure_server() as address:
+        yield address
 
 
 @pytest.fixture
@@ -67,11 +50,15 @@ def s3_url(s3_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Give the URL of an empty bucket, with credentials for it in the environment."""
     # Processes that are killed leave their staging folders behind.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_address)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some-key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some-secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    name = f"bucket-{uuid.uuid4().hex}"
-    s3.client(os.getpid()).create_bucket(Bucket=name)
-    return f"s3://{name}"
+    return stores.new_bucket("s3", s3_address, monkeypatch)
+
+
+@pytest.fixture(params=["s3", "gs", "az"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[stores.DisturbedStore]:
+    """Give an empty bucket of each kind of store, behind a proxy that disturbs its requests."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    address = request.getfixturevalue("azure_address" if request.param == "az" else "s3_address")
+    with store_proxy(address, translate_google=request.param == "gs") as proxy:
+        yield stores.DisturbedStore(stores.new_bucket(request.param, proxy.url, monkeypatch), proxy)

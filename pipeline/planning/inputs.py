@@ -16,8 +16,8 @@ from fsspec.utils import glob_translate
 
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.read_file import format_of, reader_for
-from concord.pipeline.storage.output_paths import SCHEME
 from concord.pipeline.storage.remote_files import FileState, stat_url, walk_url
+from concord.pipeline.storage.store_path import is_store
 from concord.pipeline.storage.urls import check_url, is_url, without_secrets
 
 logger = logging.getLogger(__name__)
@@ -79,11 +79,11 @@ def absolute_output(where: str) -> str:
     """Return an output's absolute path, or its normalized URL.
 
     Raises:
-        InputError: for a URL that is not of S3, or holds a secret.
+        InputError: for a URL that is not of an object store, or holds a secret.
     """
     output = absolute_input(where)
-    if is_url(output) and not output.startswith(SCHEME):
-        raise InputError(f"{where}: expected a folder or an S3 URL for the output; other stores are read-only")
+    if is_url(output) and not is_store(output):
+        raise InputError(f"{where}: expected a folder, s3://, gs:// or az:// for the output; other URLs are read-only")
     return output
 
 

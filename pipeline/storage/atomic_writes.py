@@ -5,8 +5,8 @@ creating too, ``write_unsynced`` for notes that need not survive the machine, ``
 large files, ``stage_folder`` for a folder, ``write_compressed`` for text whose suffix may ask for compression.
 
 A file is first written to a staging folder and then renamed. A driver that finishes a run empties that folder, so a
-staged file of another driver may vanish at any time. S3 stores an object completely or not at all, so there each write
-is a single request; ``write_once`` makes it conditional on there being no such object.
+staged file of another driver may vanish at any time. A store takes an object completely or not at all, so there each
+write is a single request; ``write_once`` makes it conditional on there being no such object.
 """
 
 import errno
@@ -23,7 +23,8 @@ from typing import BinaryIO, TypeVar
 import pyarrow as pa
 
 from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.output_paths import OutputPath, StorePath
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.store_path import StorePath
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "publish", "swap", "sweep")
@@ -151,7 +152,7 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
 
 
 def move_into_place(staged: Path, final: OutputPath) -> None:
-    """Rename a staged file or folder, replacing an existing file or empty folder; to S3, upload a staged file."""
+    """Rename a staged file or folder, replacing an existing file or empty folder; to a store, upload a staged file."""
     if isinstance(final, StorePath):
         final.write(staged.read_bytes())
         staged.unlink()
@@ -186,7 +187,7 @@ def stage_folder(final: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: OutputPath) -> None:
-    """Flush a folder's entries to disk; S3 has nothing to flush."""
+    """Flush a folder's entries to disk; a store has nothing to flush."""
     if isinstance(folder, StorePath):
         return
     descriptor = os.open(folder, os.O_RDONLY)

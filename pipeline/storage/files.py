@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from concord.pipeline.errors import InputError, StoreError
-from concord.pipeline.storage.output_paths import OutputPath, StorePath
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.remote_files import READ_BYTES, FileState, open_url, stat_url
+from concord.pipeline.storage.store_path import StorePath
 from concord.pipeline.storage.urls import is_url
 
 # A file that is hashed is read to its end: larger requests mean fewer round trips.

@@ -1,7 +1,7 @@
 """Input files behind URLs: their state, listings of folders, and reading by ranges.
 
-Call ``storage.files`` where a file may be a path or a URL. S3 is read through boto3, which also writes it; every other
-scheme through its fsspec driver. Nothing but the connection is cached: a cached listing would hide a change.
+Call ``storage.files`` where a file may be a path or a URL. Object stores are read by ``storage.store_path``; every
+other scheme through its fsspec driver. Nothing but the connection is cached: a cached listing would hide a change.
 
 Every function, and reading an opened file, raises InputError when access is denied and StoreError when the store fails.
 """
@@ -17,12 +17,11 @@ import fsspec
 from typing_extensions import override
 
 from concord.pipeline.errors import ConcordError, InputError, StoreError
-from concord.pipeline.storage.s3 import Bucket
+from concord.pipeline.storage.store_path import StorePath, is_store
 from concord.pipeline.storage.urls import without_secrets
 
 READ_BYTES = 1 << 20
 
-_S3_SCHEME = "s3://"
 _ETAG_KEYS = ("ETag", "etag", "Content-MD5", "Digest")
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified", "created")
 _REFUSED = {401, 403, 404, 405, 410}
@@ -63,29 +62,28 @@ def open_url(url: str, *, read_bytes: int = READ_BYTES) -> io.BufferedReader:
     return io.BufferedReader(_Ranges(url), read_bytes)
 
 
-class _S3File:
-    """A file or folder in S3."""
+class _StoreFile:
+    """A file or folder in an object store."""
 
     def __init__(self, url: str) -> None:
-        self._bucket, _, self._key = url.removeprefix(_S3_SCHEME).partition("/")
+        self._path = StorePath.parse(url)
 
     def stat(self) -> FileState | None:
-        if not self._key:
+        if not self._path.key:
             return None
         try:
-            found = Bucket(self._bucket).head(self._key)
+            return FileState(*self._path.stat())
         except FileNotFoundError:
             return None
-        return FileState(found.size, found.etag)
 
     def walk(self) -> Iterator[tuple[str, FileState]]:
         """Yield the files below the folder with their paths relative to it."""
-        prefix = f"{self._key.rstrip('/')}/" if self._key else ""
-        for found in Bucket(self._bucket).list(prefix):
-            yield found.key.removeprefix(prefix), FileState(found.size, found.etag)
+        root = f"{self._path.key}/".lstrip("/")
+        for path, state in self._path.walk():
+            yield path.key.removeprefix(root), FileState(*state)
 
     def read(self, start: int, end: int, *, state: FileState) -> bytes:
-        return Bucket(self._bucket).read_range(self._key, start=start, end=end, etag=str(state.changed))
+        return self._path.read_range(start, end, etag=str(state.changed))
 
 
 class _DriverFile:
@@ -99,7 +97,7 @@ class _DriverFile:
             self._files, _ = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except ValueError:
             raise InputError(
-                f"{scheme}://: no driver knows this scheme; give a path, s3://, https:// or gs://"
+                f"{scheme}://: no driver knows this scheme; give a path, s3://, gs://, az:// or https://"
             ) from None
         except ImportError as error:
             raise InputError(f"{scheme}://: {error}; add its driver to this environment, on every node") from None
@@ -181,9 +179,9 @@ class _Ranges(io.RawIOBase):
         return content if self._content is None else self._content[start:end]
 
 
-def _locate(url: str) -> _S3File | _DriverFile:
+def _locate(url: str) -> _StoreFile | _DriverFile:
     # Constructed for each call: fsspec caches the connections, and separates a forked process from its parent.
-    return _S3File(url) if url.startswith(_S3_SCHEME) else _DriverFile(url)
+    return _StoreFile(url) if is_store(url) else _DriverFile(url)
 
 
 def _state(found: Mapping[str, Any]) -> FileState:

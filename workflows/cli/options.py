@@ -28,21 +28,21 @@ class OrderedGroup(click.Group):
 
 
 class _Collection(click.Path):
-    """An annotated collection: an existing folder, or an S3 URL."""
+    """An annotated collection: an existing folder, or the URL of an object store."""
 
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not str(value).startswith("s3://"):
-            return super().convert(value, param, ctx)
         from concord.pipeline.errors import InputError
-        from concord.pipeline.storage.output_paths import output_path
+        from concord.pipeline.storage.store_path import StorePath, is_store
         from concord.pipeline.storage.urls import check_url
 
+        if not is_store(str(value)):
+            return super().convert(value, param, ctx)
         try:
             check_url(value)
         except InputError as error:
             self.fail(str(error), param, ctx)
-        return output_path(value)
+        return StorePath.parse(value)
 
 
 COLLECTION = _Collection(path_type=Path, file_okay=False, exists=True)

@@ -20,7 +20,7 @@ from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.readers.read_file import read_piece
-from concord.pipeline.storage import s3
+from concord.pipeline.storage import object_stores
 from concord.pipeline.storage.files import file_sha256, open_file
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.jobs import read_annotate_job
@@ -230,7 +230,7 @@ def test_unreachable_store_is_a_store_error(
     tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(s3, "client", s3.client.__wrapped__)
+    object_stores.connect.cache_clear()
     with pytest.raises(StoreError, match=r"reading failed .*run the same command again") as caught:
         planned_files(where, tmp_path)
     assert str(caught.value).startswith(where)
@@ -253,7 +253,7 @@ def test_url_without_files_is_refused(tmp_path: Path, s3_url: str, where: str) -
         ("https://host/in.jsonl?token=sesame", "without a query"),
         ("s3://bucket/in.jsonl?X-Amz-Signature=sesame", "without a query"),
         ("zip://a.jsonl::https://anna:sesame@host/in.zip", "a chain of them"),
-        ("gs://bucket/in.jsonl", "gcsfs"),
+        ("abfs://bucket/in.jsonl", "adlfs"),
         ("nosuch://host/in.jsonl", "no driver knows this scheme"),
         ("http:///in.jsonl", "expected a host"),
         ("github://owner/in.jsonl", "missing .* arguments: 'org' and 'repo'"),
@@ -271,8 +271,8 @@ def test_job_with_credentials_in_its_input_is_refused_when_it_is_read() -> None:
     assert "sesame" not in str(caught.value)
 
 
-def test_s3_without_boto3_names_the_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    monkeypatch.setattr(s3, "client", s3.client.__wrapped__)
-    with pytest.raises(InputError, match=r"boto3 \(the extra s3\)"):
+def test_a_store_without_obstore_names_the_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    object_stores.connect.cache_clear()
+    with pytest.raises(InputError, match=r"obstore \(the extra stores\)"):
         planned_files("s3://bucket/texts", tmp_path)

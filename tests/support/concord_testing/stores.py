@@ -1,16 +1,20 @@
 """Files behind URLs for tests: objects in a bucket, and a small web server."""
 
-import os
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from concord.pipeline.storage import s3
+import pytest
+
+from concord.pipeline.storage.object_stores import connect
 from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.store_path import StorePath
+from concord_testing.store_servers import AZURE_ACCOUNT, AZURE_KEY, StoreProxy, create_bucket
 
 
 def local(path: OutputPath) -> Path:
@@ -19,26 +23,49 @@ def local(path: OutputPath) -> Path:
     return path
 
 
-def split_url(url: str) -> dict[str, str]:
-    """Return bucket and key of a URL as keyword arguments for boto3."""
-    bucket, _, key = url.removeprefix("s3://").partition("/")
-    return {"Bucket": bucket, "Key": key}
+class DisturbedStore(NamedTuple):
+    """An empty bucket's URL, and the proxy before its store."""
+
+    url: str
+    proxy: StoreProxy
+
+
+def new_bucket(scheme: str, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Create a bucket of a server on loopback; returns its URL, with the credentials in the environment."""
+    variables = {
+        "s3": {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ACCESS_KEY_ID": "some-key",
+            "AWS_SECRET_ACCESS_KEY": "some-secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        },
+        "gs": {"GOOGLE_BASE_URL": endpoint, "GOOGLE_BEARER_TOKEN": "some-secret"},
+        "az": {
+            "AZURE_STORAGE_ENDPOINT": endpoint,
+            "AZURE_STORAGE_ACCOUNT_NAME": AZURE_ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY,
+        },
+    }
+    for name, value in variables[scheme].items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{uuid.uuid4().hex}"
+    create_bucket(endpoint, name)
+    return f"{scheme}://{name}"
 
 
 def put(url: str, content: bytes) -> None:
     """Write an object, replacing any existing one."""
-    s3.client(os.getpid()).put_object(**split_url(url), Body=content)
+    StorePath.parse(url).write(content)
 
 
 def get(url: str) -> bytes:
     """Read an object."""
-    content: bytes = s3.client(os.getpid()).get_object(**split_url(url))["Body"].read()
-    return content
+    return StorePath.parse(url).read_bytes()
 
 
 def remove(url: str) -> None:
     """Remove an object."""
-    s3.client(os.getpid()).delete_object(**split_url(url))
+    StorePath.parse(url).unlink(missing_ok=True)
 
 
 def put_folder(folder: Path, url: str) -> None:
@@ -50,20 +77,14 @@ def put_folder(folder: Path, url: str) -> None:
 
 def contents(url: str) -> dict[str, bytes]:
     """Return the content of every object below a URL, by relative path."""
-    place = split_url(url)
-    found = s3.Bucket(place["Bucket"]).list(f"{place['Key']}/")
-    bucket = f"s3://{place['Bucket']}"
-    return {item.key.removeprefix(f"{place['Key']}/"): get(f"{bucket}/{item.key}") for item in found}
+    return {str(path).removeprefix(f"{url}/"): path.read_bytes() for path, _ in StorePath.parse(url).walk()}
 
 
 def states(url: str) -> dict[str, object]:
     """Return etag and time of every object below a URL, by relative path."""
-    place = split_url(url)
-    listed = s3.client(os.getpid()).list_objects_v2(Bucket=place["Bucket"], Prefix=f"{place['Key']}/")
-    return {
-        found["Key"].removeprefix(f"{place['Key']}/"): (found["ETag"], found["LastModified"])
-        for found in listed["Contents"]
-    }
+    root = StorePath.parse(url)
+    listed = connect(root.scheme, root.bucket).list(root.key or None).collect()
+    return {found["path"].removeprefix(f"{root.key}/"): (found["e_tag"], found["last_modified"]) for found in listed}
 
 
 class WebServer(ThreadingHTTPServer):

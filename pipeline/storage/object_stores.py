@@ -1,0 +1,154 @@
+"""Clients of object stores (S3, Google Cloud Storage, Azure), through obstore (the extra ``stores``).
+
+They serve ``storage.store_path``; other modules call that. Credentials, region and endpoint come from the environment,
+in each store's own variables (docs/stores.md).
+"""
+
+import errno
+import os
+import re
+import sys
+from datetime import timedelta
+from functools import cache
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from concord.pipeline.errors import InputError, StoreError
+
+SCHEMES = ("s3", "gs", "az")
+
+_TIMEOUT_VARIABLE = "CONCORD_STORE_TIMEOUT"
+_TIMEOUT_SECONDS = 120.0
+_RETRIES = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE with boto3 installed",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_TOKEN",
+}
+# Without credentials obstore asks the machine for those of its role; these are parts of such requests.
+_ROLE_REQUESTS = ("token request", "/latest/api/token", "/latest/meta-data/", "MissingAccount")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_TEMPORARY = {"408", "409", "429"}
+_CAUSES = {
+    "Connection refused": "connection refused",
+    "dns error": "unknown host",
+    "certificate": "its certificate is not trusted",
+    "kind: Timeout": "no answer in time",
+}
+
+_lock = Lock()
+_forked = False
+
+
+@cache
+def connect(scheme: str, bucket: str) -> Any:
+    """Return the client of a bucket (a container of Azure), which is an ObjectStore of obstore.
+
+    Raises:
+        InputError: without obstore, or when the environment holds no usable configuration.
+    """
+    global _forked
+    with _lock:
+        if _forked:
+            _load_again()
+            _forked = False
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import AzureStore, GCSStore, S3Store
+    except ImportError:
+        raise InputError(
+            f"{scheme}://: object stores require obstore (the extra stores): pip install obstore, on every node"
+        ) from None
+    seconds = float(os.environ.get(_TIMEOUT_VARIABLE) or _TIMEOUT_SECONDS)
+    options: dict[str, Any] = {
+        "client_options": {"allow_http": True, "timeout": timedelta(seconds=seconds)},
+        "retry_config": _RETRIES,
+    }
+    try:
+        if scheme == "s3":
+            # One request for each object: not every store with the API of S3 removes many at once.
+            options |= {"checksum_algorithm": "SHA256", "disable_bulk_delete": True, **_profile()}
+        return {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme](bucket, **options)
+    except (BaseError, ValueError) as error:
+        raise explain(error, f"{scheme}://{bucket}", "opening") from None
+
+
+def explain(error: Exception, url: str, action: str) -> Exception:
+    """Return the error to raise for one of obstore, whose text may hold credentials.
+
+    Returns:
+        FileNotFoundError or FileExistsError of an object, StoreError where another attempt may help, else InputError.
+    """
+    kind, text = type(error).__name__, str(error)
+    status, code = (found.group(1) if (found := pattern.search(text)) else "" for pattern in (_STATUS, _CODE))
+    answer = " ".join(filter(None, (status, code)))
+    if any(request in text for request in _ROLE_REQUESTS):
+        scheme = url.partition("://")[0]
+        return InputError(f"{url}: {action} failed (no credentials); set {_CREDENTIALS[scheme]}")
+    if isinstance(error, FileNotFoundError) or status == "404":
+        return FileNotFoundError(errno.ENOENT, "no such bucket or object", url)
+    if kind == "AlreadyExistsError":
+        return FileExistsError(errno.EEXIST, "it exists", url)
+    if kind == "PreconditionError":
+        return StoreError(f"{url}: {action} failed (it changed while it was being read); run the same command again")
+    if status.startswith("3") or "redirect" in text or code == "AuthorizationHeaderMalformed":
+        return InputError(f"{url}: {action} failed (the bucket is in another region); set AWS_REGION to it")
+    if status.startswith("4") and status not in _TEMPORARY:
+        return InputError(f"{url}: {action} failed (access denied: {answer}); check the credentials and their rights")
+    if kind in {"ValueError", "InvalidPathError"}:
+        return InputError(f"{url}: {action} failed (a name has a part that is empty, . or ..); rename that object")
+    cause = next((cause for sign, cause in _CAUSES.items() if sign in text), "no answer")
+    reason = f"the store responds with {answer}" if status else f"the store does not respond: {cause}"
+    return StoreError(
+        f"{url}: {action} failed ({reason}); check that its host and the network are up, then run the same command "
+        "again"
+    )
+
+
+def _profile() -> dict[str, Any]:
+    """Return the credentials of an AWS profile, which boto3 reads, as an option of S3Store; else none."""
+    if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
+        return {}
+    try:
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        if "AWS_PROFILE" in os.environ:
+            raise InputError("s3://: AWS_PROFILE is read by boto3: pip install boto3, on every node") from None
+        return {}
+    try:
+        return {"credential_provider": Boto3CredentialProvider()}
+    except (BotoCoreError, ValueError) as error:
+        raise InputError(f"s3://: no credentials ({error}); set {_CREDENTIALS['s3']}") from None
+
+
+def _after_fork() -> None:
+    global _lock, _forked
+    _lock = Lock()
+    _forked = "obstore" in sys.modules
+    connect.cache_clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _load_again() -> None:
+    """Load obstore's library a second time, in a process forked from one that has loaded it.
+
+    Its threads do not survive a fork: a request would wait for them forever. As a file is loaded only once, the second
+    time it is a copy in memory.
+    """
+    library = next(Path(sys.modules["obstore"].__file__ or "").parent.glob("_obstore*.so"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
+        del sys.modules[name]
+    copy = os.memfd_create("obstore")
+    os.write(copy, library.read_bytes())
+    loader = ExtensionFileLoader("obstore._obstore", f"/proc/self/fd/{copy}")
+    module = module_from_spec(ModuleSpec(loader.name, loader, origin=loader.path))
+    sys.modules[module.__name__] = module
+    loader.exec_module(module)
