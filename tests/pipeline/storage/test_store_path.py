@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
 import pytest
+from concord_testing.store_servers import Fault
 from concord_testing.stores import DisturbedStore
 
 from concord.pipeline.errors import ConcordError, InputError, StoreError
@@ -80,7 +81,7 @@ def test_s3_keeps_the_sha256_of_an_upload(store: DisturbedStore) -> None:
 
 
 @pytest.mark.parametrize("fault", ["status", "refused", "lost", "truncated", "slow"])
-def test_a_passing_fault_is_not_noticed(store: DisturbedStore, fault: str) -> None:
+def test_a_passing_fault_is_not_noticed(store: DisturbedStore, fault: Fault) -> None:
     content = os.urandom(100_000)
     for request in (
         lambda: at(store).write(content),
