@@ -1,9 +1,7 @@
 """Requests to object stores: conditions, faults of a store and their errors, and processes that fork."""
 
 import os
-import time
 from base64 import b64encode
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
@@ -11,8 +9,7 @@ import pytest
 from concord_testing.store_servers import Fault
 from concord_testing.stores import DisturbedStore
 
-from concord.pipeline.errors import ConcordError, InputError, StoreError
-from concord.pipeline.storage import object_stores
+from concord.pipeline.errors import StoreError
 from concord.pipeline.storage.store_path import StorePath
 
 NAMES = ("a/b.txt", "x y/#1 100%20?.txt", "\u00fc/\u00e9~*.txt", "a+b&c=d;e@f,g'!().txt")
