@@ -303,17 +303,23 @@ def absolute(path: str) -> str:
 
     Raises:
         InputError: for a URL with credentials.
+        ConfigError: for the home of a user who does not exist.
     """
-    if not is_url(path):
+    if is_url(path):
+        check_url(path)
+        return path
+    try:
         return str(Path.cwd() / Path(path).expanduser())
-    check_url(path)
-    return path
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: expected a path, got the home of a user who does not exist") from error
 
 
 def absolute_model(name: str) -> str:
     """Make the folder of a model absolute; a bundled name or ``models:/...`` stays unchanged."""
-    folder = Path(name).expanduser()
-    return absolute(name) if not name.startswith("models:/") and folder.is_dir() else name
+    if name.startswith("models:/"):
+        return name
+    folder = absolute(name)
+    return folder if Path(folder).is_dir() else name
 
 
 def _parse_override(override: str) -> tuple[str, Any]:
@@ -350,7 +356,7 @@ def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: 
     if base in chain:
         raise ConfigError(f"{where}: profiles.{name}.extends: expected no cycle, got {' -> '.join((*chain, base))}")
     if not isinstance(base, str) or base not in profiles:
-        known = ", ".join(sorted(profiles.keys() - {name}))
+        known = ", ".join(sorted(map(str, profiles.keys() - {name})))
         raise ConfigError(
             f"{where}: profiles.{name}.extends: expected another profile of the file ({known}), got {base!r}"
         )
@@ -376,13 +382,24 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
 
 
 def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # a SafeLoader, which creates plain values only
+    """Parse YAML that JSON can hold as well; anything else is a YAMLError."""
+    try:
+        values = yaml.load(text, Loader=_Loader)  # a SafeLoader, which creates plain values only
+        json.dumps(values, default=str)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        # Such as a date that does not exist, a number too long, an alias of itself, or brackets without end.
+        raise yaml.YAMLError(f"a value that cannot be used ({error})") from error
+    return values
 
 
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | None):
+            raise yaml.constructor.ConstructorError(
+                "while reading a mapping", node.start_mark, f"expected a plain key, got {key!r}", key_node.start_mark
+            )
         if key in seen:
             raise yaml.constructor.ConstructorError(
                 "while reading a mapping", node.start_mark, f"duplicate key {key!r}", key_node.start_mark

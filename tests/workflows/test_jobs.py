@@ -1,20 +1,29 @@
 """Job files: every file in conf/ loads, overrides are strict, paths are made absolute."""
 
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from concord_testing.checkout import CHECKOUT
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from concord.models.config import ConfigError
 from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
 from concord.pipeline.config import AnnotateConfig, OutputConfig
+from concord.pipeline.errors import ConcordError
 from concord.workflows.jobs import (
     TrainJob,
     flatten,
     job_values,
     names_model,
     read_annotate_job,
+    read_gate,
     read_train_config,
     read_train_job,
     read_yaml,
@@ -285,3 +294,49 @@ def test_the_columns_of_a_corpus_are_set_by_name_or_number(train_file: Path) -> 
 
 def test_flatten_gives_dotted_keys() -> None:
     assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "d": [1]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[a, b]: 1\n", r"expected a plain key, got \['a', 'b'\]"),
+        ("? {a: 1}\n: 1\n", "expected a plain key, got {'a': 1}"),
+        ("2026-11-22: 1\n", "expected a plain key"),
+        ("input: 2026-13-45\n", "month must be in 1..12"),
+        ("input: &a [*a]\n", "recursive node"),
+        ("input: " + 5_000 * "9" + "\n", "a value that cannot be used"),
+        (5_000 * "[" + "\n", "expected YAML"),
+        ("input: ~nobody-of-this-name/texts\noutput: out\n", "home of a user who does not exist"),
+    ],
+)
+def test_odd_yaml_is_refused_with_a_message(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=expected):
+        read_annotate_job(path)
+
+
+_SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.datetimes() | st.binary()
+)
+_KEYS = _SCALARS | st.sampled_from(
+    ["input", "output", "reader", "tagger", "model", "profiles", "small", "extends", "data", "train", "dev", "slices"]
+)
+_VALUES = st.recursive(
+    _SCALARS | st.sampled_from(["small", "paper", "~nobody/x", "s3://a:b@c/d", "models:/x"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+_YAML = st.dictionaries(_KEYS, _VALUES, max_size=6).map(lambda values: yaml.safe_dump(values)) | st.text(
+    alphabet="ab:-?[]{}&*!|>'\"%@`,#~ \n\t019.e", max_size=60
+)
+
+
+@given(text=_YAML, read=st.sampled_from([read_annotate_job, read_train_config, read_train_job, read_gate]))
+@example(text="profiles: {small: {extends: 1}, 2: {}}", read=read_train_config)
+def test_arbitrary_yaml_never_ends_in_a_traceback(text: str, read: Callable[[Path], Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.yaml"
+        path.write_text(text, encoding="utf-8")
+        with suppress(ConfigError, ConcordError):
+            read(path)
