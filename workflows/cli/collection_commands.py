@@ -13,6 +13,7 @@ from concord.workflows.cli.options import (
     FOLDER,
     POSITIVE,
     OrderedGroup,
+    device_option,
     page_option,
     set_option,
     verb,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from concord.pipeline.config import AnnotateConfig
     from concord.pipeline.storage.output_paths import OutputPath
 
+STDIN = "-"
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 
 
@@ -49,7 +51,8 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     """Annotate a collection of documents.
 
     INPUT is a file, a folder or a glob pattern, local or on S3 (s3://bucket/texts). A YAML file is a job that holds all
-    settings, input and output included.
+    settings, input and output included. With - one text is read from stdin, or records with --set reader.format=jsonl;
+    what was read is kept in _run of the output.
 
     Run the same command again to resume an interrupted run. Over a finished run it annotates only what is new or has
     changed in the input; with another tagger it tags all documents again.
@@ -60,7 +63,34 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     from concord.workflows.annotation.annotate import preview, run
 
     config = _annotate_job(source, options, overrides)
+    if source == STDIN:
+        if dry_run:
+            raise click.UsageError("Expected an input that is kept for --dry-run, got stdin (-).")
+        from concord.workflows.annotation import stdin
+
+        kept = stdin.keep(output=config.output.path, format=config.reader.format)
+        config = config.model_copy(update={"input": kept})
     return preview(config) if dry_run else run(config)
+
+
+@verb(example='concord tag "Ada met Charles in London."')
+@click.argument("text")
+@click.option("--model", "-m", help="A folder, a bundled tagger, or models:/NAME@ALIAS.  [default: entities_en]")
+@device_option
+def tag(text: str, *, model: str | None, device: str) -> Answer:
+    """Show the entities of one text.
+
+    TEXT is the text itself, or - to read it from stdin. Nothing is written.
+    """
+    from concord.workflows.annotation import stdin
+    from concord.workflows.annotation.tag import run
+    from concord.workflows.console import info
+
+    if text == STDIN:
+        text = stdin.read_text()
+    elif Path(text).is_file():
+        info(f"The words of the argument are tagged; for the text in the file: concord tag - < {text}")
+    return run(text, model=model, device=device)
 
 
 @verb(example="concord submit conf/annotate/nightly.yaml")

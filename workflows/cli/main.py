@@ -14,6 +14,7 @@ from concord.workflows.console import set_environment
 # As listed by --help: in the order of work.
 VERBS = (
     collection.annotate,
+    collection.tag,
     model.prepare,
     model.parse,
     model.train,

@@ -25,6 +25,7 @@ from concord.workflows.console import Answer, counted, emit, report_errors, tabl
 
 VERBS = (
     "annotate",
+    "tag",
     "prepare",
     "parse",
     "train",
