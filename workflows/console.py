@@ -61,6 +61,12 @@ def info(message: str) -> None:
     click.echo(message, err=True, color=_color())
 
 
+def shows_progress() -> bool:
+    """Return whether a command may show how far it is: not with ``--json``, which is for programs."""
+    context = click.get_current_context(silent=True)
+    return context is None or not context.params.get("as_json")
+
+
 def warn(message: str) -> None:
     """Write a warning to stderr."""
     info(f"Warning: {message}")

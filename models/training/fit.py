@@ -2,10 +2,9 @@
 
 import json
 import random
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from pydantic import Field
 from safetensors import safe_open
 from torch import Tensor
-from tqdm import tqdm
 
 from concord.models.checkpoint import save_tagger
 from concord.models.config import Config, ConfigError
@@ -95,6 +93,19 @@ class EpochResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EpochProgress:
+    """How far an epoch is."""
+
+    epoch: int
+    """1-based."""
+    epochs: int
+    words_done: int
+    words: int
+    loss: float
+    """Of the latest batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FitResult:
     """The result of a training; ``bundle`` is the folder of the best epoch's tagger."""
 
@@ -112,7 +123,7 @@ def fit(
     *,
     on_epoch: Callable[[EpochResult], None] | None = None,
     resume: bool = True,
-    progress: bool = False,
+    on_batch: Callable[[EpochProgress], None] | None = None,
 ) -> FitResult:
     """Train a tagger on the device it is on.
 
@@ -120,7 +131,7 @@ def fit(
         folder: where the state of the last epoch and the bundle of the best one are written.
         on_epoch: called after each epoch of this call.
         resume: continue from the state in ``folder``, if there is one; the result is that of an uninterrupted training.
-        progress: show a progress bar on stderr.
+        on_batch: called after each batch.
 
     Raises:
         ConfigError: when the optimizers do not match the tagger, or the state is that of another training.
@@ -135,7 +146,7 @@ def fit(
         if _out_of_patience(history, config.patience):
             break
         started = time.monotonic()
-        loss = trainer.run_epoch(epoch, progress=progress)
+        loss = trainer.run_epoch(epoch, on_batch)
         trained = time.monotonic()
         scores, threshold = _score(tagger, dev)
         result = EpochResult(
@@ -205,17 +216,20 @@ class _Trainer:
         self._step = 0
         self._steps = config.epochs * len(self._plan(0))
 
-    def run_epoch(self, epoch: int, *, progress: bool) -> float:
+    def run_epoch(self, epoch: int, on_batch: Callable[[EpochProgress], None] | None) -> float:
         """Train on every sentence once and return the mean loss of the batches."""
         self._tagger.train()
         plan = self._plan(epoch)
         losses = []
-        bar = tqdm(plan, desc=f"epoch {epoch + 1}", unit="batch", disable=not progress, file=sys.stderr, leave=False)
-        for units in bar:
+        words = [sum(len(sentence.words) for unit in units for sentence in unit) for units in plan]
+        done = EpochProgress(epoch=epoch + 1, epochs=self._config.epochs, words_done=0, words=sum(words), loss=0.0)
+        for units, count in zip(plan, words, strict=True):
             documents = [number for number, unit in enumerate(units) for _ in unit]
             batch = self._tagger.encode([sentence for unit in units for sentence in unit], documents=documents)
             losses.append(self._train_batch(batch, epoch))
-            bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+            done = replace(done, words_done=done.words_done + count, loss=losses[-1])
+            if on_batch is not None:
+                on_batch(done)
         return sum(losses) / max(1, len(losses))
 
     def learning_rates(self) -> dict[str, float]:

@@ -5,7 +5,6 @@ never stops the training.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from concord.models.words.encoder import EncoderMissingError
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.errors import ModelError
-from concord.workflows.console import Answer, indented, info, table, warn
+from concord.workflows.console import Answer, indented, info, shows_progress, table, warn
 from concord.workflows.environment import code_tags, describe_environment
 from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob, flatten
 from concord.workflows.registry.mlflow_client import RunStatus
@@ -41,6 +40,7 @@ from concord.workflows.training.corpora import (
     tree_source,
 )
 from concord.workflows.training.plots import draw_curves
+from concord.workflows.training.progress import TrainingProgress
 from concord.workflows.training.provenance import Provenance, describe_part, write_provenance
 
 JOB_NAME = "job.json"
@@ -109,7 +109,7 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             folder,
             on_epoch=lambda epoch: _report_epoch(epoch, config, tracked_run),
             resume=options.resume,
-            progress=sys.stderr.isatty(),
+            on_batch=TrainingProgress() if shows_progress() else None,
         )
         train_part = describe_part("train", job.data.train, corpora["train"])
         dev_part = describe_part("dev", job.data.paths("dev"), corpora["dev"])
