@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 _FILE = "file://"
 _RUN = "_run"
 _UNLISTED = {"http", "https"}
-_KNOWN_NAMES = ".txt, .jsonl or .ndjson (also with .gz or .zst), or .parquet"
+_KNOWN_NAMES = (
+    ".txt, .jsonl, .ndjson, .csv, .tsv, .html with the extra html (each also with .gz or .zst), .parquet or .arrow"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

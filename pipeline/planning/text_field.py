@@ -14,7 +14,7 @@ from concord.pipeline.readers.read_file import read_piece, scan_file
 
 FIRST_RECORDS = 100
 """How many records of each format are looked at, spread over its files; the first one with a text suffices."""
-_WITHOUT_FIELDS = "text"
+_WITHOUT_FIELDS = frozenset({"text", "html"})
 
 
 def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
@@ -25,7 +25,7 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
     """
     by_format: defaultdict[str, list[InputFile]] = defaultdict(list)
     for file in files:
-        if file.format != _WITHOUT_FIELDS:
+        if file.format not in _WITHOUT_FIELDS:
             by_format[file.format].append(file)
     for format, group in by_format.items():
         most = max(1, FIRST_RECORDS // len(group))

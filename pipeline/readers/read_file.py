@@ -15,6 +15,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import ConcordError, InputError
 from concord.pipeline.plan import Piece
+from concord.pipeline.readers import html
 from concord.pipeline.readers.columnar import ArrowReader, ParquetReader
 from concord.pipeline.readers.delimited import CsvReader, TsvReader
 from concord.pipeline.readers.jsonl import JsonLinesReader
@@ -74,6 +75,8 @@ def readers() -> Mapping[str, Reader]:
         "parquet": ParquetReader(),
         "arrow": ArrowReader(),
     }
+    if html.is_available():
+        found["html"] = html.HtmlReader()
     bundled = frozenset(found)
     for plugin in entry_points(group=ENTRY_POINTS):
         try:
@@ -91,6 +94,8 @@ def readers() -> Mapping[str, Reader]:
 def reader_for(format: str, *, where: str = "reader.format") -> Reader:
     """Return the reader of a format; an InputError that names what asks for it if there is none."""
     reader = readers().get(format)
+    if reader is None and format == "html":
+        raise InputError(f"{where}: reading HTML needs resiliparse: pip install 'concord-annotate[html]'")
     if reader is None:
         raise InputError(f"{where}: expected one of the formats {', '.join(readers())}, got {format!r}")
     return reader

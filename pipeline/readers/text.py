@@ -1,21 +1,37 @@
 """Text files: each is one document whose id is its path below the input folder."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.encodings import decode
+from concord.pipeline.readers.encodings import Decoded, decode
 from concord.pipeline.readers.fields import duplicate_id
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import read_whole, with_codecs
 from concord.pipeline.storage.files import file_state
 
 
+class Extract(NamedTuple):
+    """The text of a file, and what else is known of it: see Document.meta."""
+
+    decoded: Decoded
+    meta: str | None = None
+
+
 class TextReader:
     """Reads files of one document each."""
 
-    suffixes = with_codecs(".txt")
+    suffixes: tuple[str, ...] = with_codecs(".txt")
+
+    def extract(self, content: bytes, config: ReaderConfig) -> Extract:
+        """Return the text in the decompressed content of a file.
+
+        Raises:
+            RecordError: when there is none.
+        """
+        return Extract(decode(content, encoding=config.encoding))
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         """Find the one record of a file, without reading it."""
@@ -26,7 +42,7 @@ class TextReader:
         """Read the file."""
         try:
             content = read_whole(piece.uri, expected_size=piece.end, config=config)
-            decoded = decode(content, encoding=config.encoding)
+            decoded, meta = self.extract(content, config)
             if piece.duplicates:
                 raise duplicate_id(piece.name)
         except RecordError as error:
@@ -38,10 +54,11 @@ class TextReader:
             text=decoded.text,
             source_uri=piece.uri,
             source_position=0,
+            meta=meta,
             encoding=decoded.encoding,
             encoding_confidence=decoded.confidence,
         )
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
         """Read the text of a file."""
-        return decode(read_whole(path, config=config), encoding=config.encoding).text
+        return self.extract(read_whole(path, config=config), config).decoded.text

@@ -46,6 +46,7 @@ def samples() -> Mapping[str, Sample]:
     table = pa.Table.from_pylist(rows)
     plain = {
         "a.txt": ("text", "".join(str(row["text"]) for row in rows).encode()),
+        "a.html": ("html", html(rows)),
         "a.csv": ("csv", delimited(rows, ",")),
         "a.tsv": ("tsv", delimited(rows, "\t")),
         "a.jsonl": ("jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()),
@@ -66,6 +67,12 @@ def delimited(rows: Sequence[Mapping[str, object]], delimiter: str) -> bytes:
     writer.writeheader()
     writer.writerows(rows)
     return sink.getvalue().encode()
+
+
+def html(rows: Sequence[Mapping[str, object]]) -> bytes:
+    """Write a page with a list, a table and a paragraph for each row."""
+    blocks = (f"<ul><li>{row['id']}<li>{row['page']}</ul><p class='x'>{row['text']}<br>&amp;&#233;</p>" for row in rows)
+    return f"<!doctype html><html><title>T</title><table><tr><td>a<td>b</table>{''.join(blocks)}".encode()
 
 
 def zstd(content: bytes) -> bytes:
