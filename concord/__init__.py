@@ -109,20 +109,22 @@ def annotate(
     )
 
 
-def open(output: str | Path) -> "Run":
+def open(output: str | Path, *, generation: int | None = None, version: str | None = None) -> "Run":
     """Open a finished collection.
 
     Args:
         output: its folder or ``s3://`` URL.
+        generation: the number of an earlier generation that is still kept (``concord history``).
+        version: the name of one (``concord history --tag``).
 
     Raises:
-        PlanError: when there is no finished run.
+        PlanError: when there is no finished run, or not this generation.
         IntegrityError: when its manifest cannot be read.
     """
     _prepare_process()
     from concord import runs
 
-    return runs.open_run(output)
+    return runs.open_run(output, generation=generation, version=version)
 
 
 if not TYPE_CHECKING:  # a type checker shall find unknown names

@@ -31,8 +31,8 @@ class Run:
     """A finished collection: exactly the files that its manifest names; ``concord.open`` makes one.
 
     The five tables are pyarrow datasets: ``run.entities.to_table(filter=...)`` reads what it needs. The parts of a
-    collection in S3 are fetched into memory when their table is first used. A later run replaces parts: open the
-    collection again then.
+    collection in S3 are fetched into memory when their table is first used. A later run changes nothing here: it leaves
+    the generation that was opened for ``output.grace_seconds``, an hour by default.
     """
 
     def __init__(self, collection: Collection) -> None:
@@ -81,7 +81,7 @@ class Run:
 
         Raises:
             ValueError: for an unknown table.
-            IntegrityError: when a later run has replaced parts.
+            IntegrityError: when the generation is no longer kept.
         """
         return self._read(table)
 
@@ -105,7 +105,7 @@ class Run:
         Raises:
             KeyError: when the collection has no annotated document of this id.
             InputError: when neither the collection nor the input holds the text that was annotated.
-            IntegrityError: when a later run has replaced parts.
+            IntegrityError: when the generation is no longer kept.
         """
         mine = pc.field("doc_id") == doc_id
         tables = {name: self._read(name, mine) for name in SCHEMAS}
@@ -146,8 +146,8 @@ class Run:
             yield
         except FileNotFoundError as error:
             raise IntegrityError(
-                f"{self.output}: parts of generation {self.generation} are gone; if another run has updated the "
-                "collection, open it again"
+                f"{self.output}: parts of generation {self.generation} are gone; a generation is kept for "
+                "output.grace_seconds after the next one: open the collection again"
             ) from error
 
     @cached_property
@@ -197,6 +197,7 @@ def annotate(
     return open_run(config.output.path)
 
 
-def open_run(output: str | Path) -> Run:
+def open_run(output: str | Path, *, generation: int | None = None, version: str | None = None) -> Run:
     """Open a finished collection; see ``concord.open``."""
-    return Run(open_collection(output_path(absolute(str(output)))))
+    path = output_path(absolute(str(output)))
+    return Run(open_collection(path, generation=generation, version=version))

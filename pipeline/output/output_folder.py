@@ -15,7 +15,7 @@ import orjson
 
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.folder_generations import FolderGenerations
-from concord.pipeline.output.generations import KEEP_NEWEST, Generations, Retention, read_plan
+from concord.pipeline.output.generations import KEEP_NEWEST, Generation, Generations, Retention, read_plan
 from concord.pipeline.output.manifest import (
     Manifest,
     PartFile,
@@ -197,12 +197,36 @@ class OutputFolder:
             current = self.generations.publish(manifest, self.plan_path(plan.generation))
         if current.number != plan.generation:
             raise PlanError(f"{self.output}: another run has finished a newer generation; run the command again")
-        with every_store_error(self.output, "the run is finished, but what it replaces is still there"):
+        with every_store_error(self.output, "the run is finished, but not everything that it replaces is removed"):
             self.generations.prune(retention)
             for orphan in list(self.orphans(manifest)):
                 self.generations.discard(orphan)
         crash_point("sweep")
         return manifest
+
+    def prune(self, retention: Retention) -> list[Generation]:
+        """Remove the generations that are no longer to be kept and return them; a run may be in progress.
+
+        Raises:
+            PlanError: when no run is finished.
+            StoreError: when the store fails.
+        """
+        manifest = self.generations.find().manifest()
+        with every_store_error(self.output, "not every generation that is no longer kept is removed"):
+            removed = self.generations.prune(retention)
+            for path in list(self._unnamed(manifest)):
+                self.generations.discard(path)
+        return removed
+
+    def tag(self, generation: Generation, version: str) -> None:
+        """Give a generation a name; raises what ``Generations.tag`` raises, and StoreError."""
+        with every_store_error(self.output, "no name was given"):
+            self.generations.tag(generation, version)
+
+    def untag(self, version: str) -> None:
+        """Remove a version's name; StoreError when the store fails."""
+        with every_store_error(self.output, "no name was removed"):
+            self.generations.untag(version)
 
     def is_finished(self, plan: Plan) -> bool:
         """Tell whether the manifest is that of this plan and its commits, and there are no orphans."""
@@ -221,9 +245,7 @@ class OutputFolder:
 
     def orphans(self, manifest: Manifest) -> Iterator[OutputPath]:
         """Yield the files that no kept generation names, except those of a generation newer than the manifest's."""
-        yield from (
-            path for path in self.generations.unnamed(manifest) if (_generation(path) or 0) <= manifest.generation
-        )
+        yield from self._unnamed(manifest)
         named = {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         named |= {self.plan_path(manifest.generation), *self.generations.plans()}
         searched = [(self.run / "staging", "*"), (self.plans, "*")]
@@ -231,6 +253,10 @@ class OutputFolder:
         for folder, pattern in searched:
             files = (path for path in list_files(folder, pattern) if path not in named)
             yield from (path for path in files if (_generation(path) or 0) <= manifest.generation)
+
+    def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
+        found = self.generations.unnamed(manifest)
+        yield from (path for path in found if (_generation(path) or 0) <= manifest.generation)
 
     def part(self, report: ShardReport, table: str) -> OutputPath:
         """Return where a committed shard's part of a table is."""

@@ -145,13 +145,13 @@ class CrashLog:
             yield
         finally:
             if before is None:
-                path.unlink(missing_ok=True)
+                _remove(path)
             else:
                 _write(path, before)
 
     def remove_mark(self, shard: Shard) -> None:
         """Remove the mark of a worker that is gone."""
-        self._mark(shard).unlink(missing_ok=True)
+        _remove(self._mark(shard))
 
     def record_death(self, shard: Shard, cause: Cause, at: WorkPlace | None) -> ShardAttempts:
         """Count a worker's death against what it was doing.
@@ -166,7 +166,7 @@ class CrashLog:
         fault = self._common_fault(shard, attempts)
         if fault is not None:
             # Once the cause is fixed, the documents get all their attempts again.
-            self._path(shard).unlink(missing_ok=True)
+            _remove(self._path(shard))
             content = f"{shard.records} records of {', '.join(piece.uri for piece in shard.pieces[:3])}"
             raise ShardError(f"shard {shard.name}: its worker died {fault}; the shard holds {content}")
         return attempts
@@ -197,6 +197,11 @@ class CrashLog:
 def _write(path: OutputPath, value: Config) -> None:
     with store_errors(path):
         write_unsynced(path, orjson.dumps(value.model_dump(mode="json")))
+
+
+def _remove(path: OutputPath) -> None:
+    with store_errors(path):
+        path.unlink(missing_ok=True)
 
 
 def _read(path: OutputPath, kind: type[Kind]) -> Kind | None:

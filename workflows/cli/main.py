@@ -6,6 +6,7 @@ import sys
 import click
 
 from concord.workflows.cli import collection_commands as collection
+from concord.workflows.cli import history_commands as generations
 from concord.workflows.cli import model_commands as model
 from concord.workflows.cli import registry_commands as registry
 from concord.workflows.cli.options import OrderedGroup
@@ -28,6 +29,8 @@ VERBS = (
     registry.registry,
     collection.status,
     collection.verify,
+    generations.history,
+    generations.files,
     collection.diff,
     collection.errors,
     collection.report,

@@ -1,6 +1,7 @@
 """Turn a finished collection into one of an earlier release."""
 
 import hashlib
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.output.manifest import PartFile, ShardReport, canonical_json
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.schema import columns_of
+from concord.pipeline.output.schema import SCHEMAS, columns_of
 from concord.pipeline.plan import Plan
 
 VERSION = 2
@@ -49,3 +50,23 @@ def _downgrade_part(folder: OutputFolder, name: str, part: PartFile) -> PartFile
     pq.write_table(table.replace_schema_metadata(metadata), path)
     content = path.read_bytes()
     return replace(part, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def flatten(output: Path) -> None:
+    """Give a folder the layout of a release without generations, as that release left it, finished or not."""
+    current = output / "current"
+    manifest = (current / "manifest.json").read_bytes() if current.exists() else None
+    for name in SCHEMAS:
+        parts = [*(current / name).glob("*"), *(output / "_run" / "parts" / name).glob("*")]
+        (output / name).unlink(missing_ok=True)
+        if parts:
+            (output / name).mkdir()
+        for part in parts:
+            part.rename(output / name / part.name)
+    manifest_path = output / "_run" / "manifest.json"
+    manifest_path.unlink(missing_ok=True)
+    if manifest is not None:
+        manifest_path.write_bytes(manifest)
+    current.unlink(missing_ok=True)
+    for folder in (output / "generations", output / "_run" / "parts"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -38,6 +38,8 @@ VERBS = (
     "submit",
     "status",
     "verify",
+    "history",
+    "files",
     "diff",
     "report",
     "export",

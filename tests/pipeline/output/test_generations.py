@@ -1,0 +1,345 @@
+"""Generations of a collection: what readers see while the next is written, which are kept, and old layouts."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from concord_testing import earlier_release, fakes, faults, runs
+
+import concord
+from concord.models.config import ConfigError
+from concord.pipeline.errors import PlanError, StoreError
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.generations import Retention
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.verify import verify
+from concord.pipeline.plan import Plan
+from concord.pipeline.storage import links
+from concord.pipeline.worker.shard_worker import ShardWorker
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A folder of eight texts and a dead letter, in several shards."""
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        (tmp_path / "in" / f"t{number}.txt").write_text(f"Anna saw {number} cats. Bob Smith left. " * 4)
+    (tmp_path / "in" / "bad.txt").write_text("PARSERFAULT")
+    return tmp_path / "in"
+
+
+def run(archive: Path, output: Path | None = None, *, keep: int = 1, grace: float = 3600, **arguments: Any) -> Path:
+    """Annotate the archive."""
+    place = {"path": str(output or archive.parent / "out"), "keep": keep, "grace_seconds": grace}
+    settings = {"planning": {"shard_bytes": 300}, "max_dead_letters": 1.0, "max_removed": 1.0}
+    return runs.folder_of(runs.run_job(runs.job(archive, "", **(settings | {"output": place})), **arguments))
+
+
+def change(archive: Path, number: int = 1) -> None:
+    """Change a text, add one and remove one."""
+    (archive / f"t{number}.txt").write_text("Carla came.")
+    (archive / f"new{number}.txt").write_text(f"Dora went to {number}.")
+    (archive / f"t{number + 4}.txt").unlink()
+
+
+def seen(output: Path) -> dict[str, list[str]]:
+    """Return the rows that a reader of the five folders sees, as sorted strings."""
+    return {name: sorted(map(str, pq.read_table(output / name).to_pylist())) for name in SCHEMAS}
+
+
+def build_worker_for_one_shard(plan: Plan) -> ShardWorker:
+    """Build a worker that finds no space after its first shard."""
+    worker = fakes.build_fake_worker(plan)
+    done: list[object] = []
+
+    def commit_one(commit: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        if done:
+            raise StoreError("no space")
+        done.append(arguments)
+        return commit(*arguments, **named)
+
+    fakes.wrap_stage(worker.commit_stage, commit_one)
+    return worker
+
+
+def test_parts_of_a_run_in_progress_are_seen_by_no_reader(archive: Path) -> None:
+    with pytest.raises(StoreError):
+        run(archive, build=build_worker_for_one_shard)
+    output = archive.parent / "out"
+    assert not list(output.glob("*/*.parquet"))
+    before = seen(run(archive))
+    change(archive)
+    with pytest.raises(StoreError):
+        run(archive, build=build_worker_for_one_shard)
+    assert list(output.glob("_run/parts/documents/*-g1-*"))
+    assert seen(output) == before
+    assert seen(run(archive)) != before
+    assert not list(output.glob("_run/parts/*/*"))
+
+
+def test_one_link_makes_tables_and_manifest_current(archive: Path) -> None:
+    output = run(archive)
+    assert (output / "current").readlink() == Path("generations/000000")
+    assert {(output / name).readlink() for name in SCHEMAS} == {Path("current", name) for name in SCHEMAS}
+    assert (output / "_run" / "manifest.json").resolve() == (output / "generations/000000/manifest.json").resolve()
+    change(archive)
+    run(archive)
+    assert (output / "current").readlink() == Path("generations/000001")
+    first, second = (
+        {path.stat().st_ino for path in output.glob(f"generations/{name}/tokens/*")} for name in ("000000", "000001")
+    )
+    assert first & second, "unchanged parts are hard links"
+    assert first - second
+
+
+def test_open_collections_outlive_the_next_run(archive: Path) -> None:
+    output = run(archive)
+    collection = concord.open(output)
+    files = collection.entities.files
+    before = seen(output)
+    change(archive)
+    run(archive)
+    assert sorted(map(str, collection.to_arrow("tokens").to_pylist())) == before["tokens"]
+    assert sorted(map(str, pq.read_table(files).to_pylist())) == before["entities"]
+    assert concord.open(output, generation=0).to_arrow("tokens").num_rows == len(before["tokens"])
+
+
+def names(output: Path) -> list[str]:
+    """Return the names of the generations that are kept."""
+    return sorted(path.name for path in (output / "generations").iterdir())
+
+
+def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Path) -> None:
+    output = run(archive)
+    generations = OutputFolder(output).generations
+    for number in range(1, 4):
+        change(archive, number)
+        run(archive)
+        if number == 1:
+            generations.tag(generations.find(), "paper-2026")
+    assert names(output) == ["000000", "000001", "000002", "000003"]
+    assert generations.prune(Retention(grace_seconds=3600)) == []
+    assert [found.name for found in generations.prune(Retention(keep=2, grace_seconds=0))] == ["000000"]
+    (archive / "t0.txt").write_text("Eva slept.")
+    run(archive, grace=0)
+    assert names(output) == ["000001", "000004"]
+    assert open_collection(output, version="paper-2026").manifest.generation == 1
+    assert pq.read_table(output / "versions" / "paper-2026" / "documents").num_rows == 8
+    generations.untag("paper-2026")
+    assert [found.name for found in generations.prune(Retention(grace_seconds=0))] == ["000001"]
+    assert verify(output) == []
+
+
+def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
+    output = run(archive)
+    generations = OutputFolder(output).generations
+    with pytest.raises(ConfigError, match="letters, digits"):
+        generations.tag(generations.find(), "../out")
+    generations.tag(generations.find(), "v1")
+    generations.tag(generations.find(), "v1")
+    change(archive)
+    run(archive)
+    with pytest.raises(ConfigError, match="v1 is generation 000000"):
+        generations.tag(generations.find(), "v1")
+    with pytest.raises(PlanError, match="no generation 7; there are: 0, 1"):
+        open_collection(output, generation=7)
+    with pytest.raises(PlanError, match="no version 'v2'; there are: v1"):
+        open_collection(output, version="v2")
+
+
+@pytest.mark.parametrize("step", ["write", "rename", "commit", "publish", "swap"])
+def test_driver_that_was_stopped_and_overtaken_leaves_nothing_that_readers_count(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    output = run(archive)
+    change(archive)
+
+    def stop_at(reached: str) -> None:
+        if reached == step:
+            monkeypatch.undo()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def run_until_stopped() -> None:
+        for module in (
+            "storage.atomic_writes",
+            "output.parquet_parts",
+            "output.output_folder",
+            "output.folder_generations",
+        ):
+            monkeypatch.setattr(f"concord.pipeline.{module}.crash_point", stop_at)
+        run(archive)
+
+    stopped = runs.in_child(run_until_stopped)
+    assert stopped.pid is not None
+    assert os.WIFSTOPPED(os.waitpid(stopped.pid, os.WUNTRACED)[1])
+    change(archive, 2)
+    expected = seen(run(archive))
+    os.kill(stopped.pid, signal.SIGCONT)
+    stopped.join()
+    assert stopped.exitcode in {0, 1, 2}
+    assert seen(output) == expected
+    run(archive)
+    assert seen(output) == expected
+    assert verify(output) == []
+
+
+def test_driver_overtaken_between_its_look_and_its_swap_sets_the_link_right(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = run(archive)
+    change(archive)
+    swap = links.place_link
+    overtaking: Iterator[Callable[[], object]] = iter([partial(change, archive, 2), partial(run, archive)])
+
+    def overtaken(link: Path, target: str, *, staged: Path) -> None:
+        for work in overtaking:
+            work()
+        swap(link, target, staged=staged)
+
+    monkeypatch.setattr("concord.pipeline.output.folder_generations.place_link", overtaken)
+    with pytest.raises(PlanError, match="newer generation"):
+        run(archive)
+    assert (output / "current").readlink() == Path("generations/000002")
+    assert seen(run(archive)) == seen(output)
+    assert verify(output) == []
+
+
+def test_run_that_was_killed_after_the_wrong_swap_is_set_right(archive: Path) -> None:
+    output = run(archive)
+    change(archive)
+    expected = seen(run(archive))
+    (output / "current").unlink()
+    (output / "current").symlink_to("generations/000000")
+    assert verify(output)
+    assert seen(run(archive)) == expected
+    assert verify(output) == []
+
+
+CONVERSION_STEPS = [*(f"convert:{number}" for number in (1, 2, 3)), *(f"link:{number}" for number in (1, 3, 6))]
+CONVERSION_STEPS += ["publish", "swap", "write", "fsync", "plan"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", CONVERSION_STEPS)
+@pytest.mark.parametrize("state", ["finished", "unfinished", "newer generation begun"])
+def test_old_layout_is_converted_with_a_kill_at_any_step(archive: Path, state: str, step: str) -> None:
+    output, undisturbed = archive.parent / "out", archive.parent / "undisturbed"
+    if state != "unfinished":
+        run(archive, output)
+        run(archive, undisturbed)
+    if state == "newer generation begun":
+        change(archive)
+    if state != "finished":
+        for folder in (output, undisturbed):
+            with pytest.raises(StoreError):
+                run(archive, folder, build=build_worker_for_one_shard)
+    before = seen(output) if state == "finished" else None
+    earlier_release.flatten(output)
+    assert before is None or (rows_of(output) == before and verify(output) == [])
+    killed = runs.in_child(lambda: run(archive, output), crash_at=step)
+    killed.join()
+    assert killed.exitcode in {0, -signal.SIGKILL}
+    assert before is None or rows_of(output) == before
+    run(archive, output)
+    run(archive, undisturbed)
+    assert runs.committed_bytes(output) == runs.committed_bytes(undisturbed)
+    assert verify(output) == []
+    assert not list(output.glob("generations/.*"))
+
+
+def rows_of(output: Path) -> dict[str, list[str]]:
+    """Return the rows that both kinds of reader see: those of the five folders and those of ``concord.open``."""
+    collection = concord.open(output)
+    found = {name: sorted(map(str, getattr(collection, name).to_table().to_pylist())) for name in SCHEMAS}
+    folders = {name: pq.read_table(output / name).to_pylist() for name in SCHEMAS if (output / name).exists()}
+    assert {name: sorted(map(str, rows)) for name, rows in folders.items()}.items() <= found.items()
+    return found
+
+
+def test_old_layout_with_a_broken_manifest_is_converted(archive: Path) -> None:
+    output = run(archive)
+    expected, tables = runs.committed_bytes(output), seen(output)
+    earlier_release.flatten(output)
+    (output / "_run" / "manifest.json").write_text("{")
+    assert seen(run(archive, build=fakes.build_no_worker)) == tables
+    assert runs.committed_bytes(output) == expected
+
+
+def test_copy_that_followed_the_links_is_converted(archive: Path) -> None:
+    output = run(archive)
+    change(archive)
+    run(archive)
+    copy = Path(shutil.copytree(output, archive.parent / "copy"))
+    expected = seen(output)
+    assert concord.open(copy).generation == 1
+    assert seen(run(archive, copy, build=fakes.build_no_worker)) == expected
+    assert (copy / "current").is_symlink()
+    assert runs.committed_bytes(copy) == runs.committed_bytes(output)
+    assert verify(copy) == []
+
+
+def test_copy_with_its_links_is_a_collection_of_its_own(archive: Path) -> None:
+    output = run(archive)
+    copy = archive.parent / "copy"
+    subprocess.run(["cp", "-r", str(output), str(copy)], check=True)
+    shutil.rmtree(output)
+    assert verify(copy) == []
+    assert concord.open(copy).to_arrow("documents").num_rows == 8
+
+
+@pytest.mark.parametrize(("function", "kind"), [("link", "hard"), ("symlink", "symbolic")])
+def test_file_system_without_links_is_refused(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, function: str, kind: str
+) -> None:
+    with pytest.raises(StoreError):
+        run(archive, build=build_worker_for_one_shard)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, function, refuse)
+    with pytest.raises(StoreError, match=f"{kind} links|no hard links"):
+        run(archive)
+
+
+def test_folder_is_replaced_by_a_link_where_names_cannot_be_exchanged(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = run(archive)
+    expected = seen(output)
+    earlier_release.flatten(output)
+    monkeypatch.setattr(links, "_renameat2", lambda: None)
+    assert seen(run(archive)) == expected
+    assert (output / "tokens").is_symlink()
+    assert verify(output) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("call", faults.CALLS)
+def test_fault_while_finishing_is_an_error_of_the_store(archive: Path, call: str, error: int) -> None:
+    output = run(archive)
+    before, base = seen(output), archive.parent / "base"
+    output.rename(base)
+    change(archive)
+    subprocess.run(["cp", "-r", str(base), str(output)], check=True)
+    with faults.failing_call() as undisturbed:
+        expected = seen(run(archive, grace=0))
+    numbers = [number for number, made in enumerate(undisturbed.calls, 1) if made.startswith(f"{call} ")]
+    for number in {*numbers[:1], *numbers[-2:]}:
+        shutil.rmtree(output)
+        subprocess.run(["cp", "-r", str(base), str(output)], check=True)
+        with faults.failing_call(number, error=error), pytest.raises(StoreError, match="run the same command again"):
+            run(archive, grace=0)
+        assert seen(output) in (before, expected)
+        assert seen(run(archive, grace=0)) == expected
+        assert verify(output) == []

@@ -1,0 +1,105 @@
+"""``concord history`` and ``concord files``: the generations of a collection, and the files of one of them."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from concord.models.config import ConfigError
+from concord.pipeline.errors import IntegrityError, PlanError
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.delta_log import FOLDER, check_delta, prune_delta_log
+from concord.pipeline.output.generations import Generation, Retention
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.workflows.console import Answer, counted, table
+
+
+def history(output: OutputPath) -> Answer:
+    """List the generations that are kept, the oldest first."""
+    folder = OutputFolder(output.absolute())
+    current = folder.generations.current()
+    if current is None:
+        folder.plan()
+        raise PlanError(f"{output}: the run is not finished; run the same annotate command again")
+    versions: dict[str, list[str]] = {}
+    for version, name in folder.generations.versions().items():
+        versions.setdefault(name, []).append(version)
+    found = [generation for generation in folder.generations.history() if generation.name != current.name]
+    rows = [
+        _describe(generation, versions.get(generation.name, []), is_current=generation.name == current.name)
+        for generation in sorted([*found, current], key=lambda generation: generation.rank)
+    ]
+    lines = [
+        (
+            row["generation"],
+            (row["finished"] or "-")[:19].replace("T", " "),
+            row["documents"],
+            row["dead_letters"],
+            ", ".join([*["current"] * row["current"], *row["versions"]]),
+        )
+        for row in rows
+    ]
+    text = table(lines, header=("generation", "finished (UTC)", "documents", "dead letters", "name"), right=(0, 2, 3))
+    return Answer(values={"output": str(folder.output), "generations": rows}, text=text)
+
+
+def prune(output: OutputPath, *, keep: int | None) -> Answer:
+    """Remove the generations that are past their grace period, but for the newest ``keep`` and those with a name."""
+    folder = OutputFolder(output.absolute())
+    settings = folder.plan().config.output
+    removed = folder.prune(Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds))
+    if isinstance(folder.output, Path) and (folder.output / FOLDER).is_dir():
+        check_delta(folder.output)
+        kept = [generation.manifest() for generation in folder.generations.history()]
+        prune_delta_log(folder.output, kept)
+    names = [generation.name for generation in removed]
+    text = f"{output}: removed {counted(len(names), 'generation')}" + (f" ({', '.join(names)})" if names else "")
+    return Answer(values={"output": str(folder.output), "removed": names}, text=text)
+
+
+def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
+    """Give a generation a name, under which it is kept."""
+    folder = OutputFolder(output.absolute())
+    found = folder.generations.find(generation=generation)
+    folder.tag(found, version)
+    values = {"output": str(folder.output), "version": version, "generation": found.number}
+    return Answer(values=values, text=f"{output}: {version} is generation {found.number}")
+
+
+def untag(output: OutputPath, version: str) -> Answer:
+    """Remove the name of a generation, which is then kept only as any other is."""
+    folder = OutputFolder(output.absolute())
+    versions = folder.generations.versions()
+    if version not in versions:
+        raise ConfigError(f"{output}: no version {version!r}; there are: {', '.join(versions) or 'none'}")
+    folder.untag(version)
+    return Answer(values={"output": str(folder.output), "removed": version}, text=f"{output}: {version} is removed")
+
+
+def files(output: OutputPath, *, name: str | None, generation: int | None, version: str | None) -> Answer:
+    """List the files of one generation: of one table, or of all."""
+    if name not in {None, *SCHEMAS}:
+        raise ConfigError(f"--table: expected one of {', '.join(SCHEMAS)}, got {name!r}")
+    collection = open_collection(output, generation=generation, version=version)
+    found = {key: [str(part) for part in collection.parts(key)] for key in SCHEMAS if name in {None, key}}
+    values = {"output": str(collection.output), "generation": collection.manifest.generation, "files": found}
+    return Answer(values=values, text="\n".join(path for paths in found.values() for path in paths))
+
+
+def _describe(generation: Generation, versions: list[str], *, is_current: bool) -> dict[str, Any]:
+    try:
+        manifest = generation.manifest()
+    except IntegrityError:
+        counts: dict[str, int | None] = {"documents": None, "dead_letters": None}
+    else:
+        counts = {"documents": manifest.annotated + manifest.unchanged, "dead_letters": manifest.dead_letters}
+    finished = datetime.fromtimestamp(generation.finished, UTC).isoformat() if generation.finished else None
+    return {
+        "generation": generation.number,
+        "name": generation.name,
+        "finished": finished,
+        **counts,
+        "current": is_current,
+        "versions": versions,
+    }
