@@ -32,6 +32,7 @@ __all__ = [
     "annotate",
     "load",
     "open",
+    "read_text",
 ]
 
 _LAZY = {
@@ -125,6 +126,28 @@ def open(output: str | Path, *, generation: int | None = None, version: str | No
     from concord import runs
 
     return runs.open_run(output, generation=generation, version=version)
+
+
+def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
+    """Return the raw text of an annotated document: the one in which its offsets count code points.
+
+    Raw means decoded and nothing else. A byte order mark is no part of the text, and line ends stay as they are in the
+    file (``open().read()`` keeps the mark and replaces ``\\r\\n``). Of HTML, the raw text is the extracted one.
+
+    Args:
+        row: of the table ``documents``, as a mapping, a pandas Series or anything with its columns as attributes. Where
+            it has no ``text`` (``output.keep_text``), the text is read again from its ``source_uri``.
+        settings: the keys of the section ``reader`` that the job set, as ``{"reader.text_field": "body"}``;
+            ``Run.read_text`` knows them.
+
+    Raises:
+        InputError: when the source is gone, or no longer holds a text with the ``text_sha256`` of the row.
+        ValueError: when the row is none of ``documents``.
+    """
+    _prepare_process()
+    from concord import runs
+
+    return runs.read_text(row, settings=settings)
 
 
 if not TYPE_CHECKING:  # a type checker shall find unknown names

@@ -1,8 +1,8 @@
 """Annotate collections from Python, and open what a run wrote."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from concord.doc import Doc, docs_from_tables
-from concord.pipeline.documents import DeadLetter
-from concord.pipeline.errors import DeadLetterLimitError, InputError, IntegrityError
+from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.exports.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
@@ -20,7 +19,10 @@ from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.storage.output_paths import output_path
 from concord.workflows.annotation import annotate as annotation
-from concord.workflows.jobs import JOB_SUFFIXES, absolute, job_values, read_annotate_job
+from concord.workflows.jobs import JOB_SUFFIXES, absolute, annotate_config, job_values, read_annotate_job
+
+_NULLABLE = ("meta", "text", "encoding")
+_NEEDED = ("doc_id", "source_uri", "source_position", "text_sha256")
 
 if TYPE_CHECKING:
     import duckdb
@@ -112,17 +114,17 @@ class Run:
         if not tables["documents"].num_rows:
             reasons = [f"{self.output}: no document {doc_id!r}", *tables["errors"]["message"].to_pylist()]
             raise KeyError("; ".join(reasons))
-        [columns] = tables["documents"].to_pylist()
-        row = DocumentRow(**{name: columns[name] for name in DocumentRow._fields if name in columns})
-        text = self._texts.find(row)
-        if isinstance(text, DeadLetter):
-            raise InputError(text.message)
-        [doc] = docs_from_tables(tables, {doc_id: text})
+        [row] = tables["documents"].to_pylist()
+        [doc] = docs_from_tables(tables, {doc_id: self.read_text(row)})
         return doc
+
+    def read_text(self, row: Any) -> str:
+        """Return the raw text of a row of ``documents``; as ``concord.read_text``, with the settings of the run."""
+        return self._texts.read(_document_row(row))
 
     @cached_property
     def _texts(self) -> SourceTexts:
-        return SourceTexts(self._collection.plan)
+        return SourceTexts.of(self._collection.plan)
 
     def _read(self, table: str, wanted: pc.Expression | None = None) -> pa.Table:
         if table not in SCHEMAS:
@@ -160,6 +162,29 @@ class Run:
         for name in SCHEMAS:
             connection.register(name, getattr(self, name))
         return connection
+
+
+def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
+    """Return the text that the offsets of a row refer to; see ``concord.read_text``."""
+    job = annotate_config({"input": "", "output": ""}, values=job_values({}, settings))
+    return SourceTexts(job.reader, {}).read(_document_row(row))
+
+
+def _document_row(row: Any) -> DocumentRow:
+    """Return a row of ``documents`` in any of the forms in which libraries hand it out."""
+    if hasattr(row, "as_py"):
+        row = row.as_py()
+    get: Callable[[str], Any] = getattr(row, "get", None) or partial(_attribute, row)
+    values = {name: get(name) for name in DocumentRow._fields}
+    missing = [name for name in _NEEDED if values[name] is None]
+    if missing:
+        raise ValueError(f"row: expected a row of documents, got one without {', '.join(missing)}")
+    # pandas has other values than None for what is null.
+    return DocumentRow(**{**values, **{name: get(name) if isinstance(get(name), str) else None for name in _NULLABLE}})
+
+
+def _attribute(row: object, name: str) -> Any:
+    return getattr(row, name, None)
 
 
 def annotate(

@@ -101,7 +101,7 @@ def export_collection(
 
     stream = ExportStream(destination, dead_letters=collection.manifest.dead_letters, on_document=on_document)
     documents = islice(read_collection(collection, wanted=is_wanted), limit)
-    texts = SourceTexts(collection.plan)
+    texts = SourceTexts.of(collection.plan)
     items = stream.with_words(documents) if to == "conllu" else stream.with_texts(documents, texts)
     writers(labels)[to](destination, items)
     # With a limit the collection is not read to its end.

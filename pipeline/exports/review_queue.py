@@ -121,7 +121,7 @@ def write_review_queue(
     documents = read_collection(collection, wanted=selected.__contains__)
     passages = {
         sentence: _passage(item, sentence)
-        for item in stream.with_texts(documents, SourceTexts(collection.plan))
+        for item in stream.with_texts(documents, SourceTexts.of(collection.plan))
         for sentence in selected[item.name]
     }
     queue = sorted(passages, key=lambda sentence: sentence.rank)

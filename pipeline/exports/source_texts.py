@@ -4,26 +4,42 @@ A text of the input is the one that was annotated if its SHA-256 is the same. It
 position; if another text is there, because records were inserted or removed, it is searched for in the whole file.
 """
 
+import re
+from collections.abc import Mapping
 from hashlib import sha256
+from typing import Self
 
+from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.plan import Plan
-from concord.pipeline.readers.read_file import read_text_at, scan_file
+from concord.pipeline.readers.read_file import format_of, read_text_at, scan_file
 from concord.pipeline.readers.records import RecordError
 
 SOURCE_CHANGED = "source_changed"
+_OF_ONE_DOCUMENT = frozenset({"text", "html"})
 
 
 class SourceTexts:
-    """Reads texts from the input of a plan; fastest in the order of the collection."""
+    """Reads texts from the input of a run; fastest in the order of the collection."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._config = plan.config.reader
-        self._formats = {source.uri: source.format for source in plan.sources}
+    def __init__(self, config: ReaderConfig, formats: Mapping[str, str]) -> None:
+        """Prepare to read as a run did.
+
+        Args:
+            formats: of the input files, by path or URL; the format of others follows from their suffixes.
+        """
+        self._config = config
+        self._formats = formats
         # The last file whose texts had moved: its URI, and SHA-256 -> position.
         self._index: tuple[str, dict[str, int]] = ("", {})
+        self._fault = ""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """Prepare to read the input of a plan."""
+        return cls(plan.config.reader, {source.uri: source.format for source in plan.sources})
 
     def find(self, row: DocumentRow) -> str | DeadLetter:
         """Return a document's stored text, or that of the input; a dead letter if neither has it.
@@ -33,11 +49,12 @@ class SourceTexts:
         """
         if row.text is not None:
             return row.text
+        self._fault = ""
         try:
             text = self._find(row)
         except InputError:
             # Without a text file one document is missing; without a file of many records the input itself is.
-            if self._formats[row.source_uri] != "text":
+            if self._format(row.source_uri) not in _OF_ONE_DOCUMENT:
                 raise
             text = None
         if text is not None:
@@ -49,31 +66,65 @@ class SourceTexts:
             stage="read",
             error=SOURCE_CHANGED,
             message=f"{row.source_uri}: expected the text of document {row.doc_id!r} with the SHA-256 "
-            f"{row.text_sha256}, found no such text: the input has changed; annotate it again "
+            f"{row.text_sha256}, found no such text{self._fault}: the input has changed; annotate it again "
             "(with output.keep_text=true the collection stores the texts)",
         )
+
+    def read(self, row: DocumentRow) -> str:
+        """Return a document's stored text, or that of the input.
+
+        Raises:
+            InputError: when neither has the text that was annotated.
+        """
+        text = self.find(row)
+        if isinstance(text, DeadLetter):
+            raise InputError(text.message)
+        return text
 
     def _find(self, row: DocumentRow) -> str | None:
         uri, index = self._index
         if uri != row.source_uri:
-            text = self._text_at(row.source_uri, row.source_position)
-            if text is not None and _digest(text) == row.text_sha256:
+            text = self._text_at(row, row.source_position)
+            if text is not None:
                 return text
             index = {}
-            for record in scan_file(row.source_uri, format=self._formats[row.source_uri], name="", config=self._config):
-                text = self._text_at(row.source_uri, record.position)
+            format = self._format(row.source_uri)
+            for record in scan_file(row.source_uri, format=format, name="", config=self._config):
+                text = self._text_in(self._config, row.source_uri, record.position)
                 if text is not None:
                     index[_digest(text)] = record.position
             self._index = (row.source_uri, index)
         position = index.get(row.text_sha256)
-        text = None if position is None else self._text_at(row.source_uri, position)
-        return text if text is not None and _digest(text) == row.text_sha256 else None
+        return None if position is None else self._text_at(row, position)
 
-    def _text_at(self, uri: str, position: int) -> str | None:
+    def _text_at(self, row: DocumentRow, position: int) -> str | None:
+        """Return the text at a position if it is the one of a row, which knows its encoding if it was guessed."""
+        known = row.encoding or _encoding_in_meta(row.meta) or self._config.encoding
+        for encoding in dict.fromkeys((self._config.encoding, known)):
+            config = self._config.model_copy(update={"encoding": encoding})
+            text = self._text_in(config, row.source_uri, position)
+            if text is not None and _digest(text) == row.text_sha256:
+                return text
+        return None
+
+    def _text_in(self, config: ReaderConfig, uri: str, position: int) -> str | None:
         try:
-            return read_text_at(uri, format=self._formats[uri], position=position, config=self._config)
-        except RecordError:
+            return read_text_at(uri, format=self._format(uri), position=position, config=config)
+        except RecordError as error:
+            self._fault = f" ({error})"
             return None
+
+    def _format(self, uri: str) -> str:
+        format = self._formats.get(uri) or (format_of(uri) if self._config.format == "auto" else self._config.format)
+        if format is None:
+            raise InputError(f"{uri}: its name does not show its format; set reader.format")
+        return format
+
+
+def _encoding_in_meta(meta: str | None) -> str | None:
+    """Return the guessed encoding of a text file, which rows without the column ``encoding`` hold in their meta."""
+    found = re.fullmatch(r'\{"encoding":"([a-z0-9_]+)"\}', meta or "")
+    return found and found[1]
 
 
 def _digest(text: str) -> str:

@@ -29,6 +29,7 @@ class DocumentRow(NamedTuple):
     tagger: str
     meta: str | None
     text: str | None = None
+    encoding: str | None = None
 
 
 class SentenceRow(NamedTuple):
