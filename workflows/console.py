@@ -161,11 +161,12 @@ def short_source(uri: str) -> str:
 def _message(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
-    advice = (
-        "free some space and try again"
-        if error.errno in _NO_SPACE_ERRORS
-        else "choose a path that can be read and written"
-    )
+    if error.errno in _NO_SPACE_ERRORS:
+        advice = "free some space and try again"
+    elif error.errno in {errno.EEXIST, errno.ENOTDIR}:
+        advice = "expected a folder; choose another path"
+    else:
+        advice = "choose a path that can be read and written"
     return f"{error.filename or 'store'}: {error.strerror}; {advice}"
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, field_validator
 from concord.models.config import Config, ConfigError
 from concord.pipeline.config import AnnotateConfig, ParserConfig
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.storage.urls import check_url, is_url
+from concord.pipeline.storage.urls import check_path, check_url, is_url
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 """How the names of job files end."""
@@ -264,7 +264,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds one mapping without duplicate keys."""
     try:
         values = _parse_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a readable YAML file: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: expected a readable YAML file: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: expected YAML: {error}") from error
@@ -303,12 +305,13 @@ def absolute(path: str) -> str:
     """Make a local path absolute; a URL such as ``s3://bucket/key`` stays unchanged.
 
     Raises:
-        InputError: for a URL with credentials.
+        InputError: for a URL with credentials, or one with a slash too few.
         ConfigError: for the home of a user who does not exist.
     """
     if is_url(path):
         check_url(path)
         return path
+    check_path(path)
     try:
         return str(Path.cwd() / Path(path).expanduser())
     except RuntimeError as error:

@@ -18,7 +18,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.readers.read_file import format_of, reader_for
 from concord.pipeline.storage.remote_files import FileState, stat_url, walk_url
 from concord.pipeline.storage.store_path import is_store
-from concord.pipeline.storage.urls import check_url, is_url, without_secrets
+from concord.pipeline.storage.urls import check_path, check_url, is_url, without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ def absolute(where: str) -> str:
         raise InputError(
             f"{without_secrets(where)}: expected a local path, got a URL; copy the files to a local folder"
         )
+    check_path(where)
     # Not resolve(): a link such as `latest` keeps its own name.
     return os.path.abspath(Path(where).expanduser())  # noqa: PTH100
 

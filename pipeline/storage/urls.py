@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from concord.pipeline.errors import InputError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ONE_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|file):/(?!/)", re.IGNORECASE)
 _SECRETS = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s'\")]*")
 # In these schemes the part before an @ names a container.
 _CONTAINER_SCHEMES = {"abfs", "abfss", "az", "adl"}
@@ -14,6 +15,18 @@ _CONTAINER_SCHEMES = {"abfs", "abfss", "az", "adl"}
 def is_url(where: str) -> bool:
     """Tell whether an input or output is a URL rather than a path."""
     return _URL.match(where) is not None
+
+
+def check_path(where: str) -> None:
+    """Check that a path can be one, and is not a URL with a slash too few, which would be a folder called ``s3:``.
+
+    Raises:
+        InputError: naming what is wrong.
+    """
+    if "\0" in where:
+        raise InputError(f"{where!a}: expected a path, got a null character in it")
+    if found := _ONE_SLASH.match(where):
+        raise InputError(f"{where}: expected a path or a URL, which begins with {found[1]}://")
 
 
 def check_url(url: str) -> None:

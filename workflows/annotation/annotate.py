@@ -39,6 +39,7 @@ NAMED_KINDS = {
 
 def run(config: AnnotateConfig) -> Answer:
     """Annotate everything that the output does not hold yet."""
+    _warn_of_ray_settings(config)
     return _run(config, find_entity_tagger(config.tagger.model, named=names_model(config)))
 
 
@@ -86,6 +87,14 @@ def preview(config: AnnotateConfig) -> Answer:
         values=_values(report, tagger) | values,
         text=f"{table(rows)}\n\nNothing was written; run without --dry-run to start.",
     )
+
+
+def _warn_of_ray_settings(config: AnnotateConfig) -> None:
+    """Warn of settings that only the Ray executor reads."""
+    chosen = config.executor.model_dump(exclude_defaults=True)
+    ignored = [name for name in ("actors", "gpus", "parse_actors", "worker_memory_bytes") if name in chosen]
+    if ignored and config.executor.kind == "local":
+        warn(f"executor.{', executor.'.join(ignored)}: read only with --executor ray, and ignored now")
 
 
 def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:

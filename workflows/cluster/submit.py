@@ -132,6 +132,8 @@ def default_id(name: str, digest: str) -> str:
 
 @contextmanager
 def _connected(address: str) -> Iterator[JobSubmissionClient]:
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"--address: expected a job server's URL, such as http://head:8265, got {address!r}")
     # Also done by the command line, before Ray was imported; here for the variable that is passed to the job.
     resolve_auth_mode(address)
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
