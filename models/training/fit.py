@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from concord.models.checkpoint import save_tagger
@@ -262,6 +262,16 @@ class _Trainer:
         """Restore what ``save`` wrote, if it exists, and return the history."""
         if not path.exists():
             return []
+        try:
+            return self._restore(path)
+        except ConfigError:
+            raise
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise ConfigError(
+                f"{path}: expected the state of a training, got {error}; remove the file to start again"
+            ) from error
+
+    def _restore(self, path: Path) -> list[EpochResult]:
         with safe_open(path, framework="pt") as stored:
             metadata = stored.metadata()
             if metadata["fit"] != self._config.model_dump_json():

@@ -213,7 +213,10 @@ def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
         if not resume:
             raise ConfigError(f"{folder}: contains this training already; --resume continues it, or scores it again")
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be created ({error.strerror}); choose another --output") from error
     content = {"digest": job.digest, "job": job.model_dump(mode="json")}
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

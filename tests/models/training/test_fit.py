@@ -117,6 +117,16 @@ def test_state_of_another_training_is_rejected(tmp_path: Path) -> None:
         fit(tagger, corpus(12), corpus(4), fit_config(tagger, epochs=2), tmp_path)
 
 
+def test_damaged_state_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "state.safetensors"
+    fit(new_tagger("bilstm_crf"), corpus(4), corpus(2), FitConfig(epochs=1), tmp_path)
+    whole = state.read_bytes()
+    for damaged in (whole[:1000], b"", whole.replace(b'"step"', b'"stop"')):
+        state.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"state\.safetensors: expected the state of a training, .* start again"):
+            fit(new_tagger("bilstm_crf"), corpus(4), corpus(2), FitConfig(epochs=1), tmp_path)
+
+
 def test_training_stops_after_epochs_of_patience(tmp_path: Path) -> None:
     tagger = new_tagger("bilstm_crf")
     optimizers = {"tagger": {"kind": "sgd", "learning_rate": 1e-12}}

@@ -186,6 +186,12 @@ def test_train_refuses_a_folder_with_another_training(train_file: Path, tmp_path
         train.run(read_train_job(train_file, overrides=["fit.seed=2"]), options)
 
 
+def test_train_names_a_folder_that_cannot_be_made(train_file: Path) -> None:
+    result = concord("train", train_file, "--no-tracking", "-o", "/proc/none/run")
+    assert result.exit_code == 2
+    assert "Error: /proc/none/run: cannot be created (No such file or directory); choose another" in result.stderr
+
+
 def test_train_accepts_a_folder_without_a_state(train_file: Path, tmp_path: Path) -> None:
     options = TrainOptions(folder=tmp_path / "run", tracked=False)
     with pytest.raises(ConfigError, match=r"fit\.optimizers"):
