@@ -28,6 +28,8 @@ _UNLISTED = {"http", "https"}
 _KNOWN_NAMES = (
     ".txt, .jsonl, .ndjson, .csv, .tsv, .html with the extra html (each also with .gz or .zst), .parquet or .arrow"
 )
+_OF_DATASETS = re.compile(r"(dataset_info|dataset_dict|state)\.json|cache-[0-9a-f]{16}\S*\.arrow")
+"""Files of the ``datasets`` library beside its data; those with cached results hold other versions of the same rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +96,8 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     """Find the files of an input.
 
     A format other than auto applies to every file named by its path or by a pattern; of a folder only the files with a
-    suffix of that format are taken. Hidden files and annotated collections, which are folders with a ``_run``, are
-    skipped.
+    suffix of that format are taken. Hidden files, annotated collections, which are folders with a ``_run``, and what
+    the ``datasets`` library keeps beside the data of a dataset are skipped.
 
     Args:
         where, output: absolute.
@@ -113,6 +115,8 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     ignored: list[str] = []
     prefix = f"{found.root.rstrip('/')}/"
     for path, state in states.items():
+        if path != where and _OF_DATASETS.fullmatch(path.rpartition("/")[2]):
+            continue
         known = format_of(path)
         if format != "auto":
             known = format if found.named or known == format else None
