@@ -38,6 +38,7 @@ FOLDER = "delta"
 _LONGEST_BOUND = 128
 """Characters of a string in the statistics: a lower bound is cut, an upper bound that is longer is left out."""
 _ATTEMPTS = 3
+_STACK = re.compile(r"\n\s*0: ")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 _first_process: list[int] = []
 
@@ -132,6 +133,7 @@ def _commit(
             str(folder),
             Schema.from_arrow(schema),
             _additions(folder, parts),
+            storage_options=_store_options(folder),
             name=name,
             # Versions can be read as long as their parts are kept, so the log is never shortened.
             configuration={"delta.enableExpiredLogCleanup": "false"},
@@ -191,7 +193,7 @@ def _removals(names: Iterable[str]) -> "list[RemoveAction]":
 def _statistics(path: OutputPath) -> tuple[int, str]:
     """Return the size of a part in bytes, and the statistics of its footer as Delta's JSON."""
     source = arrow_source(path)
-    size = path.stat().st_size if isinstance(source, Path) else source.size
+    size = path.stat().st_size if isinstance(source, Path) else source.size()
     metadata = pq.read_metadata(source)
     groups = [group for group in map(metadata.row_group, range(metadata.num_row_groups)) if group.num_rows]
     lowest: dict[str, Any] = {}
@@ -223,16 +225,21 @@ def _bound(bounds: dict[str, Any], name: str, value: Any, *, cut: bool) -> None:
         bounds[name] = value
 
 
+def _store_options(folder: OutputPath) -> dict[str, str] | None:
+    """Return what deltalake needs beside the store's own variables in the environment, which it reads too."""
+    return None if isinstance(folder, Path) else {"allow_http": "true", "max_retries": "5", "retry_timeout": "60s"}
+
+
 def _exists(folder: OutputPath) -> bool:
     from deltalake import DeltaTable
 
-    return bool(DeltaTable.is_deltatable(str(folder)))
+    return bool(DeltaTable.is_deltatable(str(folder), _store_options(folder)))
 
 
 def _open(folder: OutputPath) -> "DeltaTable":
     from deltalake import DeltaTable
 
-    return DeltaTable(str(folder))
+    return DeltaTable(str(folder), storage_options=_store_options(folder))
 
 
 def _active(table: "DeltaTable") -> set[str]:
@@ -251,7 +258,7 @@ def _delta_errors(folder: OutputPath) -> Iterator[None]:
     try:
         yield
     except (OSError, DeltaError, ValueError) as error:
-        reason, *_ = str(error).splitlines()  # followed by a stack of deltalake's
+        reason = _STACK.split(str(error))[0].strip().replace("\n", " ")
         raise StoreError(
             f"{folder}: the Delta log cannot be written ({reason}); the collection itself is complete. Repair the "
             f"store and run the same command again, or remove {folder / '_delta_log'} to have a new log written"

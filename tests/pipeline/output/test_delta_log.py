@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import runs
+from concord_testing import runs, stores
 from concord_testing.checkout import CHECKOUT
 from deltalake import DeltaTable
 
@@ -23,8 +24,11 @@ from concord.pipeline.output import delta_log
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.delta_log import prune_delta_log, write_delta_log
 from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
+
+PYTHONPATH = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests" / "support")])
 
 
 class Killed(BaseException):
@@ -217,7 +221,7 @@ def test_killed_run_is_completed(source: Path, output: Path, number: int) -> Non
     environment = {
         **os.environ,
         "CONCORD_CRASH_AT": f"delta:{number}",
-        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests" / "support")]),
+        "PYTHONPATH": PYTHONPATH,
     }
     command = [sys.executable, "-c", work, job(source, output).model_dump_json()]
     assert subprocess.run(command, env=environment, check=False).returncode == -9
@@ -250,6 +254,46 @@ def test_two_drivers_write_one_version(source: Path, output: Path, monkeypatch: 
     write_delta_log(collection)
     assert_log_is_the_collection(output)
     assert [delta_table(output, name).version() for name in SCHEMAS] == [1] * 5
+
+
+@pytest.fixture
+def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give an empty bucket of a server that is no thread of this process: deltalake waits without letting go of it."""
+    if request.param == "az":
+        yield stores.new_bucket("az", request.getfixturevalue("azure_address"), monkeypatch)
+        return
+    code = (
+        "from concord_testing import store_servers as it; server = it.s3_server(); print(server.__enter__()); input()"
+    )
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        yield stores.new_bucket("s3", server.stdout.readline().strip(), monkeypatch)
+        server.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store_url", ["s3", "az"], indirect=True)
+def test_log_of_an_object_store_names_the_parts_where_they_are(source: Path, store_url: str) -> None:
+    output = {"path": f"{store_url}/out", "delta": True, "grace_seconds": 0}
+    config = runs.job(source, f"{store_url}/out", output=output, max_dead_letters=0.5)
+    generations = []
+    for name in ("Geneva", "Bern"):
+        source.write_text(source.read_text().replace("Geneva", name))
+        for _ in range(2):
+            collection = open_collection(runs.run_job(config).output)
+        generations.append(collection)
+    for version, collection in enumerate(generations):
+        for name in SCHEMAS:
+            options = {"allow_http": "true"}
+            table = DeltaTable(f"{store_url}/out/{name}", version=version, storage_options=options)
+            assert table.transaction_version("concord") == version
+            assert sorted(table.file_uris()) == sorted(map(str, collection.parts(name)))
+            parts = [read_part(path).replace_schema_metadata() for path in collection.parts(name)]
+            assert rows(table.to_pyarrow_table()) == (rows(pa.concat_tables(parts)) if parts else [])
+    assert verify(generations[-1].output) == []
 
 
 def test_broken_log_is_explained_and_written_again_once_removed(source: Path, output: Path) -> None:

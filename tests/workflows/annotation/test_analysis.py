@@ -31,7 +31,7 @@ class Answer:
 
 def answers() -> Iterator[Answer]:
     """Run the code of the page from the top, in the current folder."""
-    head, *questions = PAGE.split("\n## ")[1:]
+    head, *questions, _ = PAGE.split("\n## ")[1:]
     (setting_up,) = code(head, "python")
     session: dict[str, Any] = {}
     exec(setting_up, session)
@@ -62,10 +62,11 @@ def same_cell(cell: object, other: object) -> bool:
 
 
 def test_the_page_asks_ten_questions_each_answered_twice() -> None:
-    titles = [section.partition(".")[0] for section in PAGE.split("\n## ")[2:]]
-    assert titles == [str(number) for number in range(1, QUESTIONS + 1)]
+    *questions, delta = PAGE.split("\n## ")[2:]
+    assert [section.partition(".")[0] for section in questions] == [str(number) for number in range(1, QUESTIONS + 1)]
+    assert delta.startswith("Versions in Delta Lake\n")
     languages = [block.language for block in blocks_of(PAGE)]
-    assert languages == ["console", "python", *["sql", "python", "text"] * QUESTIONS]
+    assert languages == ["console", "python", *["sql", "python", "text"] * QUESTIONS, "console", "python", "text"]
 
 
 @pytest.mark.slow
@@ -78,6 +79,11 @@ def test_the_page_prints_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyP
         printed = answer.printed.split()
         for found in (answer.by_sql, answer.by_pandas):
             assert same(found.to_string(index=False).split(), printed), f"{answer.title}\n{found}"
+    (python,), (text,) = (code(PAGE.split("\n## ")[-1], language) for language in ("python", "text"))
+    session: dict[str, Any] = {"duckdb": duckdb}
+    exec(python, session)
+    assert session["answer"].to_string(index=False).split() == text.split()
+    assert len(session["frame"]) == session["answer"]["entities"].sum()
 
 
 @pytest.mark.slow
