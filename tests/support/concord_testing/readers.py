@@ -1,0 +1,237 @@
+"""Programs that read a collection in the ways that users do, while a writer changes it again and again.
+
+Every read has to be exactly one generation: its rows are compared, by a hash, with those of each generation.
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow.parquet as pq
+
+import concord
+from concord.models.data.sentence import Sentence
+from concord.models.outputs import Prediction
+from concord.pipeline.errors import IntegrityError
+from concord.pipeline.output.folder_generations import FolderGenerations
+from concord.pipeline.plan import Plan
+from concord.pipeline.storage.atomic_writes import CRASH_STEPS
+from concord.pipeline.worker.shard_worker import ShardWorker
+from concord_testing import fakes, runs
+
+COLUMNS = ["doc_id", "entity_id", "start_char", "end_char", "label"]
+GRACE_SECONDS = 60.0
+_GLOBS = ("pandas", "DuckDB glob")
+"""Readers that list a folder through its link and then open what they found there."""
+
+
+@dataclass(kw_only=True)
+class Reads:
+    """What the reads of one kind of reader saw: how often each set of rows, and what they failed with."""
+
+    rows: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+def by_pandas(output: Path) -> pd.DataFrame:
+    return pd.read_parquet(output / "entities", columns=COLUMNS)
+
+
+def by_glob(output: Path) -> pd.DataFrame:
+    return duckdb.sql(f"SELECT {', '.join(COLUMNS)} FROM '{output}/entities/*.parquet'").df()
+
+
+def by_open(output: Path) -> pd.DataFrame:
+    return concord.open(output).to_pandas("entities")[COLUMNS]
+
+
+def by_manifest(output: Path) -> pd.DataFrame:
+    current = (output / "current").resolve()
+    shards = json.loads((current / "manifest.json").read_bytes())["shards"]
+    return pq.read_table(
+        [current / shard["files"]["entities"]["path"] for shard in shards], columns=COLUMNS
+    ).to_pandas()
+
+
+class View:
+    """A DuckDB view over the files that ``concord files`` lists; it is made once and used for a while."""
+
+    def __init__(self, *, uses: int = 5) -> None:
+        self._connection = duckdb.connect()
+        self._uses = uses
+        self._left = 0
+
+    def __call__(self, output: Path) -> pd.DataFrame:
+        if not self._left:
+            files = list(concord.open(output).entities.files)
+            self._connection.sql(f"CREATE OR REPLACE VIEW entities AS SELECT * FROM read_parquet({files!r})")
+            self._left = self._uses
+        self._left -= 1
+        return self._connection.sql(f"SELECT {', '.join(COLUMNS)} FROM entities").df()
+
+
+def readers() -> dict[str, Callable[[Path], pd.DataFrame]]:
+    """Return the readers by what they are called in results."""
+    found = (by_pandas, by_glob, View(), by_open, by_manifest)
+    return dict(zip((*_GLOBS, "DuckDB view", "concord.open", "manifest"), found, strict=True))
+
+
+def fingerprint(frame: pd.DataFrame) -> str:
+    """Return a hash of rows that does not depend on their order; doubled rows change it."""
+    rows = sorted(map(str, frame[COLUMNS].itertuples(index=False, name=None)))
+    return sha256("\n".join(rows).encode()).hexdigest()[:16]
+
+
+def read_often(times: int, output: Path, answer: Path, *, seed: int) -> None:
+    """Read so many times, in random order, and write what was seen as JSON."""
+    chance, kinds = random.Random(seed), readers()
+    seen = {name: Reads() for name in kinds}
+    for _ in range(times):
+        name = chance.choice(list(kinds))
+        try:
+            seen[name].rows[fingerprint(kinds[name](output))] += 1
+        except (OSError, IntegrityError, duckdb.Error) as error:
+            seen[name].failures[f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"] += 1
+    answer.write_text(json.dumps({name: [reads.rows, reads.failures] for name, reads in seen.items()}))
+
+
+class _Tagger(fakes.FakeTagger):
+    """Labels entities by the number of the tagger, so that the rows of two taggers differ."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+        found = super().predict_documents(documents, **settings)
+        return [[self._relabel(prediction) for prediction in document] for document in found]
+
+    def _relabel(self, prediction: Prediction) -> Prediction:
+        return replace(
+            prediction,
+            labels=tuple(label.replace("PER", f"P{self._number}") for label in prediction.labels),
+            spans=tuple(replace(span, label=f"P{self._number}") for span in prediction.spans),
+        )
+
+
+def _build(number: int, plan: Plan) -> ShardWorker:
+    return ShardWorker(plan, parser=fakes.FakeParser(), tagger=_Tagger(number))
+
+
+class Writer:
+    """Annotates a folder of texts again and again: another tagger, changed texts, merged shards, killed drivers.
+
+    Attributes:
+        generations: the fingerprints of the generations so far.
+        runs: how often each kind of run was started.
+    """
+
+    def __init__(self, folder: Path, *, documents: int, seed: int, grace_seconds: float = GRACE_SECONDS) -> None:
+        self.output = folder / "out"
+        self.generations: dict[str, str] = {}
+        self.runs: Counter[str] = Counter()
+        self._archive = folder / "in"
+        self._archive.mkdir(parents=True)
+        self._chance = random.Random(seed)
+        self._documents = documents
+        self._number = 0
+        self._place = {"path": str(self.output), "grace_seconds": grace_seconds}
+        for number in range(documents):
+            self._write(number, "Anna saw Bob. Geneva slept.")
+        self._run("first")
+
+    def step(self) -> None:
+        """Change something and annotate again; one in three drivers is killed on its way."""
+        kind = self._chance.choice(["tagger", "texts", "texts", "new texts"])
+        if kind == "tagger":
+            self._number += 1
+        for _ in range(3):
+            number = self._chance.randrange(self._documents)
+            if kind == "texts":
+                self._write(number, f"Carla met {self._chance.random()} and Dora.")
+            elif kind == "new texts":
+                self._write(
+                    self._documents + self._chance.randrange(9), f"New York, {self._chance.random()}, was Eva's."
+                )
+        if self._chance.random() < 1 / 3:
+            self._run("killed", crash_at=f"{self._chance.choice(CRASH_STEPS)}:{self._chance.choice([1, 1, 2, 5])}")
+        self._run(kind)
+
+    def _write(self, number: int, text: str) -> None:
+        (self._archive / f"t{number:03d}.txt").write_text(text)
+
+    def _run(self, kind: str, *, crash_at: str = "") -> None:
+        planning = {"shard_bytes": 400, "compact_at": 3}
+        config = runs.job(self._archive, "", output=self._place, planning=planning, max_removed=1.0)
+        tagger = replace(runs.TAGGER, digest=f"{self._number:064d}")
+        driver = runs.in_child(
+            lambda: runs.run_job(config, tagger=tagger, build=partial(_build, self._number)), crash_at=crash_at
+        )
+        driver.join()
+        self.runs[kind] += 1
+        if driver.exitcode != 0 and not crash_at:
+            raise RuntimeError(f"a driver ended with exit code {driver.exitcode}")
+        for generation in FolderGenerations(self.output).history():
+            if generation.name not in self.generations:
+                parts = [generation.root / part.path for part in generation.manifest().files("entities")]
+                self.generations[generation.name] = fingerprint(pq.read_table(list(map(str, parts))).to_pandas())
+
+
+def read_beside_a_writer(
+    folder: Path,
+    *,
+    reads: int,
+    documents: int,
+    seed: int,
+    readers_at_once: int = 2,
+    grace_seconds: float = GRACE_SECONDS,
+) -> dict[str, Any]:
+    """Let readers read while a writer works, and return counts by kind of reader.
+
+    Args:
+        reads: of all kinds together.
+    """
+    writer = Writer(folder, documents=documents, seed=seed, grace_seconds=grace_seconds)
+    started = time.monotonic()
+    answers = [folder / f"reads{number}.json" for number in range(readers_at_once)]
+    work = [
+        runs.in_child(partial(read_often, reads // readers_at_once, writer.output, answer, seed=seed + number))
+        for number, answer in enumerate(answers)
+    ]
+    while any(reader.is_alive() for reader in work):
+        writer.step()
+    return {
+        "generations": len(writer.generations),
+        "runs": dict(writer.runs),
+        "seconds": round(time.monotonic() - started, 1),
+        "readers": summarize(map(json.loads, (answer.read_text() for answer in answers)), writer.generations),
+    }
+
+
+def summarize(answers: Iterable[Mapping[str, Any]], generations: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return by kind of reader how many reads there were, were not exactly one generation, and failed, and why."""
+    known = set(generations.values())
+    found: dict[str, dict[str, Any]] = {}
+    for answer in answers:
+        for name, (rows, failures) in answer.items():
+            counts = found.setdefault(name, {"reads": 0, "wrong": 0, "failed": 0, "generations": 0, "errors": []})
+            counts["reads"] += sum(rows.values()) + sum(failures.values())
+            counts["wrong"] += sum(number for seen, number in rows.items() if seen not in known)
+            counts["failed"] += sum(failures.values())
+            counts["generations"] = max(counts["generations"], len(rows))
+            counts["errors"] = sorted({*counts["errors"], *(error.split(":")[0] for error in failures)})
+    return found
+
+
+def failures_allowed(name: str) -> bool:
+    """Tell whether a kind of reader may find that a file is gone: it lists a folder, and opens the files later."""
+    return name in _GLOBS
