@@ -86,6 +86,8 @@ class StoreGenerations(Generations):
     def remove(self, generation: Generation) -> None:
         for path in list_files(self._run / "generations", f"{generation.name}@*.json"):
             path.unlink(missing_ok=True)
+        if not any(found.number == generation.number for found in self.history()):
+            generation.plan_path.unlink(missing_ok=True)
 
     def versions(self) -> Mapping[str, str]:
         return {path.name: path.read_bytes().decode() for path in list_files(self._run / "versions", "*")}
