@@ -44,7 +44,8 @@ def _explain(config_class: type[BaseModel], error: ValidationError, *, where: st
         elif fault["type"] == "missing":
             lines.append(f"{prefix}: expected a value, got none")
         else:
-            message = fault["msg"][:1].lower() + fault["msg"][1:]
+            message = fault["msg"].removeprefix("Value error, ")
+            message = message[:1].lower() + message[1:]
             lines.append(f"{prefix}: {message}, got {fault['input']!r}")
     return "\n".join(lines)
 

@@ -194,9 +194,15 @@ def _unannotated(where: str, output: str, found: _Found) -> Mapping[str, FileSta
     A file that is named by its path is always read.
 
     Raises:
-        InputError: when the input is an annotated collection or a part of one, or when a new output would be inside it.
+        InputError: when the input is an annotated collection or a part of one, or when a new output would be inside it,
+            hold it, or be inside another collection.
     """
+    is_new = not is_url(output) and not (Path(output) / _RUN).is_dir()
+    if is_new and _holds_run(str(Path(output).parent)):
+        raise InputError(f"output: expected a folder outside of other annotated collections, got {output}")
     if where in found.states:
+        if is_new and _is_below(where, output):
+            raise InputError(f"output: expected a folder without the input {where}, got {output}; choose another")
         return found.states
     if _is_below(found.root, output):
         raise InputError(

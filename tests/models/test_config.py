@@ -1,7 +1,7 @@
 """Configurations: validation and messages for invalid values."""
 
 import pytest
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from concord.models.config import Config, ConfigError
 from concord.models.registry import tagger_class
@@ -23,6 +23,13 @@ class Outer(Config):
     layers: tuple[Inner, ...] = ()
     spare: Inner | None = None
 
+    @field_validator("rate")
+    @classmethod
+    def _positive(cls, rate: float) -> float:
+        if rate < 0:
+            raise ValueError("expected a positive rate")
+        return rate
+
 
 def fault(values: dict[str, object], *, where: str = "") -> str:
     with pytest.raises(ConfigError) as caught:
@@ -43,6 +50,7 @@ def test_from_mapping_converts_lists_to_tuples_and_builds_parts() -> None:
         ({"rate": 1, "layers": [{}, {"width": 2}]}, "layers.1.width: unknown key; known keys: heads"),
         ({"rate": 1, "zzz": 2}, "zzz: unknown key; known keys: inner, layers, rate, spare"),
         ({}, "rate: expected a value, got none"),
+        ({"rate": -1}, "rate: expected a positive rate, got -1"),
         ({"rate": "fast"}, "rate: input should be a valid number, got 'fast'"),
         ({"rate": 1, "inner": {"heads": 0}}, "inner.heads: input should be greater than or equal to 1, got 0"),
         ({"rate": True}, "rate: input should be a valid number, got True"),

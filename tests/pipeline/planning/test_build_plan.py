@@ -180,6 +180,17 @@ def test_new_output_inside_the_input_is_refused(folder: Path) -> None:
         with pytest.raises(InputError, match=r"outside of the (input|output folder)"):
             plan_for(folder, output=output)
     assert names(plan_for(folder / "b.jsonl", output=folder / "out")) == ["b.jsonl"]
+    with pytest.raises(InputError, match="expected a folder without the input"):
+        plan_for(folder / "b.jsonl", output=folder)
+
+
+def test_new_output_inside_another_collection_is_refused(folder: Path) -> None:
+    other = annotated(folder.parent / "other")
+
+    for output in (other / "out", other / "documents" / "out"):
+        with pytest.raises(InputError, match="expected a folder outside of other annotated collections"):
+            plan_for(folder, output=output)
+    assert names(plan_for(folder, output=other)) == names(plan_for(folder))
 
 
 def test_no_run_reads_the_output_of_another(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
