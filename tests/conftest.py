@@ -54,11 +54,11 @@ def s3_url(s3_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(params=["s3", "gs", "az"])
-def store(
+def bucket(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[stores.DisturbedStore]:
+) -> Iterator[stores.DisturbedBucket]:
     """Give an empty bucket of each kind of store, behind a proxy that disturbs its requests."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     address = request.getfixturevalue("azure_address" if request.param == "az" else "s3_address")
     with store_proxy(address, translate_google=request.param == "gs") as proxy:
-        yield stores.DisturbedStore(stores.new_bucket(request.param, proxy.url, monkeypatch), proxy)
+        yield stores.DisturbedBucket(stores.new_bucket(request.param, proxy.url, monkeypatch), proxy)

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
@@ -21,16 +22,17 @@ from concord.pipeline.errors import InputError, StoreError
 SCHEMES = ("s3", "gs", "az")
 
 _TIMEOUT_VARIABLE = "CONCORD_STORE_TIMEOUT"
-_TIMEOUT_SECONDS = 120.0
-_RETRIES = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+RETRIES = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+"""How often obstore sends a request again, after 0.1 s and then twice as long each time, and until when."""
 
+_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE with boto3 installed",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_TOKEN",
 }
 # Without credentials obstore asks the machine for those of its role; these are parts of such requests.
-_ROLE_REQUESTS = ("token request", "/latest/api/token", "/latest/meta-data/", "MissingAccount")
+_ROLE_REQUESTS = ("token request", "/latest/api/token", "/latest/meta-data/")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _TEMPORARY = {"408", "409", "429"}
@@ -64,18 +66,21 @@ def connect(scheme: str, bucket: str) -> Any:
         raise InputError(
             f"{scheme}://: object stores require obstore (the extra stores): pip install obstore, on every node"
         ) from None
-    seconds = float(os.environ.get(_TIMEOUT_VARIABLE) or _TIMEOUT_SECONDS)
     options: dict[str, Any] = {
-        "client_options": {"allow_http": True, "timeout": timedelta(seconds=seconds)},
-        "retry_config": _RETRIES,
+        "client_options": {"allow_http": True, "timeout": timedelta(seconds=_timeout())},
+        "retry_config": RETRIES,
     }
     try:
         if scheme == "s3":
             # One request for each object: not every store with the API of S3 removes many at once.
             options |= {"checksum_algorithm": "SHA256", "disable_bulk_delete": True, **_profile()}
         return {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme](bucket, **options)
-    except (BaseError, ValueError) as error:
-        raise explain(error, f"{scheme}://{bucket}", "opening") from None
+    except (BaseError, ValueError):
+        found = ", ".join(sorted(name for name in os.environ if name.startswith(_PREFIXES[scheme]))) or "none of them"
+        raise InputError(
+            f"{scheme}://{bucket}: expected in the environment {_CREDENTIALS[scheme]}; found {found}, incomplete or "
+            "with a value that cannot be used"
+        ) from None
 
 
 def explain(error: Exception, url: str, action: str) -> Exception:
@@ -108,6 +113,15 @@ def explain(error: Exception, url: str, action: str) -> Exception:
         f"{url}: {action} failed ({reason}); check that its host and the network are up, then run the same command "
         "again"
     )
+
+
+def _timeout() -> float:
+    """Return the seconds that one request may take."""
+    text = os.environ.get(_TIMEOUT_VARIABLE) or "120"
+    with suppress(ValueError):
+        if (seconds := float(text)) > 0:
+            return seconds
+    raise InputError(f"{_TIMEOUT_VARIABLE}: expected seconds, such as 120, got {text!r}")
 
 
 def _profile() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import uuid
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Literal
 
 from concord.models.config import ConfigError
 from concord.pipeline.errors import ConcordError
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.store_path import StorePath
 from concord.pipeline.threads import THREADS_VARIABLE, default_threads, usable_cores
 from concord.workflows.console import Answer, table
 
@@ -35,8 +38,8 @@ class Check:
     advice: str = ""
 
 
-def run(output: Path) -> Answer:
-    """Check this machine and the folder of future runs; exit code 1 if something must be fixed before a run."""
+def run(output: OutputPath) -> Answer:
+    """Check this machine and the place of future runs; exit code 1 if something must be fixed before a run."""
     checks = [
         _python(),
         *(_package(name, tested) for name, tested in TESTED.items()),
@@ -44,7 +47,7 @@ def run(output: Path) -> Answer:
         *_torch(),
         _parser(),
         *_taggers(),
-        _folder(output),
+        _store(output) if isinstance(output, StorePath) else _folder(output),
         *_environment(),
     ]
     fails = sum(check.state == "fail" for check in checks)
@@ -167,6 +170,20 @@ def _folder(output: Path) -> Check:
     return Check("ok", "output", found)
 
 
+def _store(output: StorePath) -> Check:
+    probe = output / f".concord-doctor-{uuid.uuid4().hex}"
+    try:
+        probe.write_once(b"")
+        created_again = probe.write_once(b"")
+        probe.unlink(missing_ok=True)
+    except ConcordError as error:
+        return Check("fail", "output", f"{output} cannot be written", str(error))
+    if created_again:
+        advice = "choose a store with conditional writes (If-None-Match), or run one driver at a time"
+        return Check("fail", "output", f"{output} replaces an object that exists", advice)
+    return Check("ok", "output", f"{output} is writable and creates an object once")
+
+
 def _environment() -> list[Check]:
     tracking = os.environ.get("MLFLOW_TRACKING_URI")
     checks = [
@@ -183,7 +200,6 @@ def _environment() -> list[Check]:
         checks.append(Check("warn", "RAY_AUTH_MODE", "unset", advice))
     else:
         checks.append(Check("ok", "RAY_AUTH_MODE", mode or "unset"))
-    missing = [name for name in ("s3fs", "boto3") if importlib.util.find_spec(name) is None]
-    if missing:
-        checks.append(Check("ok", "object stores", f"not installed: {', '.join(missing)}"))
+    if importlib.util.find_spec("obstore") is None:
+        checks.append(Check("ok", "object stores", "not installed: obstore (the extra stores)"))
     return checks

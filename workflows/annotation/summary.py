@@ -17,6 +17,7 @@ from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODING
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import arrow_source
+from concord.pipeline.storage.store_path import StorePath
 from concord.workflows.console import counted, indented, short_path, short_source, table
 
 LEAST_SECONDS = 0.1
@@ -193,9 +194,13 @@ def _places(report: RunReport, plan: Plan) -> str:
         ("report", str(short_path(report.report)) if report.report is not None else f"concord report {output}"),
     ]
     if report.read:
+        # pandas needs a driver of its own for a store, and would read the parts that the last change replaced.
+        look = f"import pandas; print(pandas.read_parquet('{output}/entities'))"
+        if isinstance(output, StorePath):
+            look = f"import concord; print(concord.open('{output}').entities.to_table().to_pandas())"
         rows += [
             ("tables", f"{output}/{{documents,sentences,tokens,entities,errors}}/*.parquet"),
-            ("look", f"python -c \"import pandas; print(pandas.read_parquet('{output}/entities'))\""),
+            ("look", f'python -c "{look}"'),
         ]
     rows.append(("check", f"concord verify {output}"))
     return table(rows)

@@ -10,7 +10,7 @@ from concord.workflows.cli.options import (
     COLLECTION,
     EXISTING_FILE,
     FILE,
-    FOLDER,
+    OUTPUT,
     POSITIVE,
     OrderedGroup,
     device_option,
@@ -33,7 +33,7 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 @click.option(
     "--output",
     "-o",
-    help="Folder or s3:// URL of the annotated collection. An unfinished run in it is resumed, a finished one updated.",
+    help="Folder or URL of the annotated collection. An unfinished run in it is resumed, a finished one updated.",
 )
 @click.option("--model", "-m", help="A folder, a bundled tagger, or models:/NAME@ALIAS.  [default: entities_en]")
 @click.option("--executor", type=click.Choice(["local", "ray"]), help="Where to run.  [default: local]")
@@ -51,7 +51,7 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **options: Any) -> Answer:
     """Annotate a collection of documents.
 
-    INPUT is a file, a folder or a glob pattern, local or on S3 (s3://bucket/texts). A YAML file is a job that holds all
+    INPUT is a file, a folder or a glob pattern, local or a URL (s3://bucket/texts). A YAML file is a job that holds all
     settings, input and output included. With - one text is read from stdin, or records with --set reader.format=jsonl;
     what was read is kept in _run of the output.
 
@@ -174,7 +174,7 @@ def submit(
 def status(output: "OutputPath") -> Answer:
     """Show how far a run is.
 
-    OUTPUT is the folder or s3:// URL of an annotated collection. The run may be in progress.
+    OUTPUT is the folder or URL of an annotated collection. The run may be in progress.
     """
     from concord.workflows.annotation import inspect
 
@@ -187,7 +187,7 @@ def status(output: "OutputPath") -> Answer:
 def verify(output: "OutputPath", *, shallow: bool) -> Answer:
     """Check the files of a finished run.
 
-    OUTPUT is the folder or s3:// URL of an annotated collection. Every file, hash and row count is compared with the
+    OUTPUT is the folder or URL of an annotated collection. Every file, hash and row count is compared with the
     run's manifest. Exit code 1 if anything differs.
     """
     from concord.workflows.annotation import inspect
@@ -281,7 +281,7 @@ def retry(output: "OutputPath", *, overrides: tuple[str, ...], **fields: tuple[s
 def report(output: "OutputPath") -> Answer:
     """Write the HTML report of a finished run again.
 
-    OUTPUT is the folder or s3:// URL of an annotated collection.
+    OUTPUT is the folder or URL of an annotated collection.
     """
     from concord.workflows.annotation import inspect
 
@@ -304,7 +304,7 @@ destination_option = click.option(
 def export(output: "OutputPath", **options: Any) -> Answer:
     """Convert a collection for other tools.
 
-    OUT is the folder or s3:// URL of an annotated collection.
+    OUT is the folder or URL of an annotated collection.
 
     CoNLL-U, JSON Lines (both also as .gz or .zst) and Label Studio tasks are written to a single file, brat and spaCy's
     DocBin to a folder, which appears under its name only when complete.
@@ -344,7 +344,7 @@ def review(
 ) -> Answer:
     """Select the least certain sentences for human review.
 
-    OUT is the folder or s3:// URL of an annotated collection.
+    OUT is the folder or URL of an annotated collection.
 
     Sentences are ranked by how unsure the tagger is of an entity, or of a word outside any entity, and come with score
     and reason. The same command on the same collection selects the same sentences.
@@ -368,8 +368,15 @@ def schema(table: str | None) -> Answer:
 
 
 @verb(example="concord doctor --output /data/out")
-@click.option("--output", "-o", type=FOLDER, default=Path("out"), show_default=True, help="Folder for future runs.")
-def doctor(output: Path) -> Answer:
+@click.option(
+    "--output",
+    "-o",
+    type=OUTPUT,
+    default="out",
+    show_default=True,
+    help="Folder or URL of future runs.",
+)
+def doctor(output: "OutputPath") -> Answer:
     """Check whether this machine can run Concord."""
     from concord.workflows.annotation.doctor import run
 
@@ -385,5 +392,5 @@ def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str,
     if "output.path" not in values and not any(
         override.startswith(("output=", "output.path=")) for override in overrides
     ):
-        raise click.UsageError("Missing option '--output': the folder or s3:// URL of the annotated collection.")
+        raise click.UsageError("Missing option '--output': the folder or URL of the annotated collection.")
     return read_annotate_job(None, values={"input": source, **values}, overrides=overrides)

@@ -27,8 +27,8 @@ class OrderedGroup(click.Group):
         return list(self.commands)
 
 
-class _Collection(click.Path):
-    """An annotated collection: an existing folder, or the URL of an object store."""
+class _StoreOrFolder(click.Path):
+    """A folder, or the URL of an object store."""
 
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -45,7 +45,8 @@ class _Collection(click.Path):
         return StorePath.parse(value)
 
 
-COLLECTION = _Collection(path_type=Path, file_okay=False, exists=True)
+COLLECTION = _StoreOrFolder(path_type=Path, file_okay=False, exists=True)
+OUTPUT = _StoreOrFolder(path_type=Path, file_okay=False)
 
 
 def verb(

@@ -1,26 +1,35 @@
 """Requests to object stores: conditions, faults of a store and their errors, and processes that fork."""
 
+import multiprocessing
 import os
+import sys
+import time
+import traceback
 from base64 import b64encode
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
-from concord_testing.store_servers import Fault
-from concord_testing.stores import DisturbedStore
+from concord_testing.store_servers import Fault, store_proxy
+from concord_testing.stores import DisturbedBucket
 
-from concord.pipeline.errors import StoreError
+from concord.pipeline.errors import InputError, StoreError
+from concord.pipeline.storage import object_stores
 from concord.pipeline.storage.store_path import StorePath
+
+pytestmark = pytest.mark.slow
 
 NAMES = ("a/b.txt", "x y/#1 100%20?.txt", "\u00fc/\u00e9~*.txt", "a+b&c=d;e@f,g'!().txt")
 
 
-def at(store: DisturbedStore, key: str = "a/b.json") -> StorePath:
-    return StorePath.parse(f"{store.url}/{key}")
+def at(bucket: DisturbedBucket, key: str = "a/b.json") -> StorePath:
+    return StorePath.parse(f"{bucket.url}/{key}")
 
 
-def test_objects_are_written_listed_read_and_removed(store: DisturbedStore) -> None:
-    root = StorePath.parse(store.url)
+def test_objects_are_written_listed_read_and_removed(bucket: DisturbedBucket) -> None:
+    root = StorePath.parse(bucket.url)
     for name in NAMES:
         (root / name).write(name.encode())
     listed = dict(root.walk())
@@ -36,57 +45,282 @@ def test_objects_are_written_listed_read_and_removed(store: DisturbedStore) -> N
     assert list(root.walk()) == []
 
 
-def test_a_missing_object_is_a_missing_file(store: DisturbedStore) -> None:
-    for request in (at(store).stat, at(store).read_bytes):
+def test_a_missing_object_is_a_missing_file(bucket: DisturbedBucket) -> None:
+    for request in (at(bucket).stat, at(bucket).read_bytes):
         with pytest.raises(FileNotFoundError) as caught:
             request()
-        assert caught.value.filename == str(at(store))
-    assert not at(store).exists()
+        assert caught.value.filename == str(at(bucket))
+    assert not at(bucket).exists()
 
 
-def test_one_of_twenty_writers_creates_an_object(store: DisturbedStore) -> None:
+def test_one_of_twenty_writers_creates_an_object(bucket: DisturbedBucket) -> None:
     with ThreadPoolExecutor(20) as pool:
-        created = list(pool.map(lambda number: at(store).write_once(b"%d" % number), range(20)))
-    assert [b"%d" % number for number, won in enumerate(created) if won] == [at(store).read_bytes()]
+        created = list(pool.map(lambda number: at(bucket).write_once(b"%d" % number), range(20)))
+    assert [b"%d" % number for number, won in enumerate(created) if won] == [at(bucket).read_bytes()]
 
 
-def test_a_range_of_a_changed_object_is_refused(store: DisturbedStore) -> None:
-    at(store).write(b"before")
-    etag = at(store).stat().etag
-    at(store).write(b"after it")
+def test_a_range_of_a_changed_object_is_refused(bucket: DisturbedBucket) -> None:
+    at(bucket).write(b"before")
+    etag = at(bucket).stat().etag
+    at(bucket).write(b"after it")
     with pytest.raises(StoreError, match="changed while it was being read"):
-        at(store).read_range(0, 3, etag=etag)
+        at(bucket).read_range(0, 3, etag=etag)
 
 
-@pytest.mark.parametrize("store", ["s3"], indirect=True)
-def test_s3_gets_the_sha256_of_every_upload(store: DisturbedStore) -> None:
-    at(store).write(b"part")
-    at(store, "new").write_once(b"record")
-    sent = [request.headers["x-amz-checksum-sha256"] for request in store.proxy.requests[1:]]
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_s3_gets_the_sha256_of_every_upload(bucket: DisturbedBucket) -> None:
+    at(bucket).write(b"part")
+    at(bucket, "new").write_once(b"record")
+    sent = [request.headers["x-amz-checksum-sha256"] for request in bucket.proxy.requests[1:]]
     assert sent == [b64encode(sha256(content).digest()).decode() for content in (b"part", b"record")]
 
 
-@pytest.mark.parametrize("store", ["s3"], indirect=True)
-def test_s3_keeps_the_sha256_of_an_upload(store: DisturbedStore) -> None:
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_s3_keeps_the_sha256_of_an_upload(bucket: DisturbedBucket) -> None:
     import boto3
 
-    at(store).write(b"part")
-    place = {"Bucket": at(store).bucket, "Key": at(store).key}
+    at(bucket).write(b"part")
+    place = {"Bucket": at(bucket).bucket, "Key": at(bucket).key}
     client = boto3.client("s3")
     found = client.get_object_attributes(**place, ObjectAttributes=["Checksum"])
     assert found["Checksum"]["ChecksumSHA256"] == b64encode(sha256(b"part").digest()).decode()
 
 
 @pytest.mark.parametrize("fault", ["status", "refused", "lost", "truncated", "slow"])
-def test_a_passing_fault_is_not_noticed(store: DisturbedStore, fault: Fault) -> None:
+def test_a_passing_fault_is_not_noticed(bucket: DisturbedBucket, fault: Fault) -> None:
     content = os.urandom(100_000)
-    for request in (
-        lambda: at(store).write(content),
-        at(store).stat,
-        at(store).read_bytes,
-        lambda: list(at(store).parent.walk()),
-    ):
-        store.proxy.disturb(fault, seconds=0.2)
+    path = at(bucket)
+    requests: list[Callable[[], object]] = [
+        lambda: path.write(content),
+        path.stat,
+        path.read_bytes,
+        lambda: [*path.parent.walk()],
+    ]
+    for request in requests:
+        bucket.proxy.disturb(fault, seconds=0.2)
         request()
-    assert at(store).read_bytes() == content
-    assert [path for path, _ in at(store).parent.walk()] == [at(store)]
+    assert path.read_bytes() == content
+    assert [found for found, _ in path.parent.walk()] == [path]
+
+
+@pytest.mark.parametrize("fault", ["status", "refused"])
+def test_a_creation_survives_a_passing_fault(bucket: DisturbedBucket, fault: Fault) -> None:
+    bucket.proxy.disturb(fault)
+    assert at(bucket).write_once(b"first")
+    assert not at(bucket).write_once(b"second")
+    assert at(bucket).read_bytes() == b"first"
+
+
+def test_a_creation_whose_response_was_lost_finds_its_own_object(bucket: DisturbedBucket) -> None:
+    bucket.proxy.disturb("lost", method="PUT")
+    assert not at(bucket).write_once(b"first")
+    assert at(bucket).read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_creation_is_repeated_when_it_met_another_that_failed(bucket: DisturbedBucket) -> None:
+    bucket.proxy.disturb("status", method="PUT", status=409, body=b"<Code>ConditionalRequestConflict</Code>")
+    assert at(bucket).write_once(b"first")
+    assert at(bucket).read_bytes() == b"first"
+
+
+def test_a_store_that_fails_on_and_on_is_a_store_error(bucket: DisturbedBucket) -> None:
+    path = at(bucket)
+    root = StorePath.parse(bucket.url)
+    bucket.proxy.disturb("status", times=1000, body=b"<Code>SlowDown</Code>")
+    requests: list[Callable[[], object]] = [
+        path.stat,
+        path.read_bytes,
+        lambda: path.read_range(0, 1, etag='"0"'),
+        lambda: [*root.walk()],
+        lambda: path.write(b""),
+        lambda: path.write_once(b""),
+        lambda: path.unlink(missing_ok=True),
+    ]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        errors = [future.exception() for future in [pool.submit(request) for request in requests]]
+    for error in errors:
+        assert isinstance(error, StoreError)
+        assert "the store responds with 503" in str(error)
+        assert "run the same command again" in str(error)
+
+
+def test_a_store_that_never_answers_is_given_up(bucket: DisturbedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONCORD_STORE_TIMEOUT", "0.3")
+    monkeypatch.setitem(object_stores.RETRIES, "max_retries", 1)
+    object_stores.connect.cache_clear()
+    bucket.proxy.disturb("slow", times=1000, seconds=1)
+    for request in (at(bucket).read_bytes, lambda: at(bucket).write_once(b"")):
+        started = time.monotonic()
+        with pytest.raises(StoreError, match="no answer in time"):
+            request()
+        assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (403, b"<Code>SignatureDoesNotMatch</Code>", "access denied: 403 SignatureDoesNotMatch"),
+        (401, b"", "access denied: 401"),
+        (400, b"<Code>ExpiredToken</Code>", "access denied: 400 ExpiredToken"),
+        (301, b"<Code>PermanentRedirect</Code>", "in another region"),
+        (400, b"<Code>AuthorizationHeaderMalformed</Code>", "in another region"),
+    ],
+)
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_refusal_of_s3_is_an_error_of_the_user(
+    bucket: DisturbedBucket, status: int, body: bytes, expected: str
+) -> None:
+    bucket.proxy.disturb("status", times=1000, status=status, body=body)
+    for request in (at(bucket).read_bytes, lambda: list(at(bucket).walk()), lambda: at(bucket).write_once(b"")):
+        with pytest.raises(InputError, match=expected) as caught:
+            request()
+        assert str(caught.value).startswith(str(at(bucket)))
+
+
+def test_a_missing_bucket_is_named(bucket: DisturbedBucket) -> None:
+    path = StorePath(at(bucket).scheme, "no-such-bucket", "a/b.json")
+    for request in (lambda: list(path.walk()), lambda: path.write(b""), lambda: path.write_once(b"")):
+        with pytest.raises(InputError, match="no such bucket") as caught:
+            request()
+        assert str(caught.value).startswith(f"{path.scheme}://no-such-bucket: ")
+    assert not path.exists()
+
+
+def test_an_error_shows_no_secret(bucket: DisturbedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GOOGLE_BEARER_TOKEN"):
+        monkeypatch.setenv(name, "sesame")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2021-08-06&sp=rw&sig=sesame")
+    monkeypatch.setitem(object_stores.RETRIES, "max_retries", 1)
+    object_stores.connect.cache_clear()
+    bucket.proxy.disturb("status", times=1000, status=503, body=b"sesame")
+    for request in (at(bucket).stat, lambda: list(at(bucket).walk()), lambda: at(bucket).write(b"")):
+        with pytest.raises(StoreError) as caught:
+            request()
+        assert "sesame" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("bucket", ["az"], indirect=True)
+def test_azure_denies_access_with_another_key(bucket: DisturbedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", b64encode(b"sesame").decode())
+    object_stores.connect.cache_clear()
+    for request in (at(bucket).stat, lambda: list(at(bucket).walk()), lambda: at(bucket).write(b"")):
+        with pytest.raises(InputError, match="access denied: 403"):
+            request()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "variable"),
+    [("s3", "AWS_ACCESS_KEY_ID"), ("gs", "GOOGLE_APPLICATION_CREDENTIALS"), ("az", "AZURE_STORAGE_ACCOUNT_NAME")],
+)
+def test_without_credentials_the_variables_are_named(
+    scheme: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with store_proxy("http://127.0.0.1:9") as proxy:
+        proxy.disturb("status", times=1000, status=404)
+        # The machine has no role of its own.
+        for name in ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT"):
+            monkeypatch.setenv(name, proxy.url)
+        monkeypatch.setenv("GCE_METADATA_HOST", proxy.url.removeprefix("http://"))
+        object_stores.connect.cache_clear()
+        with pytest.raises(InputError, match=rf"(no credentials.*; set|expected in the environment) {variable}"):
+            StorePath(scheme, "bucket", "a").stat()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name", "value"),
+    [
+        ("s3", "AWS_SKIP_SIGNATURE", "sesame"),
+        ("gs", "GOOGLE_SERVICE_ACCOUNT_KEY", "sesame"),
+        ("az", "AZURE_STORAGE_ACCOUNT_KEY", "sesame!"),
+        ("s3", "CONCORD_STORE_TIMEOUT", "soon"),
+        ("gs", "CONCORD_STORE_TIMEOUT", "-1"),
+    ],
+)
+def test_an_unusable_value_is_named(scheme: str, name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "some-account")
+    monkeypatch.setenv(name, value)
+    object_stores.connect.cache_clear()
+    with pytest.raises(InputError, match=name) as caught:
+        StorePath(scheme, "bucket", "a").stat()
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_profile_of_the_aws_command_line_is_used(
+    bucket: DisturbedBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "credentials").write_text("[archive]\naws_access_key_id = ours\naws_secret_access_key = sesame\n")
+    (tmp_path / "config").write_text("[profile archive]\nregion = eu-central-1\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "archive")
+    object_stores.connect.cache_clear()
+    at(bucket).write(b"content")
+    signed = bucket.proxy.requests[-1].headers["authorization"]
+    assert "Credential=ours/" in signed
+    assert "/eu-central-1/s3/" in signed
+
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    object_stores.connect.cache_clear()
+    with pytest.raises(InputError, match=r"no credentials .*nobody"):
+        at(bucket).stat()
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
+    with pytest.raises(InputError, match="AWS_PROFILE is read by boto3: pip install boto3"):
+        at(bucket).stat()
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_objects_that_mark_folders_are_not_listed(bucket: DisturbedBucket) -> None:
+    import boto3
+
+    client = boto3.client("s3")
+    for key in ("texts/", "texts/deep/", "texts/deep/a.txt", "texts/empty.txt"):
+        client.put_object(Bucket=at(bucket).bucket, Key=key, Body=b"a" if key.endswith("a.txt") else b"")
+    for root in (StorePath.parse(bucket.url), at(bucket, "texts")):
+        assert [path.key for path, _ in root.walk()] == ["texts/deep/a.txt", "texts/empty.txt"]
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+@pytest.mark.parametrize("key", ["texts//a.txt", "texts/../a.txt"])
+def test_names_that_are_no_paths_are_refused(bucket: DisturbedBucket, key: str) -> None:
+    import boto3
+
+    boto3.client("s3").put_object(Bucket=at(bucket).bucket, Key=key, Body=b"")
+    with pytest.raises(InputError, match="has a part that is empty"):
+        list(at(bucket, "texts").walk())
+    with pytest.raises(InputError, match="has a part that is empty"):
+        at(bucket, key).stat()
+
+
+def test_a_forked_process_makes_requests_of_its_own(bucket: DisturbedBucket) -> None:
+    at(bucket).write(b"by the parent")
+
+    def child(generation: int) -> None:
+        assert at(bucket).read_bytes() == b"by the parent"
+        assert at(bucket, f"{generation}").write_once(b"by a child")
+        assert not at(bucket).write_once(b"by a child")
+        if generation:
+            run_forked(child, generation - 1)
+
+    for _ in range(2):
+        run_forked(child, 1)
+        for name in "01":
+            assert at(bucket, name).read_bytes() == b"by a child"
+            at(bucket, name).unlink(missing_ok=True)
+
+
+def run_forked(work: Callable[[int], None], number: int) -> None:
+    process = multiprocessing.get_context("fork").Process(target=work, args=(number,))
+    process.start()
+    process.join(60)
+    try:
+        assert process.exitcode == 0
+    finally:
+        process.kill()

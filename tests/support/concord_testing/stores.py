@@ -23,7 +23,7 @@ def local(path: OutputPath) -> Path:
     return path
 
 
-class DisturbedStore(NamedTuple):
+class DisturbedBucket(NamedTuple):
     """An empty bucket's URL, and the proxy before its store."""
 
     url: str

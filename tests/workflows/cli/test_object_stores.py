@@ -1,6 +1,7 @@
 """The command line with object stores."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from concord_testing import stores
 
+from concord.pipeline.storage.store_path import StorePath
 from concord.workflows.cli.main import main
 
 TEXTS = {"ada.txt": b"Ada King met Charles Babbage in London.", "deep/zoe.txt": b"Someone flew to Geneva."}
@@ -24,22 +26,25 @@ def answer(*arguments: object, exit_code: int = 0) -> dict[str, Any]:
     return values
 
 
-@pytest.fixture
-def source(s3_url: str) -> str:
-    """Return the URL of two texts."""
+def put_texts(url: str) -> str:
+    """Write two texts into a bucket, and return the URL of their folder."""
     for name, text in TEXTS.items():
-        stores.put(f"{s3_url}/texts/{name}", text)
-    return f"{s3_url}/texts"
+        stores.put(f"{url}/texts/{name}", text)
+    return f"{url}/texts"
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bucket", ["s3", "az"], indirect=True)
 def test_every_verb_accepts_the_url_of_a_collection(
-    source: str, s3_url: str, tiny_bundle: Path, tmp_path: Path
+    bucket: stores.DisturbedBucket, tiny_bundle: Path, tmp_path: Path
 ) -> None:
-    output = f"{s3_url}/out"
+    source, output = put_texts(bucket.url), f"{bucket.url}/out"
+    assert any(check["found"].startswith(output) for check in answer("doctor", "-o", output)["checks"])
     run = answer("annotate", source, "-o", output, "-m", tiny_bundle)
     assert (run["read"], run["annotated"], run["output"], run["report"]) == (2, 2, output, f"{output}/_run/report.html")
-    assert "nothing to do" in concord("annotate", source, "-o", output, "-m", tiny_bundle)
+    again = concord("annotate", source, "-o", output, "-m", tiny_bundle)
+    assert "nothing to do" in again
+    assert f"concord.open('{output}').entities.to_table()" in again
     assert (status := answer("status", output))["finished"]
     assert (status["output"], status["read_done"]) == (output, 2)
     assert answer("verify", output)["findings"] == answer("verify", output, "--shallow")["findings"] == []
@@ -53,7 +58,11 @@ def test_every_verb_accepts_the_url_of_a_collection(
     concord("review", output, "--to", "jsonl", "-o", tmp_path / "queue.jsonl", "--size", 1)
     assert len((tmp_path / "queue.jsonl").read_text().splitlines()) == 1
 
-    part = next(name for name in stores.contents(output) if name.startswith("entities/"))
+    stores.put(f"{source}/ada.txt", b"Ada Lovelace met nobody in Paris.")
+    update = answer("annotate", source, "-o", output, "-m", tiny_bundle)
+    assert (update["annotated"], update["unchanged"]) == (1, 1)
+    assert answer("verify", output)["findings"] == []
+    part = next(name for name in stores.contents(output) if re.search(r"^entities/.*-g1-", name))
     stores.remove(f"{output}/{part}")
     assert [found["place"] for found in answer("verify", output, exit_code=1)["findings"]] == [part]
 
@@ -62,8 +71,23 @@ def test_a_url_without_a_run_is_refused(s3_url: str) -> None:
     assert "found no plan" in answer("status", f"{s3_url}/none", exit_code=2)["error"]
 
 
-def test_a_missing_bucket_is_named(source: str, tiny_bundle: Path) -> None:
-    missing = answer("annotate", source, "-o", "s3://not-there/out", "-m", tiny_bundle, exit_code=2)
+@pytest.mark.slow
+def test_doctor_refuses_a_store_that_creates_an_object_twice(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace(path: StorePath, content: bytes) -> bool:
+        path.write(content)
+        return True
+
+    monkeypatch.setattr(StorePath, "write_once", replace)
+    (check,) = (
+        check for check in answer("doctor", "-o", s3_url, exit_code=1)["checks"] if check["subject"] == "output"
+    )
+    assert (check["state"], "If-None-Match" in check["advice"]) == ("fail", True)
+    missing = concord("doctor", "-o", "s3://not-there/out", exit_code=1)
+    assert "s3://not-there: no such bucket" in missing
+
+
+def test_a_missing_bucket_is_named(s3_url: str, tiny_bundle: Path) -> None:
+    missing = answer("annotate", put_texts(s3_url), "-o", "s3://not-there/out", "-m", tiny_bundle, exit_code=2)
     assert missing["error"].startswith("s3://not-there: no such bucket")
 
 
