@@ -29,6 +29,7 @@ _OPTION_KEYS = {
     "device": "tagger.device",
     "executor": "executor.kind",
     "actors": "executor.actors",
+    "threads": "executor.threads",
     "keep": "output.keep",
     "limit": "limit",
     "rehash": "planning.rehash",

@@ -103,7 +103,7 @@ def _load() -> Check:
         return Check("warn", "load", found, "other processes use the cores, so runs take longer than usual")
     advice = (
         f"other processes use the cores, and {threads} threads that share fewer can be far slower than one; set "
-        f"{THREADS_VARIABLE}=1, or --set executor.threads=1 (annotate) and --threads 1 (train, evaluate)"
+        f"{THREADS_VARIABLE}=1, or --threads 1 (annotate, train, evaluate)"
     )
     return Check("warn", "load", found, advice)
 

@@ -38,6 +38,11 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 @click.option("--model", "-m", help="A folder, a bundled tagger, or models:/NAME@ALIAS.  [default: entities_en]")
 @click.option("--executor", type=click.Choice(["local", "ray"]), help="Where to run.  [default: local]")
 @click.option("--actors", type=POSITIVE, help="Number of Ray workers.  [default: 2]")
+@click.option(
+    "--threads",
+    type=POSITIVE,
+    help="Threads of a worker, fixed with the plan.  [default: OMP_NUM_THREADS, else all cores, at most 4; for ray 1]",
+)
 @click.option("--keep", type=POSITIVE, help="Number of generations to keep; see concord history.  [default: 1]")
 @click.option("--limit", type=POSITIVE, help="Read only the first records, for a try.")
 @set_option
