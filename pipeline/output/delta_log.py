@@ -142,6 +142,8 @@ def _commit(
         return
     written = table.transaction_version(APPLICATION)
     active = _active(table)
+    if written == generation and isinstance(folder, Path):
+        _link({name: path for name, path in parts.items() if not (folder / name).exists()}, folder)
     if written is not None and (written > generation or (written == generation and active == parts.keys())):
         return
     actions: list[AddAction | RemoveAction] = [
@@ -171,16 +173,23 @@ def _additions(folder: OutputPath, parts: Mapping[str, OutputPath]) -> "list[Add
     """Return the actions that add parts; in a file system, also give them names in the Delta table's folder."""
     from deltalake.transaction import AddAction
 
+    if isinstance(folder, Path):
+        _link(parts, folder)
     now = _milliseconds()
     additions = []
     for name, path in parts.items():
-        if isinstance(folder, Path) and isinstance(path, Path):
-            folder.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # equal names have equal bytes
-                hard_link(path, folder / name)
         size, statistics = _statistics(path)
         additions.append(AddAction(name, size, {}, now, True, statistics))
     return additions
+
+
+def _link(parts: Mapping[str, OutputPath], folder: Path) -> None:
+    """Give parts a second name in the folder of a Delta table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in parts.items():
+        if isinstance(path, Path):
+            with suppress(FileExistsError):  # equal names have equal bytes
+                hard_link(path, folder / name)
 
 
 def _removals(names: Iterable[str]) -> "list[RemoveAction]":

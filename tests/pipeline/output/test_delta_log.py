@@ -308,6 +308,21 @@ def test_broken_log_is_explained_and_written_again_once_removed(source: Path, ou
     assert_log_is_the_collection(output)
 
 
+def test_lost_names_of_parts_are_restored(source: Path, output: Path) -> None:
+    runs.run_job(job(source, output))
+    for path in (output / "delta" / "tokens").glob("*.parquet"):
+        path.unlink()
+    runs.run_job(job(source, output))
+    assert_log_is_the_collection(output)
+
+
+def test_folder_that_cannot_be_made_is_explained(source: Path, output: Path) -> None:
+    runs.run_job(runs.job(source, output, max_dead_letters=0.5))
+    (output / "delta").write_text("a file")
+    with pytest.raises(StoreError, match="the collection itself is complete"):
+        runs.run_job(job(source, output))
+
+
 def test_missing_library_is_explained_before_anything_is_done(
     source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
