@@ -35,7 +35,7 @@ def test_every_bundled_reader_has_a_sample() -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_damaged_files_lose_no_record_in_silence(tmp_path: Path, name: str) -> None:
-    outcomes = damage_and_read(SAMPLES[name], tmp_path / name, config=ReaderConfig(), rounds=100, seed=0)
+    outcomes = damage_and_read(SAMPLES[name], tmp_path / name, rounds=100, seed=0)
 
     assert outcomes["dead letters"] > 0
 

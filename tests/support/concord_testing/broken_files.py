@@ -28,12 +28,19 @@ class Sample:
 
     Attributes:
         shows_truncation: whether the format says where a file ends.
+        encoding: how it is read, as ``reader.encoding``.
     """
 
     name: str
     format: str
     content: bytes
     shows_truncation: bool = False
+    encoding: str = "utf-8"
+
+    @property
+    def config(self) -> ReaderConfig:
+        """The configuration with which it is read."""
+        return ReaderConfig(encoding=self.encoding)
 
 
 def samples() -> Mapping[str, Sample]:
@@ -52,12 +59,19 @@ def samples() -> Mapping[str, Sample]:
         "a.jsonl": ("jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()),
     }
     found = [Sample(name, format, content) for name, (format, content) in plain.items()]
+    for name in ("a.txt", "a.csv", "a.html"):
+        format, content = plain[name]
+        found.append(Sample(f"latin-{name}", format, _latin(content), encoding="auto"))
     for name, (format, content) in plain.items():
         found.append(Sample(f"{name}.gz", format, gzip.compress(content, mtime=0), shows_truncation=True))
         found.append(Sample(f"{name}.zst", format, zstd(content), shows_truncation=True))
     found.append(Sample("a.parquet", "parquet", parquet(table), shows_truncation=True))
     found.append(Sample("a.arrow", "arrow", arrow_stream(table), shows_truncation=True))
     return {sample.name: sample for sample in found}
+
+
+def _latin(content: bytes) -> bytes:
+    return content.decode().replace("Łódź", "Málaga").encode("cp1252")
 
 
 def delimited(rows: Sequence[Mapping[str, object]], delimiter: str) -> bytes:
@@ -131,8 +145,13 @@ def read_all(path: Path, format: str, config: ReaderConfig) -> list[Document | D
     return found
 
 
-def damage_and_read(sample: Sample, path: Path, *, config: ReaderConfig, rounds: int, seed: int) -> Counter[str]:
+def damage_and_read(
+    sample: Sample, path: Path, *, rounds: int, seed: int, on_read: Callable[[], object] = lambda: None
+) -> Counter[str]:
     """Damage a sample again and again, and read each result.
+
+    Args:
+        on_read: called after each.
 
     Returns:
         How many results had each outcome: ``same`` documents, ``changed`` documents, ``dead letters``, or ``cut`` where
@@ -142,12 +161,13 @@ def damage_and_read(sample: Sample, path: Path, *, config: ReaderConfig, rounds:
         AssertionError: when documents are gone and nothing says so. Whatever else a reader raises.
     """
     path.write_bytes(sample.content)
-    whole = _texts(read_all(path, sample.format, config))
+    whole = _texts(read_all(path, sample.format, sample.config))
     assert whole
     outcomes: Counter[str] = Counter()
     for number, kind, damaged in _damaged(sample, rounds=rounds, seed=seed):
         path.write_bytes(damaged)
-        found = read_all(path, sample.format, config)
+        found = read_all(path, sample.format, sample.config)
+        on_read()
         texts = _texts(found)
         if len(texts) < len(found):
             outcomes["dead letters"] += 1
