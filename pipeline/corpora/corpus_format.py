@@ -118,7 +118,7 @@ def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tupl
         InputError: when the file cannot be opened or decompressed.
     """
     if not path.exists():
-        raise InputError(f"{path}: expected a corpus file, found no such file")
+        raise InputError(f"{path}: expected a readable corpus file, found no such file")
     try:
         # A gold corpus is small; reading all of it detects a truncated archive before anything is returned.
         with pa.input_stream(str(path)) as stream:

@@ -46,7 +46,7 @@ MISTAKES = {
     "submit": "Expected either JOB.yaml or --stop ID",
     "submit job.yaml --address nonsense": "expected a job server's URL, such as http://head:8265, got 'nonsense'",
     "submit --stop x --address nonsense": "expected a job server's URL",
-    f"train {CHECKOUT}/conf/train/bilstm_crf.yaml --set data.train=[nosuch.conllu] --no-tracking": "found no such file",
+    f"train {CHECKOUT}/conf/train/bilstm_crf.yaml --set data.train=[nosuch.conllu] --no-tracking": "expected a readable corpus file, found no such file",
 }
 
 
