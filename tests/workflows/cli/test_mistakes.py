@@ -11,6 +11,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.workflows.annotation.annotate import _warn_of_ray_settings
 
 MODEL = "-m entities_en_small"
+TRAIN = CHECKOUT / "conf/train/bilstm_crf.yaml"
 MISTAKES = {
     "anotate texts -o o": "Did you mean 'annotate'?",
     "annotate texts": "Missing option '--output'",
@@ -46,7 +47,7 @@ MISTAKES = {
     "submit": "Expected either JOB.yaml or --stop ID",
     "submit job.yaml --address nonsense": "expected a job server's URL, such as http://head:8265, got 'nonsense'",
     "submit --stop x --address nonsense": "expected a job server's URL",
-    f"train {CHECKOUT}/conf/train/bilstm_crf.yaml --set data.train=[nosuch.conllu] --no-tracking": "expected a readable corpus file, found no such file",
+    f"train {TRAIN} --set data.train=[nosuch.conllu] --no-tracking": "expected a readable corpus file, found no such",
 }
 
 
