@@ -23,7 +23,9 @@ from concord.pipeline.errors import StoreError
 from concord.pipeline.output import delta_log
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.delta_log import prune_delta_log, write_delta_log
+from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
@@ -279,7 +281,7 @@ def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_log_of_an_object_store_names_the_parts_where_they_are(source: Path, store_url: str) -> None:
     output = {"path": f"{store_url}/out", "delta": True, "grace_seconds": 0}
     config = runs.job(source, f"{store_url}/out", output=output, max_dead_letters=0.5)
-    generations = []
+    options, generations = {"allow_http": "true"}, []
     for name in ("Geneva", "Bern"):
         source.write_text(source.read_text().replace("Geneva", name))
         for _ in range(2):
@@ -287,13 +289,18 @@ def test_log_of_an_object_store_names_the_parts_where_they_are(source: Path, sto
         generations.append(collection)
     for version, collection in enumerate(generations):
         for name in SCHEMAS:
-            options = {"allow_http": "true"}
             table = DeltaTable(f"{store_url}/out/{name}", version=version, storage_options=options)
             assert table.transaction_version("concord") == version
             assert sorted(table.file_uris()) == sorted(map(str, collection.parts(name)))
             parts = [read_part(path).replace_schema_metadata() for path in collection.parts(name)]
             assert rows(table.to_pyarrow_table()) == (rows(pa.concat_tables(parts)) if parts else [])
-    assert verify(generations[-1].output) == []
+    newest = generations[-1]
+    assert verify(newest.output) == []
+    removed = OutputFolder(newest.output).prune(Retention(keep=1, grace_seconds=0))
+    assert [generation.number for generation in removed] == [0]
+    kept = {name: DeltaTable(f"{store_url}/out/{name}", storage_options=options) for name in SCHEMAS}
+    for name, table in kept.items():
+        assert table.to_pyarrow_table().num_rows == sum(part.rows for part in newest.manifest.files(name))
 
 
 def test_broken_log_is_explained_and_written_again_once_removed(source: Path, output: Path) -> None:
