@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
-from concord.pipeline.errors import IntegrityError
+from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name
 from concord.pipeline.output.manifest import Manifest, PartFile, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
@@ -62,7 +62,10 @@ class FolderGenerations(Generations):
         if is_real_folder(self._link):
             # The folder was copied by a tool that follows links.
             return _at(self._link, self._link / MANIFEST, plans=None)
-        return _at(self.output, self.output / "_run" / MANIFEST, plans=self.output / "_run" / "plans")
+        # The layout of an earlier release, or the folder of a single generation.
+        return _at(self.output, self.output / "_run" / MANIFEST, plans=self.output / "_run" / "plans") or _at(
+            self.output, self.output / MANIFEST, plans=None
+        )
 
     def find_part(self, path: str) -> Path:
         for root in (self.pending, self._link):
@@ -80,6 +83,13 @@ class FolderGenerations(Generations):
             return self._point()
 
         return _retried(attempt)
+
+    def check_whole(self) -> None:
+        if (self.output / MANIFEST).exists() and (self.output / PLAN).exists():
+            raise PlanError(
+                f"{self.output}: is one generation of a collection, which can only be read; expected the collection's "
+                "own folder"
+            )
 
     def settle(self) -> None:
         if self.history() and not self._is_newest():

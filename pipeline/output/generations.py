@@ -106,6 +106,10 @@ class Generations(ABC):
     def convert(self) -> None:
         """Convert the layout of an earlier release; killed, it is continued by the next call."""
 
+    def check_whole(self) -> None:
+        """Raise PlanError for the folder of a single generation, which can be read, but not verified or changed."""
+        return
+
     @abstractmethod
     def settle(self) -> None:
         """Make the newest generation current, where a run was killed before it did."""

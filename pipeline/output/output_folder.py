@@ -170,7 +170,13 @@ class OutputFolder:
                     path.unlink(missing_ok=True)
 
     def settle(self) -> None:
-        """Make the newest complete generation current, where a run was killed before it did."""
+        """Make the newest complete generation current, where a run was killed before it did.
+
+        Raises:
+            PlanError: for the folder of a single generation.
+            StoreError: when the store fails.
+        """
+        self.generations.check_whole()
         with every_store_error(self.output, "nothing is lost"):
             self.generations.settle()
 

@@ -44,6 +44,7 @@ def verify(output: OutputPath, *, deep: bool = True) -> list[Finding]:
         IntegrityError: when the manifest cannot be read.
     """
     folder = OutputFolder(output.absolute())
+    folder.generations.check_whole()
     current = folder.generations.current()
     if current is None:
         folder.plan()

@@ -10,6 +10,7 @@ from typing import Any
 from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
 from concord.pipeline.report.dependency_arcs import draw_tree
@@ -35,6 +36,7 @@ def write_report(output: OutputPath) -> OutputPath:
         ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
         StoreError: when there is no space.
     """
+    OutputFolder(output.absolute()).generations.check_whole()
     run = output.absolute() / "_run"
     content = render_report(measure_quality(output), stats=_read_json(run / "stats.json"))
     path = run / REPORT_NAME

@@ -23,6 +23,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
+from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import links
 from concord.pipeline.worker.shard_worker import ShardWorker
 
@@ -137,6 +138,21 @@ def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Pat
     generations.untag("paper-2026")
     assert [found.name for found in generations.prune(Retention(grace_seconds=0))] == ["000001"]
     assert verify(output) == []
+
+
+def test_folder_of_a_generation_can_be_read_and_not_changed(archive: Path) -> None:
+    output = run(archive)
+    before = seen(output)
+    change(archive)
+    run(archive)
+    folder = output / "generations" / "000000"
+    opened = concord.open(folder)
+    assert (opened.generation, opened.to_arrow("tokens").num_rows) == (0, len(before["tokens"]))
+    files = sorted(folder.rglob("*"))
+    for refused in (lambda: run(archive, folder), lambda: verify(folder), lambda: write_report(folder)):
+        with pytest.raises(PlanError, match="one generation of a collection"):
+            refused()
+    assert sorted(folder.rglob("*")) == files
 
 
 def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
