@@ -42,7 +42,7 @@ quick: $(STAMP)  ## The tests that take under a minute
 
 # Without npm, the tests of az:// are skipped.
 $(SERVERS): tests/support/azurite/package-lock.json
-	if command -v npm; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@; fi
+	if command -v npm >/dev/null; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@; fi
 
 test: $(STAMP) $(SERVERS)  ## Every test but those that need a GPU
 	$(BIN)/pytest -m 'not gpu' --durations=10

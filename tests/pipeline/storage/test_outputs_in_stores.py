@@ -39,10 +39,10 @@ def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
     return dict(sorted(runs.committed_bytes(tmp_path / "undisturbed").items()))
 
 
-def test_a_run_into_s3_writes_the_bytes_of_a_local_run(
-    source: Path, s3_url: str, undisturbed: dict[str, bytes]
+def test_a_run_into_a_store_writes_the_bytes_of_a_local_run(
+    source: Path, bucket: stores.DisturbedBucket, undisturbed: dict[str, bytes]
 ) -> None:
-    output = f"{s3_url}/my/out"
+    output = f"{bucket.url}/my/out"
     report = runs.run_job(runs.job(source, output, report=True))
     assert committed(output) == undisturbed
     assert verify(output_path(output)) == []
@@ -78,15 +78,15 @@ def test_a_run_killed_between_two_writes_ends_with_the_same_bytes(
 
 
 def test_two_concurrent_drivers_commit_each_shard_once(
-    source: Path, s3_url: str, undisturbed: dict[str, bytes]
+    source: Path, bucket: stores.DisturbedBucket, undisturbed: dict[str, bytes]
 ) -> None:
-    config = runs.job(source, f"{s3_url}/out")
+    config = runs.job(source, f"{bucket.url}/out")
     drivers = [runs.in_child(lambda: runs.run_job(config)) for _ in range(2)]
     for driver in drivers:
         driver.join()
     assert [driver.exitcode for driver in drivers] == [0, 0]
-    assert committed(f"{s3_url}/out") == undisturbed
-    assert verify(output_path(f"{s3_url}/out")) == []
+    assert committed(f"{bucket.url}/out") == undisturbed
+    assert verify(output_path(f"{bucket.url}/out")) == []
 
 
 def test_write_once_succeeds_for_one_of_many_writers(s3_url: str) -> None:
@@ -123,23 +123,23 @@ def test_a_commit_counts_when_the_response_was_lost(s3_url: str) -> None:
     assert folder.find_commit(0, generation=0) == own
 
 
-def test_a_second_generation_rewrites_only_what_has_changed(tmp_path: Path, s3_url: str) -> None:
+def test_a_second_generation_rewrites_only_what_has_changed(tmp_path: Path, bucket: stores.DisturbedBucket) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=12)
-    stores.put(f"{s3_url}/in/in.jsonl", source.read_bytes())
-    config = runs.job(f"{s3_url}/in", f"{s3_url}/out")
+    stores.put(f"{bucket.url}/in/in.jsonl", source.read_bytes())
+    config = runs.job(f"{bucket.url}/in", f"{bucket.url}/out")
     runs.run_job(config)
-    before = stores.states(f"{s3_url}/out")
+    before = stores.states(f"{bucket.url}/out")
     lines = source.read_bytes().splitlines(keepends=True)
     lines[0] = lines[0].replace(b"Anna", b"Hanna").replace(b"cat", b"dog")
-    stores.put(f"{s3_url}/in/in.jsonl", b"".join(lines) + b'{"id": "new", "text": "Bob walked on."}\n')
+    stores.put(f"{bucket.url}/in/in.jsonl", b"".join(lines) + b'{"id": "new", "text": "Bob walked on."}\n')
 
     again = runs.run_job(config)
     assert (again.changes.changed, again.changes.new, again.annotated) == (1, 1, 2)
-    after = stores.states(f"{s3_url}/out")
+    after = stores.states(f"{bucket.url}/out")
     parts = {name for name in before if name.endswith(".parquet")}
     kept = {name for name in parts if after.get(name) == before[name]}
     assert len(kept) >= len(parts) - 4 > 0
-    assert verify(output_path(f"{s3_url}/out")) == []
+    assert verify(output_path(f"{bucket.url}/out")) == []
 
 
 def test_verify_finds_damaged_missing_and_orphaned_parts(source: Path, s3_url: str) -> None:
