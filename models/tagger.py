@@ -6,7 +6,7 @@ batch they come from.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -29,6 +29,8 @@ from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 
 Precision = Literal["fp32", "bf16"]
+OnBatch = Callable[[int, int], None]
+"""Called with the words that are done, and the words there are."""
 UNKNOWN_TREES = "unknown"
 
 
@@ -69,6 +71,7 @@ class CallSettings:
     threshold: float | None = None
     precision: Precision = "fp32"
     windows: list[Window] = field(default_factory=list)
+    on_batch: OnBatch | None = None
 
 
 class Tagger(nn.Module, ABC):
@@ -150,6 +153,7 @@ class Tagger(nn.Module, ABC):
         samples: int | None = None,
         threshold: float | None = None,
         precision: Precision = "fp32",
+        on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
         """Label documents, each a sequence of sentences of any length; return one prediction per sentence, by document.
 
@@ -158,9 +162,15 @@ class Tagger(nn.Module, ABC):
             samples: number of Monte-Carlo weight samples; the tagger's own if None.
             threshold: nats above which stage two decides; the tagger's own if None.
             precision: bf16 computes networks in bfloat16; probabilities, entropies and CRFs stay in fp32.
+            on_batch: called before each batch and after the last; what it raises ends the call.
         """
         table = self.tabulate(
-            documents, batch_words=batch_words, samples=samples, threshold=threshold, precision=precision
+            documents,
+            batch_words=batch_words,
+            samples=samples,
+            threshold=threshold,
+            precision=precision,
+            on_batch=on_batch,
         )
         return table.predictions(self.vocabulary)
 
@@ -173,6 +183,7 @@ class Tagger(nn.Module, ABC):
         threshold: float | None = None,
         precision: Precision = "fp32",
         keep: Literal["labels", "distributions"] = "labels",
+        on_batch: OnBatch | None = None,
     ) -> TokenTable:
         """Do the work of ``predict_documents`` and return the table, whose labels are in the tagger's own scheme.
 
@@ -184,7 +195,12 @@ class Tagger(nn.Module, ABC):
         table = TokenTable.empty(documents, calibration=self.calibration, labels=labels)
         windows = cut_windows(documents, longest=self.config.window_words, overlap=self.config.window_overlap)
         settings = CallSettings(
-            batch_words=batch_words, samples=samples, threshold=threshold, precision=precision, windows=windows
+            batch_words=batch_words,
+            samples=samples,
+            threshold=threshold,
+            precision=precision,
+            windows=windows,
+            on_batch=on_batch,
         )
         with torch.inference_mode():
             self.fill(table, settings)
@@ -217,15 +233,23 @@ class Tagger(nn.Module, ABC):
         del batch
         return {}
 
-    def batches(self, windows: Sequence[Window], *, batch_words: int) -> Iterator[tuple[Sequence[Window], Batch]]:
+    def batches(
+        self, windows: Sequence[Window], *, batch_words: int, on_batch: OnBatch | None = None
+    ) -> Iterator[tuple[Sequence[Window], Batch]]:
         """Yield batches of windows by length, longest first; depends on windows and ``batch_words`` alone."""
         ordered = sorted(windows, key=lambda window: -len(window.sentence.words))
-        start = 0
+        words = sum(len(window.sentence.words) for window in windows)
+        start = done = 0
         while start < len(ordered):
+            if on_batch is not None:
+                on_batch(done, words)
             longest = len(ordered[start].sentence.words)
             chosen = ordered[start : start + max(1, batch_words // longest)]
             start += len(chosen)
+            done += sum(len(window.sentence.words) for window in chosen)
             yield chosen, self.encode([window.sentence for window in chosen])
+        if on_batch is not None:
+            on_batch(done, words)
 
     def encode(self, sentences: Sequence[Sentence], *, documents: Sequence[int] | None = None) -> Batch:
         """Encode sentences as a batch on the tagger's device; raise TreeError if it needs trees that they lack."""

@@ -57,7 +57,7 @@ def annotate(
         retry: try these dead letters of a finished run again instead, and leave everything else as it is. One that
             fails again has one more in ``attempts``. The configuration is then that of the run's plan, except for the
             executor.
-        progress: called in this process, once before the first shard and after each.
+        progress: called in this process, once before the first shard, from time to time during a shard and after each.
         build, build_parse: make the worker, and one that parses for others, in the process that runs it.
 
     Raises:
@@ -95,7 +95,7 @@ def annotate(
             executor = _executor(config, build, build_parse)
             start = perf_counter()
             try:
-                tally.replaced = executor.run(plan, shards, tally.add)
+                tally.replaced = executor.run(plan, shards, tally.add, tally.update)
             finally:
                 tally.wall_seconds = perf_counter() - start
                 # Missing times are not worth an error, least of all one that hides another.
@@ -178,7 +178,7 @@ def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:
 
 def _executor(config: AnnotateConfig, build: BuildWorker, build_parse: BuildParseWorker) -> Executor:
     if config.executor.kind == "local":
-        return LocalExecutor(build=build)
+        return LocalExecutor(config.executor, build=build)
     resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
     # Importing Ray takes seconds, and a finished run needs none.
     from concord.pipeline.executors.ray_cluster import RayExecutor

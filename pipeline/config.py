@@ -98,6 +98,9 @@ class ExecutorConfig(Config):
     attempts: int = Field(default=3, ge=1)
     """How often a shard is tried as a whole when its worker dies. After that its documents are probed one by one: one
     whose worker dies twice becomes a dead letter, and the others are processed as planned."""
+    drain_seconds: float = Field(default=10, ge=0)
+    """After SIGTERM or SIGINT, shards in flight may take so long to finish; one that does not is dropped after its
+    current batch, and done again by the next run. Kubernetes kills a pod 30 seconds after SIGTERM."""
     shard_seconds: float | None = Field(default=None, gt=0)
     """Ray only: a worker that takes longer for a shard is killed, which counts as its death; where documents are
     processed one by one, the limit holds for each. No limit if null. Choose many times what a shard takes

@@ -12,17 +12,27 @@ from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
 from concord.pipeline.plan import Changes, Plan
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.worker.shard_progress import ShardProgress
 from concord.pipeline.worker.shard_worker import Timings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a run is, in shards and in records."""
+    """How far a run is, in shards and in records.
+
+    Attributes:
+        words: that this call has annotated, those of shards in flight included.
+        in_flight: the shards that are being done, by index.
+        read_in_flight: their records, by the share of each shard that is done.
+    """
 
     shards_done: int
     shards: int
     read_done: int
     read: int
+    words: int = 0
+    in_flight: tuple[ShardProgress, ...] = ()
+    read_in_flight: float = 0.0
 
 
 OnProgress = Callable[[Progress], None]
@@ -87,20 +97,37 @@ class RunTally:
         self._shards = 0
         self._read_done = sum(report.read for report in committed)
         self._timings = Timings()
+        self._records = {shard.index: shard.records for shard in plan.shards}
+        self._in_flight: dict[int, ShardProgress] = {}
 
     def report_progress(self) -> None:
         """Call back with the progress so far."""
-        if self._on_progress is not None:
-            done, shards = self._committed + self._shards, len(self._plan.shards) + len(self._plan.kept)
-            self._on_progress(
-                Progress(shards_done=done, shards=shards, read_done=self._read_done, read=self._plan.read)
+        if self._on_progress is None:
+            return
+        in_flight = tuple(self._in_flight[index] for index in sorted(self._in_flight))
+        self._on_progress(
+            Progress(
+                shards_done=self._committed + self._shards,
+                shards=len(self._plan.shards) + len(self._plan.kept),
+                read_done=self._read_done,
+                read=self._plan.read,
+                words=self._timings.words + sum(shard.words for shard in in_flight),
+                in_flight=in_flight,
+                read_in_flight=sum(shard.share * self._records[shard.shard] for shard in in_flight),
             )
+        )
+
+    def update(self, progress: ShardProgress) -> None:
+        """Take how far a shard in flight is."""
+        self._in_flight[progress.shard] = progress
+        self.report_progress()
 
     def add(self, report: ShardReport, timings: Timings) -> None:
         """Count a shard that has just been committed."""
         self._shards += 1
         self._read_done += report.read
         self._timings += timings
+        self._in_flight.pop(report.shard, None)
         self.report_progress()
 
     def write_stats(self, folder: OutputFolder) -> None:

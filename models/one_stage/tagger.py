@@ -25,7 +25,9 @@ class OneStageTagger(Tagger):
 
     @override
     def fill(self, table: TokenTable, settings: CallSettings) -> None:
-        for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
+        for windows, batch in self.batches(
+            settings.windows, batch_words=settings.batch_words, on_batch=settings.on_batch
+        ):
             with self.autocast(settings.precision):
                 distribution = self.distribution(batch)
             table.write(windows, batch, distribution, self.vocabulary)

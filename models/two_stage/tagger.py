@@ -135,7 +135,9 @@ class TwoStageTagger(Tagger):
         """Draft all windows and return those that stage two must read."""
         samples = self._weight_samples(settings.samples)
         uncertain: list[_UncertainWindow] = []
-        for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
+        for windows, batch in self.batches(
+            settings.windows, batch_words=settings.batch_words, on_batch=settings.on_batch
+        ):
             features = self.encoder_features(batch)
             with self.autocast(settings.precision):
                 draft = self.draft_network.draft(batch, features, samples)
@@ -170,7 +172,10 @@ class TwoStageTagger(Tagger):
         """Run stage two on the uncertain windows and overwrite the labels of their uncertain words."""
         by_first = {item.window.first: item for item in uncertain}
         ordered = [by_first[first].window for first in sorted(by_first)]
+        words = sum(len(window.sentence.words) for window in settings.windows)
         for windows, batch in self.batches(ordered, batch_words=settings.batch_words):
+            if settings.on_batch is not None:
+                settings.on_batch(words, words)
             firsts = [window.first for window in windows]
             items = [by_first[first] for first in firsts]
             probabilities = _pad([item.probabilities for item in items])

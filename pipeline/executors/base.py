@@ -1,7 +1,10 @@
 """The executor interface: it moves shards to workers and returns their reports, and never looks inside."""
 
+import logging
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -10,7 +13,10 @@ from typing import Protocol
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.worker.shard_progress import OnShardProgress
 from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker, Timings
+
+logger = logging.getLogger(__name__)
 
 BuildWorker = Callable[[Plan], ShardWorker]
 BuildParseWorker = Callable[[Plan], ParseWorker]
@@ -20,17 +26,24 @@ OnReport = Callable[[ShardReport, Timings], None]
 class Executor(Protocol):
     """Runs shards on workers."""
 
-    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
+    def run(
+        self,
+        plan: Plan,
+        shards: Sequence[Shard],
+        on_report: OnReport,
+        on_progress: OnShardProgress | None = None,
+    ) -> Mapping[str, int]:
         """Annotate and commit every shard.
 
         Args:
             on_report: called in the driver after each shard; shards may finish in any order.
+            on_progress: called in the driver from time to time while a shard is being done.
 
         Returns:
             how many workers were replaced, by cause: worker_died, time_limit, memory.
 
         Raises:
-            StoppedError: after SIGTERM or SIGINT, once the shards in flight are done.
+            StoppedError: after SIGTERM or SIGINT, once the shards in flight are done or their time is up.
             ModelError: when parser or tagger cannot be loaded.
             ShardError: when a shard failed on every attempt.
             ConcordError: what a worker raised.
@@ -38,30 +51,56 @@ class Executor(Protocol):
 
 
 class StopRequest:
-    """Whether a signal has asked the run to stop."""
+    """Whether a signal has asked the run to stop, and how long shards in flight may still take."""
 
-    def __init__(self) -> None:
+    def __init__(self, drain_seconds: float = 0.0) -> None:
         """Start without a signal."""
         self.received: signal.Signals | None = None
+        self._drain_seconds = drain_seconds
+        self._deadline = math.inf
+
+    def receive(self, number: signal.Signals) -> None:
+        """Take the first signal, and say what it does."""
+        self.received = number
+        self._deadline = time.monotonic() + self._drain_seconds
+        logger.warning(
+            "%s: no further shard is started; those in flight have %g seconds to finish, and one that does not is done "
+            "again by the next run. A second signal stops at once",
+            number.name,
+            self._drain_seconds,
+        )
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a signal has arrived and the time for shards in flight is up."""
+        return time.monotonic() >= self._deadline
 
     def raise_if_received(self) -> None:
         """Raise StoppedError if a signal has arrived."""
         if self.received is not None:
             raise StoppedError(self.received)
 
+    def raise_if_overdue(self) -> None:
+        """Raise StoppedError if the time for shards in flight is up."""
+        if self.is_overdue:
+            self.raise_if_received()
+
 
 @contextmanager
-def stop_request() -> Iterator[StopRequest]:
-    """Only remember SIGTERM and SIGINT while the block runs; a second SIGINT interrupts at once.
+def stop_request(drain_seconds: float = 0.0) -> Iterator[StopRequest]:
+    """Only remember the first SIGTERM or SIGINT while the block runs; a second one interrupts at once.
 
     Outside the main thread, where Python accepts no signal handlers, no signal is ever remembered.
     """
-    request = StopRequest()
+    request = StopRequest(drain_seconds)
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and request.received is not None:
+        if request.received is None:
+            request.receive(signal.Signals(number))
+        elif number == signal.SIGINT:
             raise KeyboardInterrupt
-        request.received = signal.Signals(number)
+        else:
+            raise SystemExit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield request

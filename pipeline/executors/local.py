@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import ConcordError, ShardError
 from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import torch_threads
 from concord.pipeline.worker.crash_log import CrashLog, WorkPlace
+from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress
 from concord.pipeline.worker.shard_worker import build_worker
 
 
@@ -17,15 +19,28 @@ class LocalExecutor:
     would.
     """
 
-    def __init__(self, *, build: BuildWorker = build_worker) -> None:
-        """Take the function that builds the worker from a plan."""
+    def __init__(self, config: ExecutorConfig, *, build: BuildWorker = build_worker) -> None:
+        """Take the time for a shard in flight after a signal, and the function that builds the worker from a plan."""
+        self._drain_seconds = config.drain_seconds
         self._build = build
 
-    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
+    def run(
+        self,
+        plan: Plan,
+        shards: Sequence[Shard],
+        on_report: OnReport,
+        on_progress: OnShardProgress | None = None,
+    ) -> Mapping[str, int]:
         """Run shards as ``Executor.run`` describes."""
         crash_log = CrashLog(plan)
         # The worker sets the threads of this process, which may be a user's own.
-        with torch_threads(plan.threads), stop_request() as stop:
+        with torch_threads(plan.threads), stop_request(self._drain_seconds) as stop:
+
+            def between_batches(progress: ShardProgress) -> None:
+                stop.raise_if_overdue()
+                if on_progress is not None:
+                    on_progress(progress)
+
             worker = self._build(plan)
             for shard in shards:
                 stop.raise_if_received()
@@ -36,7 +51,7 @@ class LocalExecutor:
                     crash_log.record_death(shard, "worker_died", place)
                 try:
                     with crash_log.mark_in_progress(shard, WorkPlace()):
-                        report, timings = worker.run(shard)
+                        report, timings = worker.run(shard, on_progress=between_batches)
                 except ConcordError:
                     raise
                 except Exception as error:

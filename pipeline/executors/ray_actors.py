@@ -11,6 +11,7 @@ from ray.exceptions import RayError
 
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.worker.crash_log import CrashLog
 from concord.pipeline.worker.memory import resident_bytes
 from concord.pipeline.worker.shard_worker import Timings
 from concord.pipeline.worker.stored_parses import Parses
@@ -37,7 +38,8 @@ class _Actor:
 
     def __init__(self, plan: bytes, build: Callable[[Plan], Any]) -> None:
         self._process = uuid4().hex
-        self._worker = build(Plan.from_json(plan))
+        self._plan = Plan.from_json(plan)
+        self._worker = build(self._plan)
 
     def ping(self) -> str:
         """Return an id of this process, as soon as parser and tagger are loaded; a restart changes it."""
@@ -54,7 +56,8 @@ class ShardActor(_Actor):
             parse_tables: a reference to its parses, if it was parsed ahead. In a list, since Ray would otherwise
                 resolve it, and fail the call when the parses are lost.
         """
-        report, timings = self._worker.run(shard, parses=_fetch(parse_tables))
+        on_progress = CrashLog(self._plan).progress_writer(shard)
+        report, timings = self._worker.run(shard, parses=_fetch(parse_tables), on_progress=on_progress)
         return ShardResult(report=report, timings=timings, resident_bytes=resident_bytes())
 
 

@@ -27,6 +27,7 @@ from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.files import file_sha256
+from concord.pipeline.worker.shard_progress import OnShardProgress
 from concord.pipeline.worker.shard_worker import build_parse_worker, build_worker
 
 _CONNECT_SECONDS = 20.0
@@ -47,17 +48,23 @@ class RayExecutor:
         self._build = build
         self._build_parse = build_parse
 
-    def run(self, plan: Plan, shards: Sequence[Shard], on_report: OnReport) -> Mapping[str, int]:
+    def run(
+        self,
+        plan: Plan,
+        shards: Sequence[Shard],
+        on_report: OnReport,
+        on_progress: OnShardProgress | None = None,
+    ) -> Mapping[str, int]:
         """Run shards as ``Executor.run`` describes; ConfigError if the cluster has no room for the workers."""
         roles = self._roles(plan, len(shards))
         with connected(cpus=max(1, sum(role.count * role.cpus for role in roles))):
             for role in roles:
                 _check_room(role)
             # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
-            with stop_request() as stop:
+            with stop_request(self._config.drain_seconds) as stop:
                 scheduler = RayScheduler(plan, self._config, roles)
                 try:
-                    scheduler.run(shards, on_report=on_report, stop=stop)
+                    scheduler.run(shards, on_report=on_report, on_progress=on_progress, stop=stop)
                 finally:
                     scheduler.shutdown()
         return dict(scheduler.replaced)

@@ -31,7 +31,8 @@ from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_actors import ParseActor, ShardResult
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import WAIT_POLICY
-from concord.pipeline.worker.crash_log import Cause, CrashLog, WorkPlace
+from concord.pipeline.worker.crash_log import PROGRESS_SECONDS, Cause, CrashLog, WorkPlace
+from concord.pipeline.worker.shard_progress import OnShardProgress
 from concord.pipeline.worker.shard_worker import Timings
 
 logger = logging.getLogger(__name__)
@@ -178,9 +179,15 @@ class RayScheduler:
         self._idle: list[_Worker] = []
         self._calls: dict[Any, _Call] = {}
         self._failure: Exception | None = None
+        self._progress_read_at = time.monotonic()
 
-    def run(self, shards: Sequence[Shard], *, on_report: OnReport, stop: StopRequest) -> None:
-        """Run all shards; on a failure or signal, finish those in flight and then raise it."""
+    def run(
+        self, shards: Sequence[Shard], *, on_report: OnReport, on_progress: OnShardProgress | None, stop: StopRequest
+    ) -> None:
+        """Run all shards; on a failure or signal, finish those in flight and then raise it.
+
+        After a signal, shards in flight that take too long are dropped.
+        """
         parses_ahead = any(worker.only_parses for worker in self._workers)
         (self._to_parse if parses_ahead else self._to_tag).extend(shards)
         self._num_left = len(shards)
@@ -193,11 +200,16 @@ class RayScheduler:
                 self._hand_out_shards()
             if not self._is_tagging() and (stopping or not self._has_work_left()):
                 break
+            if stop.is_overdue:
+                self._drop_shards()
+                stop.raise_if_received()
             ready, _ = ray.wait(list(self._calls), timeout=_POLL_SECONDS)
             for reference in ready:
                 self._collect(reference, on_report)
             self._kill_late_workers()
             self._release_held_shards()
+            if on_progress is not None and time.monotonic() - self._progress_read_at > PROGRESS_SECONDS:
+                self._read_progress(on_progress)
         if self._failure is not None:
             raise self._failure
         if self._has_work_left():
@@ -207,6 +219,25 @@ class RayScheduler:
         """Kill the actors, so that a cluster that was joined has its resources back."""
         for worker in self._workers:
             ray.kill(worker.actor)
+
+    def _drop_shards(self) -> None:
+        """Kill the actors; no attempt is counted for what they were doing."""
+        dropped = [
+            call.shard for call in self._calls.values() if call.shard is not None and not call.worker.only_parses
+        ]
+        logger.warning("not finished in time, to be done by the next run: shards %s", [shard.name for shard in dropped])
+        self.shutdown()
+        for shard in dropped:
+            self._crash_log.remove_mark(shard)
+
+    def _read_progress(self, on_progress: OnShardProgress) -> None:
+        """Pass on what the workers have last written about the shards in flight."""
+        self._progress_read_at = time.monotonic()
+        for call in self._calls.values():
+            if call.shard is not None and not call.worker.only_parses:
+                progress = self._crash_log.read_progress(call.shard)
+                if progress is not None:
+                    on_progress(progress)
 
     def _start(self, worker: _Worker) -> None:
         worker.actor = self._actor_classes[worker.role].remote(self._plan, worker.role.build)

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from concord.models.tagger import OnBatch
 from concord.pipeline.parsing.spanning_tree import best_tree
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis, restore_lemma, stanza_document, truncate
 from concord.pipeline.parsing.tokens import (
@@ -99,9 +100,9 @@ class FastStanza(PlainStanza):
         ]
 
     @override
-    def tokenize(self, views: Sequence[str]) -> list[list[list[Token]]]:
+    def tokenize(self, views: Sequence[str], *, on_batch: OnBatch | None = None) -> list[list[list[Token]]]:
         paragraphs = [list(split_paragraphs(view)) for view in views]
-        labels = iter(self._label_characters([paragraph for document in paragraphs for paragraph in document]))
+        labels = iter(self._label_characters([one for document in paragraphs for one in document], on_batch))
         spans = [
             [sentence for paragraph in document for sentence in sentences_of(paragraph, next(labels))]
             for document in paragraphs
@@ -117,7 +118,7 @@ class FastStanza(PlainStanza):
             for view, document in zip(views, spans, strict=True)
         ]
 
-    def _label_characters(self, paragraphs: Sequence[Paragraph]) -> list[NDArray[np.int8]]:
+    def _label_characters(self, paragraphs: Sequence[Paragraph], on_batch: OnBatch | None) -> list[NDArray[np.int8]]:
         """Label every character (see ``tokens`` for the labels), in rounds of one window per paragraph."""
         labels = [np.zeros(len(paragraph.characters), dtype=np.int8) for paragraph in paragraphs]
         starts = dict.fromkeys(range(len(paragraphs)), 0)
@@ -127,6 +128,8 @@ class FastStanza(PlainStanza):
             ]
             starts = {}
             for batch in self._window_batches(windows):
+                if on_batch is not None:
+                    on_batch(0, 0)
                 for window, found in zip(batch, self._label_windows(paragraphs, batch), strict=True):
                     characters = paragraphs[window.paragraph].characters
                     cut = window.end
@@ -183,8 +186,11 @@ class FastStanza(PlainStanza):
         return {text: [word.text for word in token.words] for text, token in zip(texts, tokens, strict=True)}
 
     @override
-    def analyse(self, sentences: Sequence[Sequence[str]]) -> list[list[WordAnalysis]]:
+    def analyse(
+        self, sentences: Sequence[Sequence[str]], *, on_batch: OnBatch | None = None
+    ) -> list[list[WordAnalysis]]:
         analyses: list[list[WordAnalysis]] = [[] for _ in sentences]
+        words_done, all_words = 0, sum(map(len, sentences))
         for batch in _length_sorted(sentences, batch_words=self._batch_words):
             forms = [[truncate(form) for form in sentences[index]] for index in batch]
             tags = self._tag(forms)
@@ -196,6 +202,9 @@ class FastStanza(PlainStanza):
                     WordAnalysis(_or_none(upos), _or_none(xpos), _or_none(feats), restore_lemma(lemma, form), *arc)
                     for form, (upos, xpos, feats), lemma, arc in words
                 ]
+            words_done += sum(map(len, forms))
+            if on_batch is not None:
+                on_batch(words_done, all_words)
         return analyses
 
     def _tag(self, sentences: Sequence[Sequence[str]]) -> list[list[tuple[str, str, str]]]:

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from concord.models.tagger import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.identity import ComponentIdentity
@@ -62,14 +63,20 @@ class StanzaParser:
         is_fast = shortcuts == "auto" and obstacle is None
         self._stanza = FastStanza(nlp) if is_fast else PlainStanza(nlp)
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(
+        self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
+    ) -> list[ParsedDocument | DeadLetter]:
         """Parse documents, each independently of the others; one outcome per document, in the same order.
 
         A document whose tokens do not cover its visible code points in order becomes a dead letter.
+
+        Args:
+            on_batch: called after each batch of a network, with no words as long as they are not known; what it raises
+                ends the call.
         """
         views = [parser_view(document.text) for document in documents]
         with torch_threads(1), torch.inference_mode():
-            tokenized = self._stanza.tokenize(views)
+            tokenized = self._stanza.tokenize(views, on_batch=on_batch)
             faults = [
                 find_token_fault(view, [token for sentence in sentences for token in sentence])
                 for view, sentences in zip(views, tokenized, strict=True)
@@ -79,7 +86,7 @@ class StanzaParser:
                 for fault, sentences in zip(faults, tokenized, strict=True)
             ]
             forms = [_forms(piece.tokens) for document_pieces in pieces for piece in document_pieces]
-            analyses = iter(self._stanza.analyse(forms))
+            analyses = iter(self._stanza.analyse(forms, on_batch=on_batch))
         return [
             _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
             for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)

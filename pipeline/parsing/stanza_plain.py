@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from concord.models.tagger import OnBatch
 from concord.pipeline.parsing.tokens import Token, make_token
 
 MAX_WORD_LENGTH = 300
@@ -26,9 +27,14 @@ class PlainStanza:
     def __init__(self, nlp: Any) -> None:
         self._nlp = nlp
 
-    def tokenize(self, views: Sequence[str]) -> list[list[list[Token]]]:
-        """Split each text into sentences of tokens."""
-        return [self._tokenize(view) if view.strip() else [] for view in views]
+    def tokenize(self, views: Sequence[str], *, on_batch: OnBatch | None = None) -> list[list[list[Token]]]:
+        """Split each text into sentences of tokens; ``on_batch`` as for ``StanzaParser.parse``."""
+        tokenized = []
+        for view in views:
+            tokenized.append(self._tokenize(view) if view.strip() else [])
+            if on_batch is not None:
+                on_batch(0, 0)
+        return tokenized
 
     def _tokenize(self, view: str) -> list[list[Token]]:
         document = self._nlp.processors["tokenize"].process(view)
@@ -42,8 +48,11 @@ class PlainStanza:
             for sentence in document.sentences
         ]
 
-    def analyse(self, sentences: Sequence[Sequence[str]]) -> list[list[WordAnalysis]]:
-        """Tag, lemmatize and parse sentences given as words."""
+    def analyse(
+        self, sentences: Sequence[Sequence[str]], *, on_batch: OnBatch | None = None
+    ) -> list[list[WordAnalysis]]:
+        """Tag, lemmatize and parse sentences given as words; here in one batch, so ``on_batch`` is not called."""
+        del on_batch
         if not sentences:
             return []
         document = stanza_document([[{"text": truncate(form)} for form in sentence] for sentence in sentences])

@@ -11,23 +11,28 @@ finished.
 """
 
 import logging
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal, TypeVar
 
 import orjson
 from pydantic import ValidationError
 
 from concord.models.config import Config
-from concord.pipeline.errors import ShardError
+from concord.pipeline.errors import ShardError, StoreError
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import store_errors, write_unsynced
 from concord.pipeline.storage.output_paths import OutputPath, list_files, output_path
+from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress
 
 logger = logging.getLogger(__name__)
 
 DEATHS_ALONE = 2
 """Deaths of a worker on one record alone after which it is left out: a signal from outside may hit any once."""
+
+PROGRESS_SECONDS = 5.0
+"""Between two notes of a worker on how far its shard is."""
 
 _FOLDER = "trials"
 _ALWAYS_PLAUSIBLE = 5
@@ -149,9 +154,31 @@ class CrashLog:
             else:
                 _write(path, before)
 
+    def progress_writer(self, shard: Shard) -> OnShardProgress:
+        """Return a function that writes how far a shard is, every few seconds, for a driver in another process."""
+        written_at = time.monotonic()
+
+        def write(progress: ShardProgress) -> None:
+            nonlocal written_at
+            if time.monotonic() - written_at > PROGRESS_SECONDS:
+                written_at = time.monotonic()
+                # Nobody depends on it.
+                with suppress(OSError, StoreError):
+                    write_unsynced(self._progress(shard), orjson.dumps(progress))
+
+        return write
+
+    def read_progress(self, shard: Shard) -> ShardProgress | None:
+        """Read how far a shard was a few seconds ago; None if that is not known."""
+        try:
+            return ShardProgress(**orjson.loads(self._progress(shard).read_bytes()))
+        except (OSError, ValueError):
+            return None
+
     def remove_mark(self, shard: Shard) -> None:
-        """Remove the mark of a worker that is gone."""
-        _remove(self._mark(shard))
+        """Remove what a worker that is gone has left."""
+        for path in (self._mark(shard), self._progress(shard)):
+            _remove(path)
 
     def record_death(self, shard: Shard, cause: Cause, at: WorkPlace | None) -> ShardAttempts:
         """Count a worker's death against what it was doing.
@@ -189,6 +216,9 @@ class CrashLog:
 
     def _path(self, shard: Shard) -> OutputPath:
         return self._folder / f"{shard.name}.json"
+
+    def _progress(self, shard: Shard) -> OutputPath:
+        return self._folder / f"{shard.name}.progress"
 
     def _mark(self, shard: Shard) -> OutputPath:
         return self._folder / f"{shard.name}.mark"

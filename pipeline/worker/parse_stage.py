@@ -3,25 +3,30 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from concord.models.tagger import OnBatch
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
+from concord.pipeline.worker.shard_progress import OnShare
 
 
 class DocumentParser(Protocol):
     """What the parse stage needs of a parser; see ``concord.pipeline.parsing.stanza_parser.StanzaParser``."""
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(
+        self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
+    ) -> list[ParsedDocument | DeadLetter]:
         """Return one result for each document, in order."""
 
 
 class ParseStage:
     """Parses documents in batches; records that are parsed already and dead letters pass through."""
 
-    def __init__(self, parser: DocumentParser, *, batch_documents: int) -> None:
-        """Take the parser and the number of documents that one call of it gets."""
+    def __init__(self, parser: DocumentParser, *, batch_documents: int, on_share: OnShare | None = None) -> None:
+        """Take the parser, and the number of documents that one call of it gets."""
         self._parser = parser
         self._batch_documents = batch_documents
+        self._on_share = on_share
 
     def run(self, records: Sequence[Document | ParsedDocument | DeadLetter]) -> list[ParsedDocument | DeadLetter]:
         """Parse records, in order; ShortageError if memory runs out."""
@@ -29,13 +34,22 @@ class ParseStage:
         parsed = (
             result
             for start in range(0, len(documents), self._batch_documents)
-            for result in run_bisecting(documents[start : start + self._batch_documents], self._parse, stage="parse")
+            for result in self._parse_batch(documents, start)
         )
         return [_checked(next(parsed) if isinstance(record, Document) else record) for record in records]
 
-    def _parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
-        with shortage_errors():
-            return self._parser.parse(documents)
+    def _parse_batch(self, documents: Sequence[Document], start: int) -> list[ParsedDocument | DeadLetter]:
+        batch = documents[start : start + self._batch_documents]
+
+        def on_batch(done: int, words: int) -> None:
+            if self._on_share is not None:
+                self._on_share((start + len(batch) * done / max(1, words)) / len(documents))
+
+        def parse(batch: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+            with shortage_errors():
+                return self._parser.parse(batch, on_batch=on_batch)
+
+        return run_bisecting(batch, parse, stage="parse")
 
 
 def _checked(result: ParsedDocument | DeadLetter) -> ParsedDocument | DeadLetter:

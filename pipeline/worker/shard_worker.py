@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from concord.models.tagger import Tagger
-from concord.pipeline.config import AnnotateConfig, ParserConfig
+from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import STAGES, AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import IntegrityError, ModelError, ShortageError
 from concord.pipeline.identity import component_signature
@@ -27,6 +27,7 @@ from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, Suspect, 
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
 from concord.pipeline.worker.parse_stage import DocumentParser, ParseStage
 from concord.pipeline.worker.read_stage import ReadStage
+from concord.pipeline.worker.shard_progress import OnShardProgress, ShardTracker
 from concord.pipeline.worker.stored_parses import Parses, parse_tables
 from concord.pipeline.worker.tag_stage import DocumentTagger, TagStage
 
@@ -78,7 +79,9 @@ class ShardWorker:
         """
         folder = OutputFolder(plan.config.output.path)
         self.read_stage = ReadStage(plan.config.reader, folder, marks=plan.marks)
-        self.parse_stage, self.tag_stage = _stages(plan.config, parser, tagger, step=BackOffStep.AS_PLANNED)
+        self._config = plan.config
+        self._tracker = ShardTracker()
+        self.parse_stage, self.tag_stage = self._stages(parser, tagger, step=BackOffStep.AS_PLANNED)
         self.commit_stage = CommitStage(
             folder,
             generation=plan.generation,
@@ -88,17 +91,19 @@ class ShardWorker:
             threshold=self.tag_stage.threshold,
             keep_text=plan.config.output.keep_text,
         )
-        self._config = plan.config
         self._parser = parser
         self._tagger = tagger
         self._on_cpu = on_cpu
         self._crash_log = CrashLog(plan)
 
-    def run(self, shard: Shard, *, parses: Parses | None = None) -> tuple[ShardReport, Timings]:
+    def run(
+        self, shard: Shard, *, parses: Parses | None = None, on_progress: OnShardProgress | None = None
+    ) -> tuple[ShardReport, Timings]:
         """Annotate and commit one shard, unless an earlier attempt or another driver has done so.
 
         Args:
             parses: what another worker has parsed of the shard; the rest is parsed here.
+            on_progress: called between batches; what it raises ends the work, and nothing is committed.
 
         Raises:
             ReconciliationError: when a record is missing or came twice.
@@ -109,7 +114,8 @@ class ShardWorker:
         if committed is not None:
             return committed, Timings()
         try:
-            return self._run(shard, parses)
+            with self._tracker.listening(shard.index, on_progress):
+                return self._run(shard, parses)
         except IntegrityError:
             # Another driver that finished first has removed the earlier parts that rows or parses were to come from.
             winner = self.commit_stage.find_commit(shard)
@@ -132,6 +138,7 @@ class ShardWorker:
             report = self.commit_stage.run(shard, outcomes, step=step)
             del records, outcomes, annotated
             trim_heap()
+        self._tracker.add_seconds(parse=clock.seconds["parse"], tag=clock.seconds["tag"])
         return report, Timings(**clock.seconds, words=words)
 
     def _annotate(
@@ -158,9 +165,11 @@ class ShardWorker:
         """
         with self._alone() as stages:
             for number, record in enumerate(records[attempts.probed :], start=attempts.probed):
+                self._tracker.begin_part(number, len(records))
                 if not isinstance(record, DeadLetter) and number not in attempts.quarantined:
                     self._annotate_alone(shard, number, record, *stages, clock)
                 self._crash_log.record_probed(shard, number + 1)
+        self._tracker.begin_part(0, 1)
         return self._crash_log.record_probed(shard, len(records), is_done=True)
 
     def _annotate_batched(
@@ -169,10 +178,11 @@ class ShardWorker:
         """Parse and tag a shard in batches; None if there is no memory for them."""
         parse_stage, tag_stage = self.parse_stage, self.tag_stage
         if step is not BackOffStep.AS_PLANNED:
-            parse_stage, tag_stage = _stages(self._config, self._parser, self._tagger, step=step)
+            parse_stage, tag_stage = self._stages(self._parser, self._tagger, step=step)
         try:
             with clock.timing("parse"):
                 parsed = parse_stage.run(records)
+            self._tracker.words = _count_words(parsed)
             with clock.timing("tag"):
                 return tag_stage.run(parsed)
         except ShortageError as error:
@@ -183,7 +193,7 @@ class ShardWorker:
     def _alone(self) -> Iterator[tuple[ParseStage, TagStage]]:
         """Provide the stages that do one document at a time, on the CPU."""
         with self._on_cpu() if self._on_cpu is not None else nullcontext((self._parser, self._tagger)) as models:
-            yield _stages(self._config, *models, step=BackOffStep.ALONE)
+            yield self._stages(*models, step=BackOffStep.ALONE)
 
     def _annotate_one_by_one(self, shard: Shard, records: Sequence[Record], clock: "_Clock") -> list[Outcome]:
         """Parse and tag each document alone.
@@ -195,6 +205,7 @@ class ShardWorker:
         out_of_memory = 0
         with self._alone() as stages:
             for number, record in enumerate(records):
+                self._tracker.begin_part(number, len(records))
                 if isinstance(record, DeadLetter):
                     outcomes.append(record)
                     continue
@@ -208,6 +219,18 @@ class ShardWorker:
                     )
                 outcomes += done
         return outcomes
+
+    def _stages(
+        self, parser: DocumentParser, tagger: DocumentTagger, *, step: BackOffStep
+    ) -> tuple[ParseStage, TagStage]:
+        """Build the stages that parse and tag in a back-off step."""
+        config, tracker = self._config, self._tracker
+        batch_words = max(1, config.tagger.batch_words // step.divisor)
+        batch_documents = max(1, config.parser.batch_documents // step.divisor)
+        return (
+            ParseStage(parser, batch_documents=batch_documents, on_share=tracker.on_parse),
+            TagStage(tagger, config.tagger.model_copy(update={"batch_words": batch_words}), on_share=tracker.on_tag),
+        )
 
     def _annotate_alone(
         self,
@@ -296,15 +319,9 @@ def _on_cpu(
         tagger.move_to(device)
 
 
-def _stages(
-    config: AnnotateConfig, parser: DocumentParser, tagger: DocumentTagger, *, step: BackOffStep
-) -> tuple[ParseStage, TagStage]:
-    """Build the stages that parse and tag in a back-off step."""
-    batch_words = max(1, config.tagger.batch_words // step.divisor)
-    return (
-        ParseStage(parser, batch_documents=max(1, config.parser.batch_documents // step.divisor)),
-        TagStage(tagger, config.tagger.model_copy(update={"batch_words": batch_words})),
-    )
+def _count_words(records: Sequence[ParsedDocument | DeadLetter]) -> int:
+    documents = (record for record in records if isinstance(record, ParsedDocument))
+    return sum(len(sentence.words) for document in documents for sentence in document.sentences)
 
 
 class _Clock:

@@ -11,10 +11,12 @@ from concord.models.calibration import Calibration
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span
 from concord.models.outputs import Prediction
+from concord.models.tagger import OnBatch
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedSentence
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
+from concord.pipeline.worker.shard_progress import OnShare
 
 _COMPARED_WORDS = 2_000
 """Words of a shard that a bf16 run also labels in fp32, to report how many labels differ."""
@@ -39,6 +41,7 @@ class DocumentTagger(Protocol):
         samples: int | None,
         threshold: float | None,
         precision: Literal["fp32", "bf16"],
+        on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
         """Return one prediction for each sentence, by document."""
 
@@ -51,10 +54,11 @@ class TagStage:
     span then ends past that piece's words.
     """
 
-    def __init__(self, tagger: DocumentTagger, config: TaggerRunConfig) -> None:
+    def __init__(self, tagger: DocumentTagger, config: TaggerRunConfig, *, on_share: OnShare | None = None) -> None:
         """Take the tagger and its settings for this run."""
         self._tagger = tagger
         self._config = config
+        self._on_share = on_share
 
     @property
     def threshold(self) -> float | None:
@@ -96,6 +100,7 @@ class TagStage:
                 samples=self._config.samples,
                 threshold=self._config.threshold,
                 precision=precision,
+                on_batch=self._on_batch,
             )
         return [
             tuple(
@@ -105,6 +110,10 @@ class TagStage:
             )
             for document, predictions in zip(joined, predicted, strict=True)
         ]
+
+    def _on_batch(self, done: int, words: int) -> None:
+        if self._on_share is not None:
+            self._on_share(done / max(1, words))
 
 
 def _join_pieces(sentences: Sequence[ParsedSentence]) -> list[list[ParsedSentence]]:

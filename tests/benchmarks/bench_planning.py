@@ -53,7 +53,7 @@ PREDICTION = Prediction(
 class NoParser:
     """A parser that makes each document one word."""
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
         """Return each document as a sentence of one word."""
         return [ParsedDocument(document=document, sentences=(_sentence(document.text),)) for document in documents]
 

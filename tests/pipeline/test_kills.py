@@ -1,9 +1,11 @@
 """A run that was killed at any moment and started again writes the bytes of an undisturbed run."""
 
+import logging
 import os
 import random
 import resource
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -112,6 +114,60 @@ def test_signal_lets_the_shard_in_flight_finish(
     assert 1 <= len(done) < len(folder.plan().shards)
     assert sum(1 for _ in (tmp_path / "out/_run/parts/tokens").iterdir()) == len(done)
     assert check_rerun(config, undisturbed).done_before == len(done)
+
+
+def one_long_shard(source: Path, output: Path, *, drain_seconds: float) -> AnnotateConfig:
+    """Return a job of one shard that takes ten seconds."""
+    runs.configure_fakes(source, seconds=0.75)
+    executor = {"threads": 1, "drain_seconds": drain_seconds}
+    return runs.job(source, output, planning={"shard_bytes": 10**6}, executor=executor)
+
+
+def wait_until_working(output: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not list(output.glob("_run/trials/*/*.mark")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_shard_that_does_not_finish_in_time_is_dropped_between_batches(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, exit_code: int
+) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl")
+    config = one_long_shard(source, tmp_path / "out", drain_seconds=1)
+
+    def run() -> None:
+        logging.basicConfig(stream=sys.stderr, force=True)
+        runs.run_job(config)
+
+    process = runs.in_child(run)
+    wait_until_working(tmp_path / "out")
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    process.join(timeout=5)
+    assert process.exitcode == exit_code
+    assert f"{number.name}: no further shard is started; those in flight have 1 seconds" in capfd.readouterr().err
+    assert not list((tmp_path / "out").glob("_run/commits/*/*"))
+    # No attempt is counted.
+    assert not list((tmp_path / "out").glob("_run/trials/*/*"))
+    runs.configure_fakes(source)
+    runs.run_job(config)
+    runs.run_job(config.model_copy(update={"output": config.output.model_copy(update={"path": str(tmp_path / "two")})}))
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "two")
+
+
+def test_second_signal_stops_at_once(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl")
+    process = runs.in_child(lambda: runs.run_job(one_long_shard(source, tmp_path / "out", drain_seconds=60)))
+    wait_until_working(tmp_path / "out")
+    assert process.pid is not None
+    for _ in range(2):
+        os.kill(process.pid, signal.SIGTERM)
+        time.sleep(0.2)
+    process.join(timeout=3)
+    assert process.exitcode == 143
+    assert not list((tmp_path / "out").glob("_run/trials/*/*"))
 
 
 def test_two_drivers_at_once_change_no_byte(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:

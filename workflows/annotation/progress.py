@@ -51,24 +51,43 @@ class RunProgress:
             self._bar = tqdm(
                 total=progress.read, initial=progress.read_done, unit="record", desc="annotate", file=sys.stderr
             )
-        self._bar.update(progress.read_done - self._bar.n)
-        self._bar.set_postfix_str(f"shard {progress.shards_done}/{progress.shards}")
+        self._bar.set_postfix_str(
+            f"shard {progress.shards_done}/{progress.shards}{_in_flight(progress)}, {progress.words:,} words",
+            refresh=False,
+        )
+        self._bar.update(_records_done(progress) - self._bar.n)
+
+
+def _records_done(progress: Progress) -> int:
+    """Return the records of the shards that are done, and of those in flight by their share."""
+    return int(progress.read_done + progress.read_in_flight)
 
 
 def _line(progress: Progress) -> str:
-    share = f" ({progress.read_done / progress.read:.0%})" if progress.read else ""
+    done = _records_done(progress)
+    share = f" ({done / progress.read:.0%})" if progress.read else ""
+    words = f", {progress.words:,} words" if progress.words else ""
     return (
-        f"{progress.read_done:,} of {progress.read:,} records{share}, "
-        f"{progress.shards_done:,} of {progress.shards:,} shards"
+        f"{done:,} of {progress.read:,} records{share}, "
+        f"{progress.shards_done:,} of {progress.shards:,} shards{_in_flight(progress)}{words}"
     )
+
+
+def _in_flight(progress: Progress) -> str:
+    """Say how far the shards in flight are; up to two of them."""
+    stages = {"parse": "parsing", "tag": "tagging"}
+    found = [f"{stages[shard.stage]} {shard.shard:05d} ({shard.share:.0%})" for shard in progress.in_flight[:2]]
+    if len(progress.in_flight) > len(found):
+        found.append(f"{len(progress.in_flight) - len(found)} more")
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _pace(progress: Progress, *, start: tuple[float, int], now: float) -> str:
     """Format the mean speed of this run and the time left at that speed; empty until there is one."""
     started, before = start
-    done = progress.read_done - before
+    done = progress.read_done + progress.read_in_flight - before
     if not done or now <= started:
         return ""
     rate = done / (now - started)
-    left = timedelta(seconds=round((progress.read - progress.read_done) / rate))
+    left = timedelta(seconds=round((progress.read - progress.read_done - progress.read_in_flight) / rate))
     return f"; {rate:,.1f} records/s, {left} left"

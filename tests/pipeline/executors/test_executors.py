@@ -166,6 +166,32 @@ def test_killed_or_stopped_run_resumes_where_it_was(source: Path, tmp_path: Path
 
 @pytest.mark.ray
 @pytest.mark.slow
+def test_long_shards_on_ray_are_dropped_when_their_time_is_up(
+    source: Path, tmp_path: Path, ray_address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = ray_job(source, tmp_path / "out", drain_seconds=1.0)
+    runs.configure_fakes(source, seconds=20.0)
+    process = start(config, ray_address)
+    # A shard in flight leaves no mark here, but the workers are up when the first has noted its progress.
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/_run/trials/*/*.progress")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGTERM)
+    began = time.monotonic()
+    assert finish(process) == 143
+    assert time.monotonic() - began < 15
+    assert "not finished in time, to be done by the next run: shards ['0000" in capfd.readouterr().err
+    assert not list(tmp_path.glob("out/_run/trials/*/*"))
+    runs.configure_fakes(source)
+    assert finish(start(config, ray_address)) == 0
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "local")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
 def test_ray_is_started_and_shut_down_when_no_cluster_is_named(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +277,15 @@ def test_signal_taken_by_the_handler_of_ray_raises_the_same_error(monkeypatch: p
         pass
     assert stopped.value.exit_code == 143
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_second_signal_to_terminate_ends_the_process_at_once() -> None:
+    with stop_request(drain_seconds=60.0) as stop:
+        signal.raise_signal(signal.SIGTERM)
+        stop.raise_if_overdue()
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143
 
 
 def test_second_interrupt_interrupts_at_once() -> None:

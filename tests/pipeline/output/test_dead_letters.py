@@ -53,7 +53,7 @@ def job(archive: Path, **changes: Any) -> AnnotateConfig:
 class FixedParser(fakes.FakeParser):
     """A parser without the fault of the other."""
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
         return [fakes.parsed_document(document) for document in documents]
 
 

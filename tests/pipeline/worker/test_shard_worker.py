@@ -113,8 +113,8 @@ def test_output_is_the_same_when_another_worker_has_parsed(
     def build(plan: Plan) -> ShardWorker:
         worker, parser = build_worker(plan), build_parse_worker(plan)
 
-        def run_with_parses(run: Callable[..., Any], shard: Shard) -> tuple[ShardReport, Timings]:
-            result: tuple[ShardReport, Timings] = run(shard, parses=Parses(parser.run(shard)[0]))
+        def run_with_parses(run: Callable[..., Any], shard: Shard, **others: Any) -> tuple[ShardReport, Timings]:
+            result: tuple[ShardReport, Timings] = run(shard, parses=Parses(parser.run(shard)[0]), **others)
             return result
 
         def parse_nothing(run: Callable[..., Any], records: Sequence[Document | ParsedDocument | DeadLetter]) -> Any:

@@ -48,7 +48,7 @@ class CountingParser(fakes.FakeParser):
         super().__init__()
         self.calls: list[list[str]] = []
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
         self.calls.append([document.doc_id for document in documents])
         return super().parse(documents)
 
@@ -89,7 +89,7 @@ def test_stages_pass_dead_letters_through() -> None:
 class BrokenStore(fakes.FakeParser):
     """Raises an error that no document causes."""
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
         raise StoreError("no space")
 
 

@@ -45,7 +45,7 @@ _TOKEN = re.compile(r"10\s+000|New\s+York|\S+")
 class MultiWordParser(fakes.FakeParser):
     """Parses as the fake does; some tokens contain white space, others are multi-word tokens of two words."""
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
         if any("PARSERFAULT" in document.text for document in documents):
             raise RuntimeError("parser fault")
         return [_parse(document) for document in documents]

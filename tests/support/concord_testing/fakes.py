@@ -24,6 +24,7 @@ import torch
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
 from concord.models.outputs import Prediction
+from concord.models.tagger import OnBatch
 from concord.pipeline.documents import (
     DeadLetter,
     Document,
@@ -75,7 +76,9 @@ class FakeParser:
     def __init__(self, settings: FakeSettings | None = None) -> None:
         self._settings = settings or FakeSettings()
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(
+        self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
+    ) -> list[ParsedDocument | DeadLetter]:
         settings = self._settings
         if settings.documents is not None and len(documents) > settings.documents:
             raise MemoryError(f"{len(documents)} documents")
@@ -83,7 +86,10 @@ class FakeParser:
             self._act_on(document.text.split())
             if "CROWDKILLER" in document.text and len(documents) > 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(settings.seconds * len(documents))
+        for done in range(len(documents)):
+            time.sleep(settings.seconds)
+            if on_batch is not None:
+                on_batch(done + 1, len(documents))
         return [parsed_document(document) for document in documents]
 
     def _act_on(self, words: Sequence[str]) -> None:
@@ -126,7 +132,7 @@ class FakeTagger:
 class NoParser:
     """A parser that must not be called."""
 
-    def parse(self, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
         raise RuntimeError(f"{len(documents)} documents came unparsed")
 
 

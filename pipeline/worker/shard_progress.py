@@ -1,0 +1,81 @@
+"""How far a worker is within its shard."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardProgress:
+    """How much of a shard is done.
+
+    Attributes:
+        shard: its index in the plan.
+        stage: what is being done.
+        share: of the shard's work, from 0 to 1.
+        words: that have been tagged.
+    """
+
+    shard: int
+    stage: Literal["parse", "tag"]
+    share: float
+    words: int = 0
+
+
+OnShardProgress = Callable[[ShardProgress], None]
+"""Called between batches, a few times a second; what it raises ends the work on the shard, and nothing is committed."""
+OnShare = Callable[[float], None]
+"""Called between the batches of a stage, with the share of it that is done."""
+
+
+class ShardTracker:
+    """Turns what the stages report into the progress of the shard that a worker is doing.
+
+    Attributes:
+        words: of the documents that are being tagged.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a listener."""
+        self.words = 0
+        self._listener: OnShardProgress | None = None
+        self._shard = 0
+        self._part = (0, 1)
+        self._seconds = (0.0, 0.0)
+
+    @contextmanager
+    def listening(self, shard: int, listener: OnShardProgress | None) -> Iterator[None]:
+        """Report to the listener while the block runs."""
+        self._listener, self._shard, self._part, self.words = listener, shard, (0, 1), 0
+        try:
+            yield
+        finally:
+            self._listener = None
+
+    def begin_part(self, number: int, parts: int) -> None:
+        """Begin one of several equal parts of the shard, which are parsed and tagged one after the other."""
+        self._part = (number, parts)
+
+    def add_seconds(self, *, parse: float, tag: float) -> None:
+        """Count how long a shard took in both stages; the ratio tells how much of the next is done after the first."""
+        self._seconds = (self._seconds[0] + parse, self._seconds[1] + tag)
+
+    def on_parse(self, share: float) -> None:
+        """Report the share of the documents that is parsed."""
+        self._report("parse", share * self._parse_share, words=0)
+
+    def on_tag(self, share: float) -> None:
+        """Report the share of the words that is tagged."""
+        before = self._parse_share
+        self._report("tag", before + share * (1 - before), words=round(share * self.words))
+
+    @property
+    def _parse_share(self) -> float:
+        parse, tag = self._seconds
+        return parse / (parse + tag) if parse and tag else 0.5
+
+    def _report(self, stage: Literal["parse", "tag"], share: float, *, words: int) -> None:
+        if self._listener is not None:
+            number, parts = self._part
+            self._listener(ShardProgress(shard=self._shard, stage=stage, share=(number + share) / parts, words=words))

@@ -1,0 +1,87 @@
+"""What a run reports while a shard is being done."""
+
+from pathlib import Path
+
+import pytest
+from concord_testing import runs
+
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.documents import Document
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.parsing.stanza_parser import StanzaParser
+from concord.pipeline.run_report import Progress
+from concord.pipeline.worker.crash_log import PROGRESS_SECONDS, CrashLog
+from concord.pipeline.worker.shard_progress import ShardProgress, ShardTracker
+
+
+class Stop(Exception):
+    """What a caller raises to end the work."""
+
+
+def test_run_reports_progress_within_a_shard(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl")
+    seen: list[Progress] = []
+    runs.run_job(runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6}), progress=seen.append)
+    assert [(step.shards_done, step.read_done) for step in (seen[0], seen[-1])] == [(0, 0), (1, 12)]
+    within = [step for step in seen if step.in_flight]
+    assert len(within) >= 12
+    assert {step.in_flight[0].stage for step in within} >= {"parse"}
+    shares = [step.read_in_flight for step in within]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] <= 12
+    assert seen[-1].words > 0
+    assert seen[-1].in_flight == ()
+
+
+def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before() -> None:
+    tracker, seen = ShardTracker(), []
+    tracker.add_seconds(parse=3.0, tag=1.0)
+    tracker.words = 200
+    with tracker.listening(7, seen.append):
+        tracker.words = 200
+        tracker.on_parse(0.5)
+        tracker.on_tag(0.5)
+        tracker.begin_part(1, 2)
+        tracker.on_parse(1.0)
+    tracker.on_parse(1.0)
+    assert [(step.shard, step.stage, step.share, step.words) for step in seen] == [
+        (7, "parse", 0.375, 0),
+        (7, "tag", 0.875, 100),
+        (7, "parse", 0.875, 0),
+    ]
+
+
+def test_progress_of_a_worker_is_read_by_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl")
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    plan = OutputFolder(tmp_path / "out").plan()
+    crash_log, shard = CrashLog(plan), plan.shards[0]
+    now = 0.0
+    monkeypatch.setattr("concord.pipeline.worker.crash_log.time.monotonic", lambda: now)
+    write = crash_log.progress_writer(shard)
+    write(ShardProgress(shard=0, stage="parse", share=0.1))
+    assert crash_log.read_progress(shard) is None
+    now = PROGRESS_SECONDS + 1
+    write(ShardProgress(shard=0, stage="tag", share=0.6, words=5))
+    assert crash_log.read_progress(shard) == ShardProgress(shard=0, stage="tag", share=0.6, words=5)
+    crash_log.remove_mark(shard)
+    assert crash_log.read_progress(shard) is None
+
+
+@pytest.mark.slow
+def test_parser_can_be_stopped_between_batches() -> None:
+    parser = StanzaParser(ParserConfig())
+    document = Document(doc_id="d", text="Ada met Charles in London. " * 1_000, source_uri="d", source_position=0)
+    seen: list[tuple[int, int]] = []
+    parser.parse([document], on_batch=lambda done, words: seen.append((done, words)))
+    assert seen[0] == (0, 0)
+    assert seen[-1] == (6_000, 6_000)
+    assert len({done for done, _ in seen}) > 5
+
+    def stop(done: int, words: int) -> None:
+        if done:
+            raise Stop
+
+    with pytest.raises(Stop):
+        parser.parse([document], on_batch=stop)
+    assert parser.parse([document]) == parser.parse([document])
