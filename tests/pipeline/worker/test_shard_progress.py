@@ -34,7 +34,8 @@ def test_run_reports_progress_within_a_shard(tmp_path: Path) -> None:
 
 
 def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before() -> None:
-    tracker, seen = ShardTracker(), []
+    tracker = ShardTracker()
+    seen: list[ShardProgress] = []
     tracker.add_seconds(parse=3.0, tag=1.0)
     tracker.words = 200
     with tracker.listening(7, seen.append):
