@@ -166,9 +166,7 @@ def test_killed_or_stopped_run_resumes_where_it_was(source: Path, tmp_path: Path
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_long_shards_on_ray_are_dropped_when_their_time_is_up(
-    source: Path, tmp_path: Path, ray_address: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_long_shards_on_ray_are_dropped_when_their_time_is_up(source: Path, tmp_path: Path, ray_address: str) -> None:
     config = ray_job(source, tmp_path / "out", drain_seconds=1.0)
     runs.configure_fakes(source, seconds=20.0)
     process = start(config, ray_address)
@@ -182,7 +180,7 @@ def test_long_shards_on_ray_are_dropped_when_their_time_is_up(
     began = time.monotonic()
     assert finish(process) == 143
     assert time.monotonic() - began < 15
-    assert "not finished in time, to be done by the next run: shards ['0000" in capfd.readouterr().err
+    assert not list(tmp_path.glob("out/_run/commits/*/*"))
     assert not list(tmp_path.glob("out/_run/trials/*/*"))
     runs.configure_fakes(source)
     assert finish(start(config, ray_address)) == 0
