@@ -85,7 +85,8 @@ def annotate(
 
     Args:
         input: a file, a folder, a pattern or a URL; or a job file (.yaml), whose keys the other arguments override.
-        output: folder or ``s3://`` URL of the collection; may be None where a job file names it.
+        output: folder or URL (``s3://``, ``gs://``, ``az://``) of the collection; may be None where a job file names
+            it.
         model, executor, actors, limit, rehash: as the options of the command line.
         settings: further keys of the job, as ``--set`` takes them: ``{"reader.text_field": "body"}``.
 
@@ -114,7 +115,7 @@ def open(output: str | Path, *, generation: int | None = None, version: str | No
     """Open a finished collection.
 
     Args:
-        output: its folder or ``s3://`` URL.
+        output: its folder or URL (``s3://``, ``gs://``, ``az://``).
         generation: the number of an earlier generation that is still kept (``concord history``).
         version: the name of one (``concord history --tag``).
 

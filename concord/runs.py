@@ -33,8 +33,8 @@ class Run:
     """A finished collection: exactly the files that its manifest names; ``concord.open`` makes one.
 
     The five tables are pyarrow datasets: ``run.entities.to_table(filter=...)`` reads what it needs. The parts of a
-    collection in S3 are fetched into memory when their table is first used. A later run changes nothing here: it leaves
-    the generation that was opened for ``output.grace_seconds``, an hour by default.
+    collection in a store are fetched into memory when their table is first used. A later run changes nothing here: it
+    leaves the generation that was opened for ``output.grace_seconds``, an hour by default.
     """
 
     def __init__(self, collection: Collection) -> None:

@@ -132,7 +132,7 @@ class OutputConfig(Config):
     """Where the annotated collection is, and what it keeps."""
 
     path: str
-    """Its folder, or its URL s3://bucket/prefix. It is created, or brought up to date with the input."""
+    """Its folder, or its URL (s3://, gs://, az://). It is created, or brought up to date with the input."""
     keep_text: bool = False
     """Store the raw text of each document in the table of documents, for when the input moves away."""
     keep: int = Field(default=1, ge=1)

@@ -116,7 +116,7 @@ def read_collection(
 ) -> Iterator[CollectedDocument]:
     """Read a collection's documents in the order of the manifest.
 
-    Memory holds one document and one batch of rows of each table; of a part in S3, all its bytes.
+    Memory holds one document and one batch of rows of each table; of a part in a store, all its bytes.
 
     Args:
         wanted: decides by its id whether a document is read or skipped.

@@ -39,7 +39,7 @@ class OutputFolder:
     """An output folder with its plans, commit records and manifest; constructing one reads nothing.
 
     Args:
-        output: an absolute path, or an S3 URL.
+        output: an absolute path, or the URL of a store.
     """
 
     def __init__(self, output: OutputPath | str) -> None:
@@ -303,7 +303,7 @@ class OutputFolder:
         return found
 
     def _cached_record(self, path: OutputPath, listing: Listing) -> ShardReport | None:
-        """Read a record; one in S3 is read again only if it has changed since it was last read."""
+        """Read a record; one in a store is read again only if it has changed."""
         version = listing.version(path)
         if version is None:
             return read_commit_record(path)

@@ -29,7 +29,7 @@ def log_run(
     """
     if not isinstance(report.output, Path):
         # The outbox, which shows that a run was logged and waits for a server that is down, is a local folder.
-        raise ConfigError("runs are logged only if their output is a local folder, and this one is on S3")
+        raise ConfigError("runs are logged only if their output is a local folder, and this one is in a store")
     place = report.output / outbox.COLLECTION_OUTBOX / str(manifest.generation)
     existing = outbox.existing_entry(place)
     if existing is not None and existing.tags.get(PLAN_TAG) == manifest.plan:

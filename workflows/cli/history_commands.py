@@ -31,7 +31,7 @@ def history(
 ) -> Answer:
     """List the generations of a collection, name one, or remove old ones.
 
-    OUTPUT is the folder or s3:// URL of an annotated collection. Every run that changes it writes a new generation. The
+    OUTPUT is the folder or URL of an annotated collection. Every run that changes it writes a new generation. The
     one before is kept for output.grace_seconds, so that programs can finish reading it; the newest output.keep and
     those with a name are kept for longer.
     """
@@ -56,7 +56,7 @@ def history(
 def files(output: "OutputPath", *, name: str | None, generation: int | None, version: str | None) -> Answer:
     """List the Parquet files of a collection, one per line.
 
-    OUTPUT is the folder or s3:// URL of an annotated collection. The files are those of one generation. A later run
+    OUTPUT is the folder or URL of an annotated collection. The files are those of one generation. A later run
     leaves them where they are for output.grace_seconds.
     """
     from concord.workflows.annotation import history as work

@@ -2,6 +2,7 @@
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,22 @@ def test_two_concurrent_drivers_commit_each_shard_once(
     assert [driver.exitcode for driver in drivers] == [0, 0]
     assert committed(f"{bucket.url}/out") == undisturbed
     assert verify(output_path(f"{bucket.url}/out")) == []
+
+
+def test_a_run_disturbed_at_random_ends_with_the_same_bytes(source: Path, bucket: stores.DisturbedBucket) -> None:
+    stores.put(f"{bucket.url}/in/in.jsonl", source.read_bytes())
+    runs.run_job(runs.job(f"{bucket.url}/in", f"{bucket.url}/out"))
+    expected = committed(f"{bucket.url}/out")
+    bucket.proxy.disturb_at_random(seed=7)
+    finished = False
+    for _ in range(5):
+        with suppress(StoreError):
+            runs.run_job(runs.job(f"{bucket.url}/in", f"{bucket.url}/disturbed"))
+            finished = True
+            break
+    assert finished
+    assert committed(f"{bucket.url}/disturbed") == expected
+    assert verify(output_path(f"{bucket.url}/disturbed")) == []
 
 
 def test_write_once_succeeds_for_one_of_many_writers(s3_url: str) -> None:

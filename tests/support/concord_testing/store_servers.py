@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import http.client
 import logging
+import random
 import shutil
 import subprocess
 import threading
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
@@ -65,8 +66,8 @@ def s3_server() -> Iterator[str]:
 def azure_server() -> Iterator[str]:
     """Run Azurite; yields the address of its account."""
     node = shutil.which("node")
-    if node is None:
-        pytest.skip("az:// is tested with Azurite, which needs node: install nodejs and npm")
+    if node is None or shutil.which("npm") is None:
+        pytest.skip("az:// is tested with Azurite: install nodejs and npm, and run make test")
     assert _AZURITE.exists(), "Azurite is not installed: run make test once, or npm ci in tests/support/azurite"
     command = [node, str(_AZURITE), "--blobHost", "127.0.0.1", "--blobPort", "0", "--inMemoryPersistence", "--silent"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -128,6 +129,7 @@ class StoreProxy(ThreadingHTTPServer):
         self.requests: list[Request] = []
         self._lock = threading.Lock()
         self._disturbances: list[_Disturbance] = []
+        self._draw: random.Random | None = None
 
     @property
     def url(self) -> str:
@@ -157,6 +159,10 @@ class StoreProxy(ThreadingHTTPServer):
             _Disturbance(fault=fault, method=method, times=times, status=status, body=body, seconds=seconds)
         )
 
+    def disturb_at_random(self, seed: int) -> None:
+        """Disturb every tenth request from now on, by faults drawn from a seed."""
+        self._draw = random.Random(seed)
+
     def next_disturbance(self, method: str) -> _Disturbance | None:
         """Return what to do with a request, and count it."""
         with self._lock:
@@ -164,6 +170,9 @@ class StoreProxy(ThreadingHTTPServer):
                 if found.times and found.method in {"", method}:
                     found.times -= 1
                     return found
+            if self._draw is not None and self._draw.random() < 0.1:
+                fault = self._draw.choice(get_args(Fault))
+                return _Disturbance(fault=fault, method="", times=0, status=503, body=b"", seconds=0.05)
         return None
 
     def handle_error(self, *_: Any) -> None:
