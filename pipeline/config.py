@@ -25,7 +25,7 @@ class ReaderConfig(Config):
     rules that may drop lists and captions of the article as well."""
     max_record_bytes: int = Field(default=1 << 30, ge=1)
     """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""
-    max_unpack_ratio: float = Field(default=200, ge=1)
+    max_unpack_ratio: float = Field(default=100, ge=1)
     """A compressed file is read up to this many times its size, but at least up to 64 MiB; what follows becomes a dead
     letter."""
 

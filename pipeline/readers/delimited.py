@@ -125,7 +125,8 @@ class DelimitedStream:
             taken.append(self._waiting.popleft() if self._waiting else self._next_line())
             line, length = taken[-1]
             if isinstance(line, RecordError):
-                raise line
+                # A copy: its traceback leads to this frame, which holds the original and the lines before it.
+                raise RecordError(line.code, str(line))
             if not line:
                 taken.pop()
                 return
@@ -140,7 +141,7 @@ class DelimitedStream:
         try:
             line: bytes | RecordError = self._stream.read_line()
         except RecordError as error:
-            line = error
+            line = RecordError(error.code, str(error))
         return line, self._stream.position - start
 
     def _give_up(self, taken: list[tuple[bytes | RecordError, int]], reason: str) -> list[str]:

@@ -24,7 +24,7 @@ def too_large(most: int) -> RecordError:
     """Return the error of a record that has more bytes than ``reader.max_record_bytes``."""
     return RecordError(
         "record_too_large",
-        f"expected at most {most:,} bytes, got a longer record; split it, or raise reader.max_record_bytes",
+        f"expected at most {most:,} bytes, got a longer record; split it, or raise reader.max_record_bytes in a retry",
     )
 
 

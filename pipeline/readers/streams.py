@@ -77,9 +77,10 @@ class LineStream:
             self.position += len(rest)
             end = rest[-1:]
         if self._damage is not None and self._damage.error is not None and end != b"\n":
-            error, self._damage = _broken_off(self._damage.error, self.position), None
-            self.position += not line
-            raise error
+            damage, self._damage = self._damage.error, None
+            read, self.position = self.position, self.position + (not line)
+            # A name for what is raised would be a cycle through this frame, and keep a long line in memory.
+            raise _broken_off(damage, read)
         if is_too_long:
             raise too_large(self._most)
         return line
@@ -209,7 +210,7 @@ class _Decompressed(io.RawIOBase):
             self.error = RecordError(
                 "unpacks_too_far",
                 f"{self.size_on_disk:,} bytes unpack to more than {self._most:,}; what follows was not read; check the "
-                "file, or raise reader.max_unpack_ratio if it is what you expect",
+                "file, or raise reader.max_unpack_ratio in a retry if it is what you expect",
             )
         buffer[: len(content)] = content
         self._position += len(content)
