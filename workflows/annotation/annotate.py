@@ -9,8 +9,9 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import ConcordError, IntegrityError
+from concord.pipeline.errors import ConcordError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import backed_off
@@ -108,9 +109,8 @@ def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFil
     with RunProgress() as progress:
         report = annotate(config, tagger=tagger, retry=retry, progress=progress)
     folder = OutputFolder(report.output)
-    plan, manifest = folder.plan(), folder.manifest()
-    if manifest is None:
-        raise IntegrityError(f"{folder.manifest_path}: removed right after the run finished; run the command again")
+    collection = open_collection(report.output)
+    manifest = collection.manifest
     if is_reference(config.tagger.model):
         try:
             log_run(config, tagger, report, folder=folder, manifest=manifest)
@@ -119,7 +119,7 @@ def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFil
     steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
     return Answer(
         values=_values(report, tagger) | {"counts": total_counts(manifest), "backed_off": steps},
-        text=describe_run(report, config=config, plan=plan, manifest=manifest),
+        text=describe_run(report, config=config, collection=collection),
         exit_code=report.exit_code,
     )
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODINGS, backed_off
 from concord.pipeline.plan import Plan
@@ -46,17 +47,18 @@ def total_counts(manifest: Manifest) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def describe_run(report: RunReport, *, config: AnnotateConfig, plan: Plan, manifest: Manifest) -> str:
+def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Collection) -> str:
     """Describe what a run did, what it found, and where the results are."""
+    plan, manifest = collection.plan, collection.manifest
     parts = [
         equation(asdict(report)),
         "\n".join(describe_changes(report)) if plan.generation else "",
-        _dead_letters(report, config, manifest),
+        _dead_letters(report, config, collection),
         _guessed(manifest),
         _backed_off(manifest),
         _work_done(report),
         _replaced(report),
-        _found(report, manifest),
+        _found(collection),
         _places(report, plan),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -84,17 +86,17 @@ def describe_component(identity: ComponentIdentity) -> str:
     return f"{identity.name}{version}, {identity.digest[:12]}"
 
 
-def _dead_letters(report: RunReport, config: AnnotateConfig, manifest: Manifest) -> str:
+def _dead_letters(report: RunReport, config: AnnotateConfig, collection: Collection) -> str:
     if not report.dead_letters:
         return ""
-    parts = (pq.read_table(arrow_source(report.output / part.path)) for part in manifest.files("errors"))
+    parts = (pq.read_table(arrow_source(part)) for part in collection.parts("errors"))
     rows = (row for part in parts for row in part.to_pylist())
     lines = [_dead_letter_line(row) for row in islice(rows, SHOWN_LINES)]
     if report.dead_letters > len(lines):
         lines.append(f"{report.dead_letters - len(lines):,} more in {short_path(report.output / 'errors')}")
     if report.exit_code:
         lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {report.read:,} (max_dead_letters)")
-    where = " in the collection" if manifest.generation else ""
+    where = " in the collection" if collection.manifest.generation else ""
     return f"{counted(report.dead_letters, 'dead letter')}{where}\n" + indented("\n".join(lines))
 
 
@@ -150,10 +152,11 @@ def _work_done(report: RunReport) -> str:
     return f"{report.words:,} words in {counted(new, 'shard')}{before}\n{indented(table(rows, right=(1, 2)))}"
 
 
-def _found(report: RunReport, manifest: Manifest) -> str:
+def _found(collection: Collection) -> str:
+    manifest = collection.manifest
     counts = total_counts(manifest)
     kinds = {key.partition(".")[2]: count for key, count in counts.items() if key.startswith("entities.")}
-    names = _frequent_names(report, manifest) if counts["entities"] <= MOST_ENTITIES else {}
+    names = _frequent_names(collection) if counts["entities"] <= MOST_ENTITIES else {}
     rows = [
         (kind, count, ", ".join(f"{name} {times:,}" for name, times in names.get(kind, ())))
         for kind, count in sorted(kinds.items(), key=lambda item: -item[1])
@@ -172,11 +175,11 @@ def _found(report: RunReport, manifest: Manifest) -> str:
     return "\n".join(lines)
 
 
-def _frequent_names(report: RunReport, manifest: Manifest) -> dict[str, list[tuple[str, int]]]:
+def _frequent_names(collection: Collection) -> dict[str, list[tuple[str, int]]]:
     """Return the most frequent names of each type with their counts; ties are broken alphabetically."""
     counts: Counter[tuple[str, str]] = Counter()
-    for part in manifest.files("entities"):
-        columns = pq.read_table(arrow_source(report.output / part.path), columns=["label", "text"])
+    for part in collection.parts("entities"):
+        columns = pq.read_table(arrow_source(part), columns=["label", "text"])
         for group in columns.group_by(["label", "text"]).aggregate([([], "count_all")]).to_pylist():
             counts[group["label"], " ".join(group["text"].split())] += group["count_all"]
     frequent: dict[str, list[tuple[str, int]]] = {}

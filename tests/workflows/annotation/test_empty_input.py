@@ -11,7 +11,7 @@ from concord_testing.command_line import concord, concord_json
 
 from concord import open as open_run
 from concord.pipeline.exports.export import ExportForm, export_collection
-from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.schema import SCHEMAS
 from concord.workflows.annotation import inspect
 from concord.workflows.annotation.summary import describe_run, total_counts
@@ -37,11 +37,9 @@ def test_an_empty_collection_is_a_result(kind: str, tmp_path: Path) -> None:
     for _ in range(2):
         report = runs.run_job(config)
         assert (report.read, report.shards, report.exit_code) == (0, 0, 0)
-        folder = OutputFolder(report.output)
-        manifest = folder.manifest()
-        assert manifest is not None
-        assert total_counts(manifest)["entities"] == 0
-        summary = describe_run(report, config=config, plan=folder.plan(), manifest=manifest)
+        collection = open_collection(report.output)
+        assert total_counts(collection.manifest)["entities"] == 0
+        summary = describe_run(report, config=config, collection=collection)
         assert summary.startswith("0 read = 0 annotated + 0 unchanged + 0 dead letters\n")
         assert "the input has no records" in summary
         assert "0 entities in 0 documents" in summary

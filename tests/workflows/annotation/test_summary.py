@@ -27,10 +27,7 @@ def config(tmp_path: Path) -> AnnotateConfig:
 
 
 def summary_of(report: RunReport, config: AnnotateConfig) -> str:
-    folder = OutputFolder(report.output)
-    manifest = folder.manifest()
-    assert manifest is not None
-    return describe_run(report, config=config, plan=folder.plan(), manifest=manifest)
+    return describe_run(report, config=config, collection=open_collection(report.output))
 
 
 @pytest.mark.slow
