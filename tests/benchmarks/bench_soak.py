@@ -157,6 +157,7 @@ def _report(arguments: argparse.Namespace, rounds: list[Round], *, documents: in
         "faults": dict(sorted(Counter(event.kind for event in events).items())),
         "faults_that_hit": dict(sorted(hits.items())),
         "shards_compared": sum(done.shards_compared for done in rounds),
+        "reads": sum(done.reads for done in rounds),
         "shards_excused": 0,
         "rounds_with_findings": sum(bool(done.findings) for done in rounds),
         "trials": [

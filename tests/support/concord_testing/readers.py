@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -23,6 +23,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.outputs import Prediction
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.folder_generations import FolderGenerations
+from concord.pipeline.output.generations import Generation
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -30,6 +31,7 @@ from concord_testing import fakes, runs
 
 COLUMNS = ["doc_id", "entity_id", "start_char", "end_char", "label"]
 GRACE_SECONDS = 60.0
+SECONDS_BETWEEN_READS = 0.1
 _GLOBS = ("pandas", "DuckDB glob")
 """Readers that list a folder through its link and then open what they found there."""
 
@@ -91,17 +93,46 @@ def fingerprint(frame: pd.DataFrame) -> str:
     return sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
-def read_often(times: int, output: Path, answer: Path, *, seed: int) -> None:
-    """Read so many times, in random order, and write what was seen as JSON."""
+def read_often(keep_on: Iterable[object], output: Path, answer: Path, *, seed: int) -> None:
+    """Read once for each item, in random order, and write what was seen as JSON."""
     chance, kinds = random.Random(seed), readers()
     seen = {name: Reads() for name in kinds}
-    for _ in range(times):
+    for _ in keep_on:
         name = chance.choice(list(kinds))
         try:
             seen[name].rows[fingerprint(kinds[name](output))] += 1
         except (OSError, IntegrityError, duckdb.Error) as error:
             seen[name].failures[f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"] += 1
     answer.write_text(json.dumps({name: [reads.rows, reads.failures] for name, reads in seen.items()}))
+
+
+class ReaderProcess:
+    """A process that reads a collection, once there is one, several times a second until it is stopped."""
+
+    def __init__(self, output: Path, *, seed: int) -> None:
+        self._output = output
+        self._stop = output.with_name(f"{output.name}.stop")
+        self._answer = output.with_name(f"{output.name}.reads.json")
+        self._stop.unlink(missing_ok=True)
+        self._process = runs.in_child(partial(read_often, self._turns(), output, self._answer, seed=seed))
+
+    def stop(self) -> dict[str, dict[str, Any]]:
+        """Stop it, and return its counts by kind of reader; every generation must still be kept."""
+        self._stop.touch()
+        self._process.join()
+        generations = {found.name: fingerprint(_rows(found)) for found in FolderGenerations(self._output).history()}
+        return summarize([json.loads(self._answer.read_text())], generations)
+
+    def _turns(self) -> Iterator[None]:
+        while not self._stop.exists():
+            time.sleep(SECONDS_BETWEEN_READS)
+            if (self._output / "current").exists():
+                yield
+
+
+def _rows(generation: Generation) -> pd.DataFrame:
+    parts = [str(generation.root / part.path) for part in generation.manifest().files("entities")]
+    return pq.read_table(parts, columns=COLUMNS).to_pandas() if parts else pd.DataFrame(columns=COLUMNS)
 
 
 class _Tagger(fakes.FakeTagger):
@@ -182,8 +213,7 @@ class Writer:
             raise RuntimeError(f"a driver ended with exit code {driver.exitcode}")
         for generation in FolderGenerations(self.output).history():
             if generation.name not in self.generations:
-                parts = [generation.root / part.path for part in generation.manifest().files("entities")]
-                self.generations[generation.name] = fingerprint(pq.read_table(list(map(str, parts))).to_pandas())
+                self.generations[generation.name] = fingerprint(_rows(generation))
 
 
 def read_beside_a_writer(
@@ -204,7 +234,7 @@ def read_beside_a_writer(
     started = time.monotonic()
     answers = [folder / f"reads{number}.json" for number in range(readers_at_once)]
     work = [
-        runs.in_child(partial(read_often, reads // readers_at_once, writer.output, answer, seed=seed + number))
+        runs.in_child(partial(read_often, range(reads // readers_at_once), writer.output, answer, seed=seed + number))
         for number, answer in enumerate(answers)
     ]
     while any(reader.is_alive() for reader in work):

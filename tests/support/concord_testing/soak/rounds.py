@@ -2,7 +2,8 @@
 
 A round is the life of one collection: it is annotated, its archive is edited, it is annotated again. Each of these runs
 suffers the faults of the round's schedule, one after the other, and is then run to its end. After each, the output is
-compared byte for byte with that of the same runs without faults, and its ids with those in the archive.
+compared byte for byte with that of the same runs without faults, and its ids with those in the archive. Meanwhile
+readers read the collection in every way; each read has to be exactly one generation.
 """
 
 import errno
@@ -29,7 +30,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
-from concord_testing import fakes, runs
+from concord_testing import fakes, readers, runs
 from concord_testing.heads import Head
 from concord_testing.processes import ray_workers
 from concord_testing.soak.archive import Archive
@@ -127,6 +128,7 @@ class Round:
     Attributes:
         events: one per fault.
         findings: what is wrong; empty when all is well.
+        reads: of the collection while it was written.
     """
 
     def __init__(self, schedule: Schedule, setup: SoakSetup) -> None:
@@ -134,6 +136,7 @@ class Round:
         self.events: list[Event] = []
         self.findings: list[str] = []
         self.shards_compared = 0
+        self.reads = 0
         self._setup = setup
         self._archive = Archive(setup.folder / "archive", setup.documents)
         self._log = setup.folder / "log.txt"
@@ -148,6 +151,13 @@ class Round:
         for folder in (self._output, self._reference):
             shutil.rmtree(folder, ignore_errors=True)
         self._log.unlink(missing_ok=True)
+        reader = readers.ReaderProcess(self._output, seed=self.schedule.seed)
+        try:
+            self._carry_out()
+        finally:
+            self._check_reads(reader.stop())
+
+    def _carry_out(self) -> None:
         for number, run in enumerate(self.schedule.runs):
             for edit in run.edits:
                 self._archive.edit(edit)
@@ -162,6 +172,13 @@ class Round:
             self._compare(number)
             if self.findings:
                 return
+
+    def _check_reads(self, found: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, counts in found.items():
+            self.reads += counts["reads"]
+            failed = 0 if readers.failures_allowed(name) else counts["failed"]
+            if counts["wrong"] or failed:
+                self.findings.append(f"{name}: {counts['wrong']} wrong and {failed} failed reads: {counts['errors']}")
 
     def _run_undisturbed(self, run: int) -> None:
         """Make the reference output. That of the first run is the same in every round."""
