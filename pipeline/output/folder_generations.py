@@ -56,9 +56,13 @@ class FolderGenerations(Generations):
         return sorted(filter(None, found), key=lambda generation: generation.rank)
 
     def current(self) -> Generation | None:
-        target = link_target(self._link)
-        if target is not None:
-            return self._generation(Path(target).name)
+        for _ in range(_ATTEMPTS):
+            target = link_target(self._link)
+            if target is None:
+                break
+            if found := self._generation(Path(target).name):
+                return found
+            # Superseded and removed since the link was read.
         if is_real_folder(self._link):
             # The folder was copied by a tool that follows links.
             return _at(self._link, self._link / MANIFEST, plans=None)
@@ -93,7 +97,7 @@ class FolderGenerations(Generations):
 
     def settle(self) -> None:
         if self.history() and not self._is_newest():
-            self._point()
+            _retried(self._point)
 
     def is_settled(self) -> bool:
         return self._is_newest() and all(link_target(link) == target for link, target in self._links.items())
@@ -155,7 +159,7 @@ class FolderGenerations(Generations):
             found = manifest = None
         if found is not None and manifest is not None:
             self._build(manifest, _local(found.plan_path), complete=False)
-        self._set_pending_aside(-1 if manifest is None else manifest.generation)
+        self._link_pending(-1 if manifest is None else manifest.generation)
         crash_point("convert")
         if self.history():
             self._point()
@@ -163,7 +167,7 @@ class FolderGenerations(Generations):
         self._make_links()
         crash_point("convert")
 
-    def _set_pending_aside(self, generation: int) -> None:
+    def _link_pending(self, generation: int) -> None:
         """Give parts of generations after this one, which are not finished, their names below ``_run/parts``."""
         for name in SCHEMAS:
             if is_real_folder(self.output / name):
@@ -269,7 +273,8 @@ class FolderGenerations(Generations):
     def _remove(self, path: Path) -> None:
         """Remove a folder in ``generations``; hidden first, so that nobody reads or fills one that is half removed."""
         staged = self._staged()
-        path.replace(staged)
+        with suppress(FileNotFoundError):  # another driver may have removed it
+            path.replace(staged)
         remove_tree(staged)
 
 

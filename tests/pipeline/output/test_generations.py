@@ -240,6 +240,19 @@ def test_run_that_was_killed_after_the_wrong_swap_is_set_right(archive: Path) ->
     assert verify(output) == []
 
 
+@pytest.mark.slow
+def test_two_drivers_that_finish_at_once_remove_what_they_replace(archive: Path) -> None:
+    output = run(archive, grace=0)
+    for number in (1, 2, 3):
+        change(archive, number)
+        both = [runs.in_child(lambda: run(archive, grace=0)) for _ in range(2)]
+        for driver in both:
+            driver.join()
+        assert [driver.exitcode for driver in both] == [0, 0]
+        assert names(output) == [f"{number:06d}"]
+        assert verify(output) == []
+
+
 CONVERSION_STEPS = [*(f"convert:{number}" for number in (1, 2, 3)), *(f"link:{number}" for number in (1, 3, 6))]
 CONVERSION_STEPS += ["publish", "swap", "write", "fsync", "plan"]
 
