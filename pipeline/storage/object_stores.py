@@ -39,7 +39,7 @@ _TEMPORARY = {"408", "409", "429"}
 _CAUSES = {
     "Connection refused": "connection refused",
     "dns error": "unknown host",
-    "certificate": "its certificate is not trusted",
+    "invalid peer certificate": "its certificate is not trusted",
     "kind: Timeout": "no answer in time",
 }
 
@@ -101,10 +101,12 @@ def explain(error: Exception, url: str, action: str) -> Exception:
         return FileExistsError(errno.EEXIST, "it exists", url)
     if kind == "PreconditionError":
         return StoreError(f"{url}: {action} failed (it changed while it was being read); run the same command again")
-    if status.startswith("3") or "redirect" in text or code == "AuthorizationHeaderMalformed":
+    if status.startswith("3") or "Received redirect" in text or code == "AuthorizationHeaderMalformed":
         return InputError(f"{url}: {action} failed (the bucket is in another region); set AWS_REGION to it")
     if status.startswith("4") and status not in _TEMPORARY:
-        return InputError(f"{url}: {action} failed (access denied: {answer}); check the credentials and their rights")
+        return InputError(
+            f"{url}: {action} failed (refused: {answer}); check the URL, the credentials and their rights"
+        )
     if kind in {"ValueError", "InvalidPathError"}:
         return InputError(f"{url}: {action} failed (a name has a part that is empty, . or ..); rename that object")
     cause = next((cause for sign, cause in _CAUSES.items() if sign in text), "no answer")

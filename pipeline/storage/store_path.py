@@ -155,7 +155,9 @@ class StorePath:
         from obstore.exceptions import BaseError
 
         end = time.monotonic() + _ATTEMPT_SECONDS
-        for left in reversed(range(_ATTEMPTS)):
+        left = _ATTEMPTS
+        while True:
+            left -= 1
             try:
                 return send(store)
             except (BaseError, FileNotFoundError, ValueError) as error:
@@ -164,7 +166,6 @@ class StorePath:
                 found = InputError(f"{self.scheme}://{self.bucket}: no such bucket; check that it exists, or create it")
             if not isinstance(found, StoreError) or not left or time.monotonic() > end:
                 raise found
-        raise AssertionError
 
 
 def _status(found: Any) -> ObjectStatus:

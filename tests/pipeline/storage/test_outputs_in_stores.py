@@ -1,7 +1,6 @@
 """Outputs in object stores: the guarantees of a folder hold, without hard links and renames."""
 
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from concord.pipeline.output.verify import verify
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import object_stores
 from concord.pipeline.storage.output_paths import output_path
-from concord.pipeline.storage.store_path import StorePath
 
 pytestmark = pytest.mark.slow
 
@@ -104,15 +102,6 @@ def test_a_run_disturbed_at_random_ends_with_the_same_bytes(source: Path, bucket
     assert finished
     assert committed(f"{bucket.url}/disturbed") == expected
     assert verify(output_path(f"{bucket.url}/disturbed")) == []
-
-
-def test_write_once_succeeds_for_one_of_many_writers(s3_url: str) -> None:
-    path = output_path(f"{s3_url}/record.json")
-    assert isinstance(path, StorePath)
-    with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda number: (path.write_once(b"%d" % number), number), range(32)))
-    winners = [number for wrote, number in won if wrote]
-    assert [b"%d" % number for number in winners] == [path.read_bytes()]
 
 
 def test_the_second_commit_of_a_shard_removes_its_parts(s3_url: str) -> None:

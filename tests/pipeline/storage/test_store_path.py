@@ -125,7 +125,7 @@ def test_a_creation_is_repeated_when_it_met_another_that_failed(bucket: Disturbe
 
 
 def test_a_store_that_fails_on_and_on_is_a_store_error(bucket: DisturbedBucket) -> None:
-    path = at(bucket)
+    path = at(bucket, "redirect/certificate.json")
     root = StorePath.parse(bucket.url)
     bucket.proxy.disturb("status", times=1000, body=b"<Code>SlowDown</Code>")
     requests: list[Callable[[], object]] = [
@@ -160,9 +160,9 @@ def test_a_store_that_never_answers_is_given_up(bucket: DisturbedBucket, monkeyp
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
-        (403, b"<Code>SignatureDoesNotMatch</Code>", "access denied: 403 SignatureDoesNotMatch"),
-        (401, b"", "access denied: 401"),
-        (400, b"<Code>ExpiredToken</Code>", "access denied: 400 ExpiredToken"),
+        (403, b"<Code>SignatureDoesNotMatch</Code>", "refused: 403 SignatureDoesNotMatch"),
+        (401, b"", "refused: 401"),
+        (400, b"<Code>ExpiredToken</Code>", "refused: 400 ExpiredToken"),
         (301, b"<Code>PermanentRedirect</Code>", "in another region"),
         (400, b"<Code>AuthorizationHeaderMalformed</Code>", "in another region"),
     ],
@@ -206,7 +206,7 @@ def test_azure_denies_access_with_another_key(bucket: DisturbedBucket, monkeypat
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", b64encode(b"sesame").decode())
     object_stores.connect.cache_clear()
     for request in (at(bucket).stat, lambda: list(at(bucket).walk()), lambda: at(bucket).write(b"")):
-        with pytest.raises(InputError, match="access denied: 403"):
+        with pytest.raises(InputError, match="refused: 403"):
             request()
 
 
