@@ -14,7 +14,8 @@ class Document:
     """A document as it was read.
 
     Attributes:
-        source_position: where the record starts: byte of the decompressed stream (jsonl), row (parquet), 0 (text).
+        source_position: where the record starts: byte of the decompressed stream (jsonl, csv, tsv), row (parquet,
+            arrow), 0 (text, html).
         meta: the record's other fields as one JSON object, or None.
         encoding: in which the file was read; None where its format leaves no choice.
         encoding_confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.

@@ -20,9 +20,9 @@ class Piece:
 
     Attributes:
         uri: absolute path of the file, or its URL.
-        format: text, jsonl or parquet.
-        start, end: half-open. jsonl: bytes of the decompressed stream, cut at line ends; text: 0 and the
-            file's size in bytes; parquet: row numbers.
+        format: as ReaderConfig.format, but auto.
+        start, end: half-open. jsonl, csv, tsv: bytes of the decompressed stream, cut at line ends; text, html: 0 and
+            the file's size in bytes; parquet, arrow: row numbers.
         records: how many records the planner counted in the stretch.
         duplicates: positions (see Document.source_position) of records whose id another record has.
         retries: position of each record that was a dead letter, and how often it has been tried again, this time
@@ -163,7 +163,7 @@ class Source(Config):
     uri: str
     """Absolute path, or URL."""
     format: str
-    """text, jsonl or parquet."""
+    """As ReaderConfig.format, but auto."""
     size: int
     """Bytes on disk."""
     sha256: str

@@ -30,6 +30,7 @@ def _schema(*fields: pa.Field) -> pa.Schema:
     return pa.schema(fields, metadata={_VERSION_KEY: str(SCHEMA_VERSION), _OFFSET_KEY: OFFSET_UNIT})
 
 
+POSITION = "jsonl, csv, tsv: byte in the decompressed file; parquet, arrow: row; text, html: 0"
 _DOC_ID = _field("doc_id", pa.string(), "the document's name, unique in the collection")
 _SENT_ID = _field("sent_id", pa.int32(), "0-based number of the sentence within its document")
 _START = _field("start_char", pa.int32(), "offset of the first code point")
@@ -38,7 +39,7 @@ _END = _field("end_char", pa.int32(), "offset behind the last code point")
 DOCUMENTS = _schema(
     _DOC_ID,
     _field("source_uri", pa.string(), "absolute path of the input file"),
-    _field("source_position", pa.int64(), "jsonl: byte in the decompressed file; parquet: row; text: 0"),
+    _field("source_position", pa.int64(), POSITION),
     _field("text_sha256", pa.string(), "SHA-256 of the raw text in UTF-8, hex"),
     _field("n_chars", pa.int32(), "code points of the raw text"),
     _field("n_sentences", pa.int32(), "rows in sentences"),
@@ -124,7 +125,7 @@ ENTITIES = _schema(
 ERRORS = _schema(
     _field("doc_id", pa.string(), "the document's name, where it could be read", nullable=True),
     _field("source_uri", pa.string(), "absolute path of the input file"),
-    _field("position", pa.int64(), "jsonl: byte in the decompressed file; parquet: row; text: 0"),
+    _field("position", pa.int64(), POSITION),
     _field("stage", pa.string(), "read, parse, tag or write"),
     _field("error", pa.string(), "short stable reason"),
     _field("message", pa.string(), "where, what was expected, what came"),

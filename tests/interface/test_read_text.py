@@ -10,11 +10,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import runs
+from concord_testing import runs, stores
 from concord_testing.broken_files import arrow_stream, zstd
 
 import concord
-from concord.pipeline.errors import InputError
+from concord.pipeline.errors import ConcordError, InputError
 
 TEXTS = ["Anna met Bob.\r\nBob left.", "Zoë met Łukasz.\rThey left.", "Anna left."]
 RECORDS = [{"id": f"r{number}", "text": text} for number, text in enumerate(TEXTS)]
@@ -129,3 +129,17 @@ def test_series_without_the_column_text_is_a_row(collection: tuple[concord.Run, 
     )
 
     assert concord.read_text(row) == TEXTS[0]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.arrow"])
+def test_text_behind_a_url_is_fetched_again(tmp_path: Path, name: str) -> None:
+    lines = "".join(f"{json.dumps(record)}\n" for record in RECORDS).encode()
+    contents = {"a.jsonl.gz": gzip.compress(lines), "a.arrow": arrow_stream(pa.Table.from_pylist(RECORDS))}
+    with stores.web_server({f"/{name}": contents[name]}) as (url, _):
+        run = concord.open(str(runs.run_job(runs.job(f"{url}/{name}", tmp_path / "out")).output))
+        rows = run.to_arrow("documents").to_pylist()
+
+        assert [concord.read_text(row) for row in rows] == TEXTS
+
+    with pytest.raises(ConcordError, match=name):
+        concord.read_text(rows[0])
