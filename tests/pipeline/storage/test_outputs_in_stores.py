@@ -18,13 +18,6 @@ from concord.pipeline.storage.output_paths import output_path
 pytestmark = pytest.mark.slow
 
 
-def committed(url: str) -> dict[str, bytes]:
-    """Return the committed files as runs.committed_bytes does for a folder."""
-    found = stores.contents(url)
-    kept = {name for name in found if name.endswith(".parquet") or name.startswith("_run/commits/")}
-    return {name: found[name] for name in sorted(kept | {"_run/manifest.json"})}
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """Write a file of twelve documents and one that becomes a dead letter."""
@@ -43,7 +36,7 @@ def test_a_run_into_a_store_writes_the_bytes_of_a_local_run(
 ) -> None:
     output = f"{bucket.url}/my/out"
     report = runs.run_job(runs.job(source, output, report=True))
-    assert committed(output) == undisturbed
+    assert stores.committed(output) == undisturbed
     assert verify(output_path(output)) == []
     assert str(report.output) == output
     assert str(report.report) == f"{output}/_run/report.html"
@@ -72,7 +65,7 @@ def test_a_run_killed_between_two_writes_ends_with_the_same_bytes(
     process.join()
     assert process.exitcode == -signal.SIGKILL
     runs.run_job(config)
-    assert committed(output) == undisturbed
+    assert stores.committed(output) == undisturbed
     assert verify(output_path(output)) == []
 
 
@@ -84,14 +77,14 @@ def test_two_concurrent_drivers_commit_each_shard_once(
     for driver in drivers:
         driver.join()
     assert [driver.exitcode for driver in drivers] == [0, 0]
-    assert committed(f"{bucket.url}/out") == undisturbed
+    assert stores.committed(f"{bucket.url}/out") == undisturbed
     assert verify(output_path(f"{bucket.url}/out")) == []
 
 
 def test_a_run_disturbed_at_random_ends_with_the_same_bytes(source: Path, bucket: stores.DisturbedBucket) -> None:
     stores.put(f"{bucket.url}/in/in.jsonl", source.read_bytes())
     runs.run_job(runs.job(f"{bucket.url}/in", f"{bucket.url}/out"))
-    expected = committed(f"{bucket.url}/out")
+    expected = stores.committed(f"{bucket.url}/out")
     bucket.proxy.disturb_at_random(seed=7)
     finished = False
     for _ in range(5):
@@ -100,7 +93,7 @@ def test_a_run_disturbed_at_random_ends_with_the_same_bytes(source: Path, bucket
             finished = True
             break
     assert finished
-    assert committed(f"{bucket.url}/disturbed") == expected
+    assert stores.committed(f"{bucket.url}/disturbed") == expected
     assert verify(output_path(f"{bucket.url}/disturbed")) == []
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -118,6 +119,7 @@ class StoreProxy(ThreadingHTTPServer):
 
     Attributes:
         requests: those received so far.
+        disturbed: how many of them met each fault that was drawn at random.
     """
 
     daemon_threads = True
@@ -127,6 +129,7 @@ class StoreProxy(ThreadingHTTPServer):
         self.endpoint = endpoint
         self.translate_google = translate_google
         self.requests: list[Request] = []
+        self.disturbed: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._disturbances: list[_Disturbance] = []
         self._draw: random.Random | None = None
@@ -159,9 +162,9 @@ class StoreProxy(ThreadingHTTPServer):
             _Disturbance(fault=fault, method=method, times=times, status=status, body=body, seconds=seconds)
         )
 
-    def disturb_at_random(self, seed: int) -> None:
-        """Disturb every tenth request from now on, by faults drawn from a seed."""
-        self._draw = random.Random(seed)
+    def disturb_at_random(self, seed: int | None) -> None:
+        """Disturb every tenth request from now on, by faults drawn from a seed; none if it is None."""
+        self._draw = None if seed is None else random.Random(seed)
 
     def next_disturbance(self, method: str) -> _Disturbance | None:
         """Return what to do with a request, and count it."""
@@ -172,6 +175,7 @@ class StoreProxy(ThreadingHTTPServer):
                     return found
             if self._draw is not None and self._draw.random() < 0.1:
                 fault = self._draw.choice(get_args(Fault))
+                self.disturbed[fault] += 1
                 return _Disturbance(fault=fault, method="", times=0, status=503, body=b"", seconds=0.05)
         return None
 

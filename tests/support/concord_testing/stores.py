@@ -80,6 +80,13 @@ def contents(url: str) -> dict[str, bytes]:
     return {str(path).removeprefix(f"{url}/"): path.read_bytes() for path, _ in StorePath.parse(url).walk()}
 
 
+def committed(url: str) -> dict[str, bytes]:
+    """Return the committed files of an output, sorted, as runs.committed_bytes does for a folder."""
+    found = contents(url)
+    kept = {name for name in found if name.endswith(".parquet") or name.startswith("_run/commits/")}
+    return {name: found[name] for name in sorted(kept | {"_run/manifest.json"})}
+
+
 def states(url: str) -> dict[str, object]:
     """Return etag and time of every object below a URL, by relative path."""
     root = StorePath.parse(url)
