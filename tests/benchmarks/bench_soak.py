@@ -152,13 +152,12 @@ def _report(arguments: argparse.Namespace, rounds: list[Round], *, documents: in
         "seconds": round(seconds),
         "rounds": len(rounds),
         "rounds_by_executor": dict(Counter(done.schedule.executor for done in rounds)),
-        "nights": sum(len(done.schedule.runs) for done in rounds),
+        "runs": sum(len(done.schedule.runs) for done in rounds),
         "edits": sum(len(run.edits) for done in rounds for run in done.schedule.runs),
         "faults": dict(sorted(Counter(event.kind for event in events).items())),
         "faults_that_hit": dict(sorted(hits.items())),
         "shards_compared": sum(done.shards_compared for done in rounds),
         "reads": sum(done.reads for done in rounds),
-        "shards_excused": 0,
         "rounds_with_findings": sum(bool(done.findings) for done in rounds),
         "trials": [
             {

@@ -1,5 +1,6 @@
 """The soak test draws schedules from a seed, carries them out, and finds faults."""
 
+import csv
 import json
 from dataclasses import asdict, replace
 from itertools import islice
@@ -43,8 +44,11 @@ def test_archive_counts_match_its_files_after_edits(tmp_path: Path) -> None:
         archive.edit(Edit(kind=kind, number=number * 7))  # type: ignore[arg-type]
     archive.write()
     lines = [json.loads(line) for path in archive.folder.glob("*.jsonl") for line in path.read_text().splitlines()]
-    texts = [path.name for path in archive.folder.glob("*.txt")]
-    assert sorted([*texts, *(line["id"] for line in lines if "text" in line)]) == archive.ids
+    files = [path.name for path in archive.folder.iterdir() if path.suffix in (".txt", ".html")]
+    with (archive.folder / "table.csv").open(newline="") as table:
+        rows = [row["id"] for row in csv.DictReader(table)]
+    assert len(rows) > 2
+    assert sorted([*files, *rows, *(line["id"] for line in lines if "text" in line)]) == archive.ids
     assert archive.broken_records == sum("text" not in line for line in lines)
     assert archive.broken_records > 6
 
