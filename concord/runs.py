@@ -110,13 +110,36 @@ class Run:
             IntegrityError: when the generation is no longer kept.
         """
         mine = pc.field("doc_id") == doc_id
-        tables = {name: self._read(name, mine) for name in SCHEMAS}
-        if not tables["documents"].num_rows:
-            reasons = [f"{self.output}: no document {doc_id!r}", *tables["errors"]["message"].to_pylist()]
-            raise KeyError("; ".join(reasons))
+        with self._parts_exist():
+            shard = self._shard_of(doc_id)
+            if shard is None:
+                dead_letters = self._read("errors", mine)["message"].to_pylist()
+                raise KeyError("; ".join([f"{self.output}: no document {doc_id!r}", *dead_letters]))
+            tables = {
+                name: self._collection.read(name, schema.names, shard=shard).filter(mine)
+                for name, schema in SCHEMAS.items()
+                if name != "errors"
+            }
         [row] = tables["documents"].to_pylist()
         [doc] = docs_from_tables(tables, {doc_id: self.read_text(row)})
         return doc
+
+    def _shard_of(self, doc_id: str) -> int | None:
+        """Return the place in the manifest of the shard that holds a document, from the ids alone; None if none does.
+
+        A local dataset uses the statistics of the parts; elsewhere one column of each is read, up to the right one.
+        """
+        shards = self._collection.manifest.shards
+        if all(isinstance(part, Path) for part in self._collection.parts("documents")):
+            mine = pc.field("doc_id") == doc_id
+            found = self.documents.to_table(columns=["__filename"], filter=mine)["__filename"].to_pylist()
+            names = [shard.files["documents"].path if "documents" in shard.files else None for shard in shards]
+            return next((place for place, name in enumerate(names) if found and name and found[0].endswith(name)), None)
+        for number in range(len(shards)):
+            ids = self._collection.read("documents", ["doc_id"], shard=number)["doc_id"]
+            if pc.index(ids, doc_id).as_py() >= 0:
+                return number
+        return None
 
     def read_text(self, row: Any) -> str:
         """Return the raw text of a row of ``documents``; as ``concord.read_text``, with the settings of the run."""

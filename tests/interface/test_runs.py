@@ -82,6 +82,18 @@ def test_a_document_is_what_load_makes_of_its_text(run: Run, doc_id: str) -> Non
     ]
 
 
+def test_a_document_needs_only_the_parts_of_its_shard(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / "in" / f"{name}.txt").write_text(f"Ada saw {name}.")
+    settings = {"planning.shard_bytes": 5}
+    run = concord.annotate(tmp_path / "in", tmp_path / "out", model=MODEL, settings=settings)
+    assert len(run.tokens.files) == 3
+    for part in (run.tokens.files[0], run.tokens.files[2]):
+        Path(part).write_bytes(b"damaged")
+    assert concord.open(tmp_path / "out").document("b.txt").text == "Ada saw b."
+
+
 def test_a_document_that_is_not_there_is_a_key_error(run: Run) -> None:
     with pytest.raises(KeyError, match="no document 'nobody'"):
         run.document("nobody")
