@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from concord.pipeline.config import AnnotateConfig, OutputConfig, PlanningConfig, ReaderConfig
@@ -219,7 +219,8 @@ def test_jsonl_pieces_of_any_size_have_the_records_of_the_whole_file(
     flipped: int | None,
     shard_bytes: int,
 ) -> None:
-    raw = mark + b"\n".join(content) + end
+    # The planner refuses an input in which no first record has a text.
+    raw = mark + b"\n".join([b'{"text": "Anna left."}', *content]) + end
     stored = bytearray(COMPRESSIONS[suffix](raw))
     if suffix:
         if flipped is not None and flipped < len(stored):
@@ -228,7 +229,12 @@ def test_jsonl_pieces_of_any_size_have_the_records_of_the_whole_file(
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(stored)
 
-    whole = read(plan_for(path))
+    try:
+        whole = read(plan_for(path))
+    except InputError:
+        if not suffix or flipped is None:
+            raise
+        reject()
     cut_up = read(plan_for(path, shard_bytes=shard_bytes))
 
     assert cut_up == whole
