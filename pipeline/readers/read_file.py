@@ -115,9 +115,9 @@ def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Ite
     reader, end = reader_for(format, where=path), 0
     try:
         for record in reader.scan(path, name=name, config=config):
-            yield record
             end = record.end
-    except Exception as error:  # noqa: BLE001 - of a library, or the code of another package
+            yield record
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - of a library, or the code of another package
         _raise_if_unreadable(path, error)
         yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None)
 
@@ -131,9 +131,11 @@ def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
     reader, count = reader_for(piece.format, where=piece.uri), 0
     try:
         for record in reader.read(piece, config):
+            if not isinstance(record, Document | DeadLetter):
+                raise TypeError(f"expected documents and dead letters, got {type(record).__name__}")
             count += 1
             yield record
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _raise_if_unreadable(piece.uri, error)
         if count + 1 != piece.records:
             raise InputError(f"{piece.uri}: cannot be read after {count} records ({_reason(error)})") from error
@@ -154,12 +156,12 @@ def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig)
         return reader.text_at(path, position, config)
     except RecordError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _raise_if_unreadable(path, error)
         raise _failure(format, error) from error
 
 
-def _raise_if_unreadable(path: str, error: Exception) -> None:
+def _raise_if_unreadable(path: str, error: BaseException) -> None:
     """Raise errors of concord, and of the disk or store; return from those that are about the content of a file."""
     if isinstance(error, ConcordError):
         raise error
@@ -168,7 +170,7 @@ def _raise_if_unreadable(path: str, error: Exception) -> None:
         raise read_error(path, error) from error
 
 
-def _failure(format: str, error: Exception) -> RecordError:
+def _failure(format: str, error: BaseException) -> RecordError:
     if isinstance(error, RecordError):
         return error
     code, advice = "unreadable", "fix the file or remove it"
@@ -179,5 +181,5 @@ def _failure(format: str, error: Exception) -> RecordError:
     )
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

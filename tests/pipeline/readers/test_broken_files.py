@@ -162,7 +162,7 @@ class Failing(RecordReader):
     """Fails at its third record."""
 
     suffixes: Sequence[str] = (".failing",)
-    error: Exception = ValueError("odd bytes")
+    error: BaseException = ValueError("odd bytes")
 
     def records(self, path: str, config: ReaderConfig) -> Iterator[Record]:
         yield {"id": "a", "text": "one"}
@@ -179,11 +179,12 @@ class Failing(RecordReader):
         (RecursionError("too deep"), "unreadable"),
         (OSError("no gzip file"), "unreadable"),
         (MemoryError(), "out_of_memory"),
+        (SystemExit(1), "unreadable"),
         (RecordError("own_code", "expected x, got y"), "own_code"),
     ],
 )
 def test_reader_that_raises_costs_the_rest_of_its_file(
-    tmp_path: Path, error: Exception, code: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, error: BaseException, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = Failing()
     reader.error = error
@@ -220,3 +221,33 @@ def test_reader_that_reads_fewer_records_than_it_found_names_the_file(
 
     with pytest.raises(InputError, match="expected 2 records, got 0"):
         list(read_piece(piece, ReaderConfig()))
+
+
+@pytest.mark.parametrize("record", [None, 5, [], {"id": [], "text": 7}, {1: 2}, "text"])
+def test_reader_that_yields_something_else_costs_its_file(
+    tmp_path: Path, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd(Failing):
+        def records(self, path: str, config: ReaderConfig) -> Iterator[Record]:
+            yield record
+
+    monkeypatch.setattr(read_file, "readers", lambda: {"odd": Odd()})
+    (tmp_path / "a.odd").write_text("")
+
+    (found,) = outcomes(tmp_path / "a.odd", "odd")
+
+    assert found in ("unreadable", "id_not_string", "missing_text")
+
+
+def test_reader_that_reads_no_documents_costs_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Failing):
+        def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[Any]:
+            yield {"position": 0}
+
+        def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Any]:
+            yield {"text": "one"}
+
+    monkeypatch.setattr(read_file, "readers", lambda: {"odd": Odd()})
+    (tmp_path / "a.odd").write_text("")
+
+    assert outcomes(tmp_path / "a.odd", "odd") == ["unreadable"]
