@@ -6,13 +6,12 @@ these three modules only.
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import ray
@@ -24,6 +23,7 @@ from concord.pipeline.errors import ConcordError, StoppedError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, stop_request
 from concord.pipeline.executors.ray_actors import ParseActor, ShardActor
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
+from concord.pipeline.executors.ray_leftovers import leftovers_ended
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.files import file_sha256
@@ -129,20 +129,19 @@ def connected(*, cpus: int) -> Iterator[None]:
         own_folder = tempfile.mkdtemp(prefix="concord-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
         options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False, "_temp_dir": own_folder}
     listening = signal.getsignal(signal.SIGTERM)
-    try:
-        _init(options, address)
-        yield
-    except SystemExit as ended:
-        # This is what Ray's own handler raises for the signal.
-        if ended.code != signal.SIGTERM:
-            raise
-        raise StoppedError(signal.SIGTERM) from None
-    finally:
-        ray.shutdown()
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, listening or signal.SIG_DFL)
-        if own_folder is not None:
-            shutil.rmtree(own_folder, ignore_errors=True)
+    with leftovers_ended(own_folder) if own_folder is not None else nullcontext():
+        try:
+            _init(options, address)
+            yield
+        except SystemExit as ended:
+            # This is what Ray's own handler raises for the signal.
+            if ended.code != signal.SIGTERM:
+                raise
+            raise StoppedError(signal.SIGTERM) from None
+        finally:
+            ray.shutdown()
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, listening or signal.SIG_DFL)
 
 
 def _init(options: dict[str, Any], address: str | None) -> None:

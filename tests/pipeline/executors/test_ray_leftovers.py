@@ -1,0 +1,101 @@
+"""What a Ray started on this machine leaves behind is ended, and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from concord_testing import runs
+from concord_testing.processes import command_of, descendants
+
+from concord.pipeline.executors.ray_leftovers import leftovers_ended
+
+CHILD = "import subprocess, sys, time; subprocess.Popen(['sleep', '300']); print('up', flush=True); time.sleep(300)"
+
+
+def wait_until(happens: Callable[[], object], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def start_family(*names: str) -> list[int]:
+    """Start a process with these arguments that has a child, and return the ids of both."""
+    process = subprocess.Popen([sys.executable, "-c", CHILD, *names], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return [process.pid, *descendants(process.pid)]
+
+
+def runs_still(pid: int) -> bool:
+    return bool(command_of(pid))
+
+
+def test_processes_of_a_folder_and_their_children_are_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    stranger = start_family(f"{tmp_path}/other")
+    with leftovers_ended(str(folder)):
+        mine = start_family(f"--dir={folder}/session")
+        time.sleep(3)
+    try:
+        assert len(mine) == len(stranger) == 2
+        assert not any(map(runs_still, mine))
+        assert all(map(runs_still, stranger))
+        assert not folder.exists()
+    finally:
+        for pid in stranger:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_they_are_ended_when_the_driver_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "ray"
+    folder.mkdir()
+
+    def drive() -> None:
+        with leftovers_ended(str(folder)):
+            family = start_family(f"--dir={folder}/session")
+            (tmp_path / "family").write_text(" ".join(map(str, family)))
+            time.sleep(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = runs.in_child(drive)
+    process.join()
+    mine = list(map(int, (tmp_path / "family").read_text().split()))
+    assert len(mine) == 2
+    wait_until(lambda: not any(map(runs_still, mine)) and not folder.exists(), seconds=30)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_nothing_is_left_when_the_store_of_ray_dies(tmp_path: Path) -> None:
+    # The paths of Ray's sockets must be short.
+    folder = Path("/tmp") / f"r{os.getpid()}"
+    folder.mkdir()
+    environment = {"RAY_TMPDIR": str(folder), "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+
+    def drive() -> None:
+        os.environ.pop("RAY_ADDRESS", None)
+        from concord.pipeline.executors.ray_cluster import connected
+
+        with connected(cpus=1):
+            (tmp_path / "up").touch()
+            time.sleep(300)
+
+    process = runs.in_child(drive, **environment)
+    wait_until((tmp_path / "up").exists, seconds=120)
+    assert process.pid is not None
+    time.sleep(3)
+    started = list(descendants(process.pid))
+    (store,) = (pid for pid in started if b"gcs_server" in command_of(pid))
+    assert any(command_of(pid).startswith(b"ray::") for pid in started)
+    os.kill(store, signal.SIGKILL)
+    process.join(timeout=120)
+    wait_until(lambda: not any(map(runs_still, started)), seconds=60)
+    wait_until(lambda: not list(folder.iterdir()), seconds=10)
+    folder.rmdir()
