@@ -62,9 +62,11 @@ def record_parsed_ids(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     parsed: list[str] = []
     parse = fakes.FakeParser.parse
 
-    def record(self: fakes.FakeParser, documents: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
+    def record(
+        self: fakes.FakeParser, documents: Sequence[Document], **named: Any
+    ) -> list[ParsedDocument | DeadLetter]:
         parsed.extend(document.doc_id for document in documents)
-        return parse(self, documents)
+        return parse(self, documents, **named)
 
     monkeypatch.setattr(fakes.FakeParser, "parse", record)
     return parsed
