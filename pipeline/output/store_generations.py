@@ -108,7 +108,7 @@ class StoreGenerations(Generations):
         if same_number and same_number[-1].manifest_path.read_bytes() == content:
             return
         name = generation_name(manifest.generation, same_number[-1].rank[1] + 1 if same_number else 0)
-        path = self._run / "generations" / f"{name}@{time.time():.0f}.json"
+        path = self._run / "generations" / f"{name}@{int(time.time())}.json"
         write_once(path, content, staging=staging_folder(self.output))
         crash_point("publish")
 
