@@ -37,7 +37,7 @@ check: $(STAMP)  ## Format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick: $(STAMP)  ## The tests that take under a minute
+quick: $(STAMP) $(SERVERS)  ## The tests that take under a minute
 	$(BIN)/pytest -m 'not slow and not ray and not gpu'
 
 # Without npm, the tests of az:// are skipped.
