@@ -180,7 +180,7 @@ class ArrowStream(RowStream):
         return True
 
     def _next_batch(self) -> None:
-        rows = 1
+        rows: int | None = None
         self._damage = None
         try:
             batch = next(self._batches, None)
@@ -194,8 +194,9 @@ class ArrowStream(RowStream):
             wanted.validate(full=True)
         except Exception as error:  # noqa: BLE001 - as above, of batches
             self._damage = _damage(error, "Arrow")
-            self._batch_end += rows
-            self._is_over = rows == 1
+            # Where a batch cannot be read, the one after it cannot be found; one record stands for the rest.
+            self._is_over = rows is None
+            self._batch_end += 1 if rows is None else rows
             return
         self._take(wanted, rows)
 

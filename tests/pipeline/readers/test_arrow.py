@@ -69,6 +69,22 @@ def test_pieces_of_any_size_have_the_rows_of_the_whole_file(tmp_path: Path, shar
     assert read_in_pieces(path, shard_bytes=shard_bytes) == read_all(path, "arrow", ReaderConfig())
 
 
+def test_a_broken_batch_of_one_row_does_not_hide_those_after_it(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.string()), ("text", pa.string())])
+    offsets = pa.array([0, 2], pa.int32()).buffers()[1]
+    invalid = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+    path = tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        for doc_id, text in (("a", pa.array(["Ada."])), ("b", invalid), ("c", pa.array(["Bob."]))):
+            stream.write_batch(pa.RecordBatch.from_arrays([pa.array([doc_id]), text], schema=schema))
+
+    found = read_all(path, "arrow", ReaderConfig())
+
+    assert [record.doc_id for record in found] == ["a", None, "c"]
+    assert isinstance(found[1], DeadLetter)
+    assert found[1].error == "invalid_arrow"
+
+
 def test_folder_of_the_datasets_library_is_read_without_its_cached_results(tmp_path: Path) -> None:
     for split, first in (("train", 0), ("test", 20)):
         folder = tmp_path / split
