@@ -1,5 +1,6 @@
 """The verbs that make, inspect and pass on annotated collections."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -94,7 +95,7 @@ def tag(text: str, *, model: str | None, device: str) -> Answer:
 
     if text == STDIN:
         text = stdin.read_text()
-    elif Path(text).is_file():
+    elif os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises an error for a text that is too long for a name
         info(f"The words of the argument are tagged; for the text in the file: concord tag - < {text}")
     return run(text, model=model, device=device)
 
@@ -113,7 +114,9 @@ def tag(text: str, *, model: str | None, device: str) -> Answer:
 )
 @click.option("--python", default="python", show_default=True, help="The Python command on the cluster's head node.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the job is sent.")
-@click.option("--stop", metavar="ID", help="Stop a submission once its workers have finished their current shards.")
+@click.option(
+    "--stop", metavar="ID", help="Stop a submission; its current shards have executor.drain_seconds to finish."
+)
 @click.option(
     "--print",
     "printed",

@@ -45,6 +45,8 @@ def test_tag_prints_the_entities_of_a_text(tiny_bundle: Path, tmp_path: Path) ->
     assert all(TEXT[one["start_char"] : one["end_char"]] == one["text"] for one in values["entities"])
     assert json.loads(pipe(TEXT, "tag", "-", "-m", tiny_bundle, "--json").stdout) == values
 
+    # Longer than the name of a file can be.
+    assert json.loads(concord("tag", TEXT * 200, "-m", tiny_bundle, "--json").stdout)["text"] == TEXT * 200
     (tmp_path / "a.txt").write_text(TEXT)
     hinted = concord("tag", tmp_path / "a.txt", "-m", tiny_bundle)
     assert hinted.exit_code == 0, hinted.output
