@@ -60,7 +60,7 @@ class StoreError(ConcordError):
 
 
 class StoppedError(ConcordError):
-    """A signal asked the run to stop, which it did after committing the shards in flight."""
+    """A signal asked the run to stop, which it did after its shards in flight, or when their time was up."""
 
     def __init__(self, received: signal.Signals) -> None:
         """Set the exit code to 128 plus the number of the signal."""

@@ -93,7 +93,7 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
 
 
 def stop(submission_id: str, *, address: str) -> Answer:
-    """Ask a job to stop after its current shards, wait until it has, and return its result.
+    """Ask a job to stop (see ``executor.drain_seconds``), wait until it has, and return its result.
 
     The exit code is 1 if it took too long and was killed.
     """
@@ -110,7 +110,7 @@ def stop(submission_id: str, *, address: str) -> Answer:
             return replace(_result(client, submission_id), exit_code=0)
         asked = time.monotonic()
         client.stop_job(submission_id)
-        info(f"{submission_id}: stopping; it finishes its current shards first, which may take {STOP_SECONDS} s")
+        info(f"{submission_id}: stopping; its current shards have executor.drain_seconds to finish")
         _await_end(client, submission_id)
         seconds = time.monotonic() - asked
         answer = _result(client, submission_id)
@@ -120,7 +120,7 @@ def stop(submission_id: str, *, address: str) -> Answer:
     elif answer.values["exit_code"] is None:
         ending = "stopped before its first shard"
     else:
-        ending = f"finished its shards in {seconds:.0f} s"
+        ending = f"stopped in {seconds:.0f} s; submit the same job to continue"
     values = {**answer.values, "stop_seconds": round(seconds, 1)}
     return Answer(values=values, text=f"{answer.text}\n{ending}", exit_code=int(killed))
 
