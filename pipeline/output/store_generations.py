@@ -40,11 +40,9 @@ class StoreGenerations(Generations):
         manifest = read_manifest(self._manifest_path)
         if manifest is None:
             return None
-        name = generation_name(manifest.generation)
+        # A record stays as it is, while the manifest beside it may be replaced before it is read again.
         known = [found for found in self.history() if found.number == manifest.generation]
-        return self._generation(
-            known[-1].name if known else name, self._manifest_path, finished=known[-1].finished if known else 0.0
-        )
+        return known[-1] if known else self._generation(generation_name(manifest.generation), self._manifest_path)
 
     def find_part(self, path: str) -> OutputPath:
         return self.output / path
@@ -99,7 +97,7 @@ class StoreGenerations(Generations):
     def untag(self, version: str) -> None:
         (self._run / "versions" / version).unlink(missing_ok=True)
 
-    def _generation(self, name: str, path: OutputPath, *, finished: float) -> Generation:
+    def _generation(self, name: str, path: OutputPath, *, finished: float = 0.0) -> Generation:
         plan = self._run / "plans" / f"{int(name.partition('-')[0])}.json"
         return Generation(name=name, root=self.output, manifest_path=path, plan_path=plan, finished=finished)
 

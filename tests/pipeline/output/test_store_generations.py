@@ -66,6 +66,13 @@ def test_parts_of_an_open_generation_stay_for_their_grace(store: Store) -> None:
     assert verify(output_path(store.url)) == []
 
 
+def test_an_open_generation_has_its_own_plan_while_the_next_one_is_finished(store: Store) -> None:
+    generation = OutputFolder(output_path(store.url)).generations.find()
+    store.write("a", "Dora slept.")
+    store.run()
+    assert generation.manifest().plan == generation.plan().digest
+
+
 def test_generations_are_listed_named_and_removed(store: Store) -> None:
     assert command("history", store.url, "--tag", "paper-2026").exit_code == 0
     store.write("d", "Dora slept.")
