@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from concord.models.config import ConfigError
-from concord.pipeline.errors import StoreError
+from concord.pipeline.errors import ConcordError, StoreError
 from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.generations import Generations
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.atomic_writes import crash_point
 from concord.pipeline.storage.links import hard_link
+from concord.pipeline.storage.object_stores import explain
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _LONGEST_BOUND = 128
 """Characters of a string in the statistics: a lower bound is cut, an upper bound that is longer is left out."""
 _ATTEMPTS = 3
 _STACK = re.compile(r"\n\s*0: ")
+_ARROW = re.compile(r"\s*(\x1b\[\d*m)?↳(\x1b\[\d*m)?\s*")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 _first_process: list[int] = []
 
@@ -78,24 +80,28 @@ def write_delta_log(collection: Collection) -> None:
         crash_point("delta")
 
 
-def prune_delta_log(output: OutputPath, kept: Iterable[Manifest]) -> int:
+def prune_delta_log(generations: Generations) -> int:
     """Remove the parts of versions that no kept generation names, and return how many; the newest version stays whole.
 
     Such versions stay in the log and can no longer be read. In an object store there is nothing to remove, because the
     parts are those of the collection.
     """
-    if not isinstance(output, Path):
+    if not isinstance(generations.output, Path):
         return 0
-    named = {part.path for manifest in kept for name in SCHEMAS for part in manifest.files(name)}
+    folders = {name: generations.output / FOLDER / name for name in SCHEMAS}
+    # Listed before anything else is read: a run that finishes meanwhile adds parts that are named only later.
+    found = {name: list(folder.glob("*.parquet")) for name, folder in folders.items()}
+    kept = [generation.manifest() for generation in generations.history()]
     removed = 0
-    for name in SCHEMAS:
-        folder = output / FOLDER / name
+    for name, folder in folders.items():
         if not (folder / "_delta_log").is_dir():
             continue
         with _delta_errors(folder):
-            active = _active(_open(folder))
-            for path in folder.glob("*.parquet"):
-                if path.name not in active and f"{name}/{path.name}" not in named:
+            named = _active(_open(folder)) | {
+                Path(part.path).name for manifest in kept for part in manifest.files(name)
+            }
+            for path in found[name]:
+                if path.name not in named:
                     path.unlink(missing_ok=True)
                     removed += 1
     return removed
@@ -261,13 +267,24 @@ def _milliseconds() -> int:
 
 @contextmanager
 def _delta_errors(folder: OutputPath) -> Iterator[None]:
-    """Turn errors of Delta and of the store into StoreError."""
+    """Turn errors of Delta and of the store into those that runs raise.
+
+    Raises:
+        InputError: when an object store refuses access.
+        StoreError: for any other fault.
+    """
     from deltalake.exceptions import DeltaError
 
     try:
         yield
     except (OSError, DeltaError, ValueError) as error:
-        reason = _STACK.split(str(error))[0].strip().replace("\n", " ")
+        text = _ARROW.sub(": ", _STACK.split(str(error))[0])
+        if not isinstance(folder, Path) and "Error performing" in text:
+            # What the store has answered may hold credentials, and so may the URL of the request.
+            explained = explain(OSError(text), str(folder), "writing the Delta log")
+            if isinstance(explained, ConcordError):
+                raise type(explained)(f"{explained}; the collection itself is complete") from None
+        reason = " ".join(text.partition("<")[0].split())
         raise StoreError(
             f"{folder}: the Delta log cannot be written ({reason}); the collection itself is complete. Repair the "
             f"store and run the same command again, or remove {folder / '_delta_log'} to have a new log written"

@@ -17,6 +17,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -61,7 +62,8 @@ class FolderGenerations(Generations):
             if target is None:
                 break
             if found := self._generation(Path(target).name):
-                return found
+                # A run that was killed or stopped may have made it current long after it was complete.
+                return replace(found, finished=max(found.finished, _changed(self._link)))
             # Superseded and removed since the link was read.
         if is_real_folder(self._link):
             # The folder was copied by a tool that follows links.
@@ -72,9 +74,10 @@ class FolderGenerations(Generations):
         )
 
     def find_part(self, path: str) -> Path:
+        # Called for every part several times in a run: text is joined much faster than paths.
         for root in (self.pending, self._link):
-            if (root / path).exists():
-                return root / path
+            if os.path.lexists(found := f"{root}/{path}"):
+                return Path(found)
         # Where the layout of an earlier release has them.
         return self.output / path
 
@@ -312,6 +315,13 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except FileNotFoundError:
         return []
+
+
+def _changed(link: Path) -> float:
+    try:
+        return link.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _size(path: Path) -> int | None:

@@ -28,7 +28,7 @@ class Generation:
     Attributes:
         name: its number in six digits, as in ``000002``; ``000002-1`` if it was finished again with other bytes.
         root: the folder below which the parts are that its manifest names.
-        finished: Unix time in seconds; 0 if unknown.
+        finished: Unix time in seconds, of the current one that at which it became current; 0 if unknown.
     """
 
     name: str
@@ -192,7 +192,8 @@ class Generations(ABC):
 
     def expired(self, retention: Retention) -> list[Generation]:
         """Return the generations that are no longer to be kept."""
-        found, current = self.history(), self.current()
+        current = self.current()
+        found = [current if current is not None and known.name == current.name else known for known in self.history()]
         kept = {generation.name for generation in found[-retention.keep :]} | set(self.versions().values())
         if current is not None:
             kept.add(current.name)

@@ -312,8 +312,11 @@ class OutputFolder:
         return self._records[path, version]
 
     def _has_parts(self, report: ShardReport, size_of: Callable[[OutputPath], int]) -> bool:
-        find = self.generations.find_part
-        return not any(part_fault(find(part.path), part, size_of) for part in report.files.values())
+        return all(self._has_part(part, size_of) for part in report.files.values())
+
+    def _has_part(self, part: PartFile, size_of: Callable[[OutputPath], int]) -> bool:
+        # A driver that finishes the generation may remove the name that was found, once another leads to the part.
+        return any(part_fault(self.generations.find_part(part.path), part, size_of) is None for _ in range(2))
 
 
 def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath], int]) -> str | None:

@@ -48,11 +48,12 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
     """Remove the generations that are past their grace period, but for the newest ``keep`` and those with a name."""
     folder = OutputFolder(output.absolute())
     settings = folder.plan().config.output
-    removed = folder.prune(Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds))
-    if isinstance(folder.output, Path) and (folder.output / FOLDER).is_dir():
+    has_delta_log = isinstance(folder.output, Path) and (folder.output / FOLDER).is_dir()
+    if has_delta_log:
         check_delta(folder.output)
-        kept = [generation.manifest() for generation in folder.generations.history()]
-        prune_delta_log(folder.output, kept)
+    removed = folder.prune(Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds))
+    if has_delta_log:
+        prune_delta_log(folder.generations)
     names = [generation.name for generation in removed]
     text = f"{output}: removed {counted(len(names), 'generation')}" + (f" ({', '.join(names)})" if names else "")
     return Answer(values={"output": str(folder.output), "removed": names}, text=text)

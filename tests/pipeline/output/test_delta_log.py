@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from concord.models.config import ConfigError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import StoreError
+from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.output import delta_log
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.delta_log import prune_delta_log, write_delta_log
@@ -29,6 +29,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
+from concord.pipeline.storage.output_paths import output_path
 
 PYTHONPATH = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests" / "support")])
 
@@ -149,8 +150,10 @@ def test_earlier_generations_can_be_read_until_they_are_pruned(source: Path, out
     assert [commit["userMetadata"] for commit in history] == ["generation 2", "generation 1", "generation 0"]
     links = len(list((output / "delta").glob("*/*.parquet")))
     current = sum(len(manifest_of(output).files(name)) for name in SCHEMAS)
-    assert prune_delta_log(output, [manifest_of(output)]) == links - current > 0
-    assert prune_delta_log(output, [manifest_of(output)]) == 0
+    generations_kept = OutputFolder(output).generations
+    generations_kept.prune(Retention(grace_seconds=0))
+    assert prune_delta_log(generations_kept) == links - current > 0
+    assert prune_delta_log(generations_kept) == 0
     assert_log_is_the_collection(output)
     with pytest.raises(OSError, match="No such file"):
         delta_table(output, "entities", 0).to_pyarrow_table()
@@ -159,14 +162,33 @@ def test_earlier_generations_can_be_read_until_they_are_pruned(source: Path, out
 def test_pruning_spares_the_generations_that_are_kept(source: Path, output: Path) -> None:
     runs.run_job(job(source, output))
     first, expected = manifest_of(output), collected(output, "tokens")
+    generations = OutputFolder(output).generations
+    generations.tag(generations.find(), "first")
     update(source, output, 1)
     update(source, output, 2)
-    assert prune_delta_log(output, [first, manifest_of(output)]) > 0
+    generations.prune(Retention(grace_seconds=0))
+    assert prune_delta_log(generations) > 0
     kept = {
         part.path for manifest in (first, manifest_of(output)) for table in SCHEMAS for part in manifest.files(table)
     }
     assert {f"{path.parent.name}/{path.name}" for path in (output / "delta").glob("*/*.parquet")} == kept
     assert rows(delta_table(output, "tokens", 0).to_pyarrow_table()) == expected
+
+
+def test_pruning_spares_what_a_run_adds_meanwhile(source: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.run_job(job(source, output))
+    active = delta_log._active
+
+    def active_before_a_run(table: DeltaTable) -> set[str]:
+        found = active(table)
+        monkeypatch.undo()
+        update(source, output)
+        return found
+
+    monkeypatch.setattr(delta_log, "_active", active_before_a_run)
+    prune_delta_log(OutputFolder(output).generations)
+    assert manifest_of(output).generation == 1
+    assert_log_is_the_collection(output)
 
 
 def test_run_without_changes_writes_no_version(source: Path, output: Path) -> None:
@@ -313,6 +335,33 @@ def test_broken_log_is_explained_and_written_again_once_removed(source: Path, ou
         path.unlink()
     runs.run_job(job(source, output))
     assert_log_is_the_collection(output)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "shown"),
+    [
+        (
+            "status code\n \x1b[31m↳\x1b[0m 403 Forbidden\n \x1b[31m↳\x1b[0m <Code>Denied</Code><Key>AKIA1</Key>",
+            InputError,
+            "403",
+        ),
+        (
+            "status code\n ↳ 503 Service Unavailable\n ↳ <Code>SlowDown</Code><Key>AKIA1</Key>",
+            StoreError,
+            "503 SlowDown",
+        ),
+    ],
+)
+def test_answers_of_a_store_are_not_repeated(answer: str, error: type[Exception], shown: str) -> None:
+    folder = output_path("s3://bucket/out/tokens")
+    with pytest.raises(error, match=shown) as raised, delta_log._delta_errors(folder):
+        raise OSError(
+            f"Generic S3 error\n ↳ Error performing GET http://host/?sig=AKIA1 - Server returned non-2xx {answer}"
+        )
+    assert "the collection itself is complete" in str(raised.value)
+    assert "AKIA1" not in str(raised.value)
+    assert "\x1b" not in str(raised.value)
+    assert raised.value.__suppress_context__
 
 
 def test_lost_names_of_parts_are_restored(source: Path, output: Path) -> None:

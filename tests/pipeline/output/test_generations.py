@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -138,6 +139,18 @@ def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Pat
     generations.untag("paper-2026")
     assert [found.name for found in generations.prune(Retention(grace_seconds=0))] == ["000001"]
     assert verify(output) == []
+
+
+def test_grace_begins_when_the_next_generation_becomes_current(archive: Path) -> None:
+    output = run(archive)
+    change(archive)
+    killed = runs.in_child(lambda: run(archive), crash_at="publish")
+    killed.join()
+    hours_ago = time.time() - 7200
+    for name in ("000000", "000001"):
+        os.utime(output / "generations" / name / "manifest.json", (hours_ago, hours_ago))
+    run(archive)
+    assert names(output) == ["000000", "000001"]
 
 
 def test_folder_of_a_generation_can_be_read_and_not_changed(archive: Path) -> None:

@@ -14,6 +14,7 @@ from concord.pipeline.output.manifest import PartFile, ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
+from concord.pipeline.storage.output_paths import OutputPath
 
 
 @pytest.fixture
@@ -118,6 +119,22 @@ def test_committed_shards_are_those_with_complete_parts(output: Path, plan: Plan
     cut.write_bytes(cut.read_bytes()[:-1])
     stores.local(folder.record_path(2, generation=0)).write_text("{")
     assert sorted(folder.committed_shards(plan)) == [shard.index for shard in plan.shards][3:]
+
+
+def test_shards_stay_committed_while_another_driver_publishes_them(
+    output: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = OutputFolder(output)
+    looked_up: set[str] = set()
+
+    def find_part(path: str) -> OutputPath:
+        """Return a name that is removed before it is used, and later the new one."""
+        is_first = path not in looked_up
+        looked_up.add(path)
+        return folder.generations.pending / path if is_first else output / path
+
+    monkeypatch.setattr(folder.generations, "find_part", find_part)
+    assert set(folder.committed_shards(plan)) == {shard.index for shard in plan.shards}
 
 
 def test_remove_broken_commits_keeps_the_records_of_complete_shards(output: Path, plan: Plan) -> None:
