@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from concord.pipeline.errors import ConcordError, ShardError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardProgress:
@@ -76,6 +78,16 @@ class ShardTracker:
         return parse / (parse + tag) if parse and tag else 0.5
 
     def _report(self, stage: Literal["parse", "tag"], share: float, *, words: int) -> None:
-        if self._listener is not None:
-            number, parts = self._part
+        if self._listener is None:
+            return
+        number, parts = self._part
+        try:
             self._listener(ShardProgress(shard=self._shard, stage=stage, share=(number + share) / parts, words=words))
+        except ConcordError:
+            raise
+        except Exception as error:
+            # The stages would take any other error for the fault of a document.
+            raise ShardError(
+                f"shard {self._shard:05d}: its progress cannot be shown ({type(error).__name__}: {error}); run the "
+                "command again"
+            ) from error

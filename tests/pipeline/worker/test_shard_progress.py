@@ -7,6 +7,7 @@ from concord_testing import runs
 
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document
+from concord.pipeline.errors import ShardError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.run_report import Progress
@@ -31,6 +32,19 @@ def test_run_reports_progress_within_a_shard(tmp_path: Path) -> None:
     assert 0 < shares[0] < shares[-1] <= 12
     assert seen[-1].words > 0
     assert seen[-1].in_flight == ()
+
+
+def test_error_of_a_listener_ends_the_work_and_is_no_fault_of_documents(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl")
+
+    def show(progress: Progress) -> None:
+        if progress.in_flight:
+            raise BrokenPipeError
+
+    with pytest.raises(ShardError, match="BrokenPipeError"):
+        runs.run_job(runs.job(source, tmp_path / "out"), progress=show)
+    report = runs.run_job(runs.job(source, tmp_path / "out"))
+    assert (report.annotated, report.dead_letters) == (12, 0)
 
 
 def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before() -> None:
