@@ -27,7 +27,7 @@ from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.dead_letters import DeadLetterFilter
-from concord.pipeline.output.delta_log import check_delta, write_delta_log
+from concord.pipeline.output.delta_log import check_delta, has_delta_log, write_delta_log
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import absolute, absolute_input, absolute_output
@@ -164,7 +164,7 @@ def _unusable(folder: OutputFolder, reason: str) -> ConfigError:
 
 def _retention(config: AnnotateConfig, folder: OutputFolder) -> Retention:
     """Return which generations are kept: in an object store all of them, where a Delta log names their parts."""
-    if config.output.delta and not isinstance(folder.output, Path):
+    if not isinstance(folder.output, Path) and (config.output.delta or has_delta_log(folder.output)):
         return Retention(keep=sys.maxsize)
     return Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds)
 

@@ -27,7 +27,7 @@ from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.atomic_writes import crash_point
 from concord.pipeline.storage.links import hard_link
 from concord.pipeline.storage.object_stores import explain
-from concord.pipeline.storage.output_paths import OutputPath, arrow_source
+from concord.pipeline.storage.output_paths import OutputPath, arrow_source, list_files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -105,6 +105,11 @@ def prune_delta_log(generations: Generations) -> int:
                     path.unlink(missing_ok=True)
                     removed += 1
     return removed
+
+
+def has_delta_log(output: OutputPath) -> bool:
+    """Tell whether a Delta log was ever written for an output; needs no deltalake."""
+    return any(list_files(delta_folder(output, "documents") / "_delta_log", "*.json"))
 
 
 def delta_folder(output: OutputPath, table: str) -> OutputPath:

@@ -325,6 +325,18 @@ def test_log_of_an_object_store_names_the_parts_where_they_are(source: Path, sto
         assert table.to_pyarrow_table().num_rows == sum(part.rows for part in newest.manifest.files(name))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("store_url", ["s3"], indirect=True)
+def test_run_without_a_log_keeps_the_parts_that_one_in_a_store_names(source: Path, store_url: str) -> None:
+    for delta, name in ((True, "Bern"), (False, "Oslo")):
+        source.write_text(source.read_text().replace("Geneva", name).replace("Bern", name))
+        output = {"path": f"{store_url}/out", "delta": delta, "grace_seconds": 0}
+        runs.run_job(runs.job(source, "", output=output, max_dead_letters=0.5))
+    table = DeltaTable(f"{store_url}/out/documents", storage_options={"allow_http": "true"})
+    assert table.transaction_version("concord") == 0
+    assert table.to_pyarrow_table().num_rows == 9
+
+
 def test_broken_log_is_explained_and_written_again_once_removed(source: Path, output: Path) -> None:
     runs.run_job(job(source, output))
     log = output / "delta" / "tokens" / "_delta_log"
