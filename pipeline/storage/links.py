@@ -99,7 +99,9 @@ def _renameat2() -> Callable[..., int] | None:
 def _explained(error: OSError, path: Path, kind: str) -> OSError | StoreError:
     if error.errno not in _REFUSED:
         return error
+    # Linux refuses second names for files of another user that may not be written.
+    owner = ", or run as the user whose parts these are" if (kind, error.errno) == ("hard", errno.EPERM) else ""
     return StoreError(
         f"{path}: {kind} links cannot be made here ({error.strerror}), which generations need: choose an output on "
-        "another file system"
+        f"another file system{owner}"
     )

@@ -353,6 +353,17 @@ def test_file_system_without_links_is_refused(
         run(archive)
 
 
+def test_parts_of_another_user_that_cannot_be_linked_are_explained(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StoreError, match="run as the user whose parts these are"):
+        links.hard_link(archive / "t0.txt", archive / "t1.txt")
+
+
 def test_folder_is_replaced_by_a_link_where_names_cannot_be_exchanged(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
