@@ -28,8 +28,10 @@ _UNLISTED = {"http", "https"}
 _KNOWN_NAMES = (
     ".txt, .jsonl, .ndjson, .csv, .tsv, .html with the extra html (each also with .gz or .zst), .parquet or .arrow"
 )
-_OF_DATASETS = re.compile(r"(dataset_info|dataset_dict|state)\.json|cache-[0-9a-f]{16}\S*\.arrow")
-"""Files of the ``datasets`` library beside its data; those with cached results hold other versions of the same rows."""
+_OF_DATASETS = {"dataset_info.json", "dataset_dict.json", "state.json"}
+"""Files of the ``datasets`` library beside its data, which are skipped without a warning."""
+_CACHE_OF_DATASETS = re.compile(r"cache-[0-9a-f]{16}\S*\.arrow")
+"""Its cached results, which hold other versions of the same rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +117,14 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     ignored: list[str] = []
     prefix = f"{found.root.rstrip('/')}/"
     for path, state in states.items():
-        if path != where and _OF_DATASETS.fullmatch(path.rpartition("/")[2]):
+        name = path.rpartition("/")[2]
+        if path != where and _CACHE_OF_DATASETS.fullmatch(name):
             continue
         known = format_of(path)
         if format != "auto":
             known = format if found.named or known == format else None
+        if known is None and name in _OF_DATASETS:
+            continue
         if known is None:
             ignored.append(path)
         else:

@@ -122,6 +122,13 @@ def test_configured_format_filters_a_folder_but_applies_to_a_pattern(folder: Pat
     assert names(plan_for(f"{folder}/*.md", reader=text)) == ["notes.md"]
 
 
+def test_pattern_matches_files_that_are_named_like_those_of_the_datasets_library(tmp_path: Path) -> None:
+    for name in ("city.json", "state.json"):
+        (tmp_path / name).write_bytes(lines(name))
+    plan = plan_for(f"{tmp_path}/*.json", reader=ReaderConfig(format="jsonl"))
+    assert names(plan) == ["city.json", "state.json"]
+
+
 def test_pattern_matches_files_and_names_them_below_its_fixed_part(folder: Path) -> None:
     assert names(plan_for(f"{folder}/*")) == ["a.txt", "b.jsonl", "deep/d.ndjson", "deep/er/c.TXT.GZ"]
     assert names(plan_for(f"{folder}/**/*.ndjson")) == ["deep/d.ndjson"]
