@@ -137,7 +137,7 @@ def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
 
     Args:
         row: of the table ``documents``, as a mapping, a pandas Series or anything with its columns as attributes. Where
-            it has no ``text`` (``output.keep_text``), the text is read again from its ``source_uri``.
+            it has no ``raw_text`` (``output.keep_text``), the text is read again from its ``source_uri``.
         settings: the keys of the section ``reader`` that the job set, as ``{"reader.text_field": "body"}``;
             ``Run.read_text`` knows them.
 

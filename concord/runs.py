@@ -21,7 +21,7 @@ from concord.pipeline.storage.output_paths import output_path
 from concord.workflows.annotation import annotate as annotation
 from concord.workflows.jobs import JOB_SUFFIXES, absolute, annotate_config, job_values, read_annotate_job
 
-_NULLABLE = ("meta", "text", "encoding")
+_NULLABLE = ("meta", "raw_text", "encoding")
 _NEEDED = ("doc_id", "source_uri", "source_position", "text_sha256")
 
 if TYPE_CHECKING:

@@ -47,8 +47,8 @@ class SourceTexts:
         Raises:
             InputError: when a file of many records is gone or cannot be opened.
         """
-        if row.text is not None:
-            return row.text
+        if row.raw_text is not None:
+            return row.raw_text
         self._fault = ""
         try:
             text = self._find(row)

@@ -28,7 +28,7 @@ class DocumentRow(NamedTuple):
     n_entities: int
     tagger: str
     meta: str | None
-    text: str | None = None
+    raw_text: str | None = None
     encoding: str | None = None
 
 

@@ -58,7 +58,7 @@ DOCUMENTS = _schema(
         "how sure the guess of the encoding is, 0..1; null where it was not guessed",
         nullable=True,
     ),
-    _field("text", pa.string(), "the raw text; null unless output.keep_text is set", nullable=True),
+    _field("raw_text", pa.string(), "the raw text; null unless output.keep_text is set", nullable=True),
 )
 
 SENTENCES = _schema(
@@ -143,7 +143,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
-_ADDED = {3: {"documents": {"encoding", "encoding_confidence", "text"}, "entities": {"name"}}}
+_ADDED = {3: {"documents": {"encoding", "encoding_confidence", "raw_text"}, "entities": {"name"}}}
 """Columns by the version that added them."""
 
 

@@ -124,7 +124,7 @@ def _document_columns(
         "meta": [document.meta for document in documents],
         "encoding": [document.encoding for document in documents],
         "encoding_confidence": [document.encoding_confidence for document in documents],
-        "text": [document.text if keep_text else None for document in documents],
+        "raw_text": [document.text if keep_text else None for document in documents],
     }
 
 

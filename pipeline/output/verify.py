@@ -173,11 +173,11 @@ def _document_faults(
     dead_letters = tables["errors"].num_rows if "errors" in tables else 0
     if dead_letters != report.dead_letters:
         yield paths["documents"], f"expected {report.dead_letters} dead letters, got {dead_letters}"
-    if "text" in tables["documents"].column_names:
-        kept = zip(ids, *(tables["documents"][name].to_pylist() for name in ("text", "text_sha256")), strict=True)
+    if "raw_text" in tables["documents"].column_names:
+        kept = zip(ids, *(tables["documents"][name].to_pylist() for name in ("raw_text", "text_sha256")), strict=True)
         for doc_id, text, digest in kept:
             if text is not None and sha256(text.encode()).hexdigest() != digest:
-                yield paths["documents"], f"text of document {doc_id!r} does not match its SHA-256"
+                yield paths["documents"], f"raw_text of document {doc_id!r} does not match its SHA-256"
     for doc_id in ids:
         if doc_id in seen:
             yield paths["documents"], f"document {doc_id!r} occurs twice"

@@ -73,7 +73,7 @@ def test_row_may_be_of_pandas_or_arrow_or_have_attributes(collection: tuple[conc
 
 
 def test_stored_text_needs_no_source() -> None:
-    row = {"doc_id": "a", "source_uri": "/gone.txt", "source_position": 0, "text_sha256": "0" * 64, "text": "kept"}
+    row = {"doc_id": "a", "source_uri": "/gone.txt", "source_position": 0, "text_sha256": "0" * 64, "raw_text": "kept"}
 
     assert concord.read_text(row) == "kept"
 

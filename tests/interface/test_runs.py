@@ -114,7 +114,7 @@ def test_a_document_whose_text_is_stored_needs_no_input(tmp_path: Path) -> None:
     run = concord.annotate(tmp_path / "a.txt", tmp_path / "out", model=MODEL, settings=settings)
     (tmp_path / "a.txt").unlink()
     assert run.document("a.txt").text == "Ada left."
-    assert run.to_pandas("documents")["text"].tolist() == ["Ada left."]
+    assert run.to_pandas("documents")["raw_text"].tolist() == ["Ada left."]
 
 
 def test_only_parts_of_the_manifest_count(source: Path, tmp_path: Path) -> None:
@@ -144,12 +144,16 @@ def test_settings_win_over_options_and_stay_as_they_are(source: Path, tmp_path: 
     assert settings == {"tagger": {"model": MODEL}, "limit": None}
 
 
-def test_an_open_run_says_when_another_run_has_replaced_its_parts(tmp_path: Path) -> None:
+def test_an_open_run_outlives_the_next_run_for_the_grace_period(tmp_path: Path) -> None:
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"id": "a", "text": "Ada left Paris."}\n')
     earlier = concord.annotate(texts, tmp_path / "out", model=MODEL)
     texts.write_text('{"id": "a", "text": "Ada left London."}\n')
-    assert concord.annotate(texts, tmp_path / "out", model=MODEL).to_pandas()["text"].tolist() == ["London"]
+    later = concord.annotate(texts, tmp_path / "out", model=MODEL)
+    assert later.to_pandas()["text"].tolist() == ["London"]
+    assert earlier.to_pandas()["text"].tolist() == ["Paris"]
+    texts.write_text('{"id": "a", "text": "Ada left Geneva."}\n')
+    concord.annotate(texts, tmp_path / "out", model=MODEL, settings={"output.grace_seconds": 0})
     with pytest.raises(IntegrityError, match="parts of generation 0 are gone"):
         earlier.to_pandas()
 

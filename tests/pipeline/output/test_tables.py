@@ -111,7 +111,7 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "meta": '{"k":1}',
             "encoding": None,
             "encoding_confidence": None,
-            "text": None,
+            "raw_text": None,
         }
     ]
     assert tables["sentences"].select(["sent_id", "start_char", "end_char", "n_tokens"]).to_pylist() == [
@@ -158,9 +158,9 @@ def test_documents_hold_their_encoding_and_on_demand_their_text() -> None:
         predictions=(prediction("O"),),
     )
     (row,) = tables_of(annotated)["documents"].to_pylist()
-    assert (row["encoding"], row["encoding_confidence"], row["text"]) == ("cp1252", 0.5, None)
+    assert (row["encoding"], row["encoding_confidence"], row["raw_text"]) == ("cp1252", 0.5, None)
     (row,) = tables_of(annotated, keep_text=True)["documents"].to_pylist()
-    assert row["text"] == "Hi"
+    assert row["raw_text"] == "Hi"
 
 
 def test_an_entity_across_pieces_belongs_to_the_piece_where_it_starts() -> None:

@@ -191,12 +191,12 @@ def test_collection_of_an_earlier_release_is_updated_with_its_parses(
 def test_texts_are_stored_when_the_job_wants_them(archive: Path) -> None:
     first = runs.run_job(job(archive))
     rows = rows_of(runs.folder_of(first))
-    assert {row["text"] for row in rows["documents"]} == {None}
+    assert {row["raw_text"] for row in rows["documents"]} == {None}
     assert all(row["name"] == " ".join(row["text"].split()) for row in rows["entities"])
     kept = runs.run_job(job(archive, output={"path": str(first.output), "keep_text": True}))
     assert (kept.changes.again, kept.changes.parsed) == (20, 20)
     assert kept.reasons == ("output.keep_text: was False, is now True",)
-    texts = {row["doc_id"]: row["text"] for row in rows_of(runs.folder_of(first))["documents"]}
+    texts = {row["doc_id"]: row["raw_text"] for row in rows_of(runs.folder_of(first))["documents"]}
     assert texts["t3.txt"] == (archive / "t3.txt").read_text()
     assert verify(first.output) == []
 
