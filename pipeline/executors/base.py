@@ -64,7 +64,7 @@ class StopRequest:
         self.received = number
         self._deadline = time.monotonic() + self._drain_seconds
         logger.warning(
-            "%s: no further shard is started; those in flight have %g seconds to finish, and one that does not is done "
+            "%s: no further shard is started; those in flight have %g s to finish, and one that does not is done "
             "again by the next run. A second signal stops at once",
             number.name,
             self._drain_seconds,

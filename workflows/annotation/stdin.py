@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from pathlib import Path
 from typing import BinaryIO
 
 from concord.pipeline.errors import InputError
@@ -38,10 +39,22 @@ def keep(*, output: str, format: str) -> str:
     stream = _stream()
     name = "text" if format == "auto" else format
     folder = OutputFolder(absolute_output(output))
+    _check_empty_or_collection(folder)
     kept = folder.run / f"{NAME}{reader_for(name).suffixes[0]}"
     with store_errors(kept):
         move_into_place(stage_file(folder.staging, lambda staged: shutil.copyfileobj(stream, staged)), kept)
     return str(kept)
+
+
+def _check_empty_or_collection(folder: OutputFolder) -> None:
+    """Refuse a folder of other files, which a copy of stdin would turn into the output of a run."""
+    if isinstance(folder.output, Path) and not (folder.output / "_run").exists():
+        other = next(folder.output.glob("*"), None)
+        if other is not None:
+            raise InputError(
+                f"{folder.output}: expected a new folder or a collection, got one that contains {other.name}; choose "
+                "another --output"
+            )
 
 
 def _stream() -> BinaryIO:

@@ -85,3 +85,10 @@ def test_stdin_needs_an_output_and_no_dry_run(tmp_path: Path) -> None:
     refused = pipe("text", "annotate", "-", "-o", tmp_path / "out", "--dry-run")
     assert (refused.exit_code, "got stdin (-)" in refused.stderr) == (2, True), refused.output
     assert not (tmp_path / "out").exists()
+
+
+def test_stdin_turns_no_folder_of_other_files_into_a_collection(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    refused = pipe("text", "annotate", "-", "-o", tmp_path)
+    assert (refused.exit_code, "got one that contains a.txt" in refused.stderr) == (2, True), refused.output
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
