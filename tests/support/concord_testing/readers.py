@@ -4,6 +4,7 @@ Every read has to be exactly one generation: its rows are compared, by a hash, w
 """
 
 import json
+import multiprocessing
 import random
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,30 @@ def read_often(keep_on: Iterable[object], output: Path, answer: Path, *, seed: i
     answer.write_text(json.dumps({name: [reads.rows, reads.failures] for name, reads in seen.items()}))
 
 
+def start_reader(keep_on: Iterable[object], output: Path, answer: Path, *, seed: int) -> BaseProcess:
+    """Start ``read_often`` in a new process; in a fork, DuckDB would wait for threads that do not exist there."""
+    arguments = {"keep_on": keep_on, "output": output, "answer": answer, "seed": seed}
+    process = multiprocessing.get_context("spawn").Process(target=read_often, kwargs=arguments)
+    process.start()
+    return process
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsUntil:
+    """Creates a file, then yields several times a second, once there is a collection, until another file exists."""
+
+    started: Path
+    stop: Path
+    output: Path
+
+    def __iter__(self) -> Iterator[None]:
+        self.started.touch()
+        while not self.stop.exists():
+            time.sleep(SECONDS_BETWEEN_READS)
+            if (self.output / "current").exists():
+                yield
+
+
 class ReaderProcess:
     """A process that reads a collection, once there is one, several times a second until it is stopped."""
 
@@ -113,8 +139,12 @@ class ReaderProcess:
         self._output = output
         self._stop = output.with_name(f"{output.name}.stop")
         self._answer = output.with_name(f"{output.name}.reads.json")
-        self._stop.unlink(missing_ok=True)
-        self._process = runs.in_child(partial(read_often, self._turns(), output, self._answer, seed=seed))
+        started = output.with_name(f"{output.name}.started")
+        for path in (self._stop, started):
+            path.unlink(missing_ok=True)
+        self._process = start_reader(TurnsUntil(started, self._stop, output), output, self._answer, seed=seed)
+        while not started.exists() and self._process.is_alive():
+            time.sleep(SECONDS_BETWEEN_READS)
 
     def stop(self) -> dict[str, dict[str, Any]]:
         """Stop it, and return its counts by kind of reader; every generation must still be kept."""
@@ -122,12 +152,6 @@ class ReaderProcess:
         self._process.join()
         generations = {found.name: fingerprint(_rows(found)) for found in FolderGenerations(self._output).history()}
         return summarize([json.loads(self._answer.read_text())], generations)
-
-    def _turns(self) -> Iterator[None]:
-        while not self._stop.exists():
-            time.sleep(SECONDS_BETWEEN_READS)
-            if (self._output / "current").exists():
-                yield
 
 
 def _rows(generation: Generation) -> pd.DataFrame:
@@ -234,7 +258,7 @@ def read_beside_a_writer(
     started = time.monotonic()
     answers = [folder / f"reads{number}.json" for number in range(readers_at_once)]
     work = [
-        runs.in_child(partial(read_often, range(reads // readers_at_once), writer.output, answer, seed=seed + number))
+        start_reader(range(reads // readers_at_once), writer.output, answer, seed=seed + number)
         for number, answer in enumerate(answers)
     ]
     while any(reader.is_alive() for reader in work):
