@@ -32,19 +32,6 @@ CRASHES = (
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A file of twelve documents and one that becomes a dead letter."""
-    return runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
-
-
-@pytest.fixture
-def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
-    """The bytes of an undisturbed run."""
-    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
-    return runs.committed_bytes(tmp_path / "undisturbed")
-
-
 def check_rerun(config: AnnotateConfig, undisturbed: dict[str, bytes]) -> RunReport:
     """Run the job again and compare."""
     report = runs.run_job(config)

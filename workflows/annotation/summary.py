@@ -15,6 +15,7 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODINGS, backed_off
+from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import arrow_source
@@ -181,7 +182,7 @@ def _frequent_names(collection: Collection) -> dict[str, list[tuple[str, int]]]:
     for part in collection.parts("entities"):
         columns = pq.read_table(arrow_source(part), columns=["label", "text"])
         for group in columns.group_by(["label", "text"]).aggregate([([], "count_all")]).to_pylist():
-            counts[group["label"], " ".join(group["text"].split())] += group["count_all"]
+            counts[group["label"], normalize_name(group["text"])] += group["count_all"]
     frequent: dict[str, list[tuple[str, int]]] = {}
     for (kind, name), times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if len(frequent.setdefault(kind, [])) < SHOWN_NAMES:

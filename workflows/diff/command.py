@@ -6,6 +6,7 @@ from textwrap import shorten
 from typing import Any
 
 from concord.models.labels import OUTSIDE
+from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.report.templates import write_page
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.summary import describe_component
@@ -132,7 +133,7 @@ def _changes(changes: Sequence[EntityChange]) -> str:
 
 
 def _describe_side(side: Side) -> str:
-    text = shorten(" ".join(side.text.split()), SHOWN_NAME, placeholder=" ...")
+    text = shorten(normalize_name(side.text), SHOWN_NAME, placeholder=" ...")
     return f"{_label_name(side.label)} {side.confidence:.2f}{'*' * side.refined} {text}"
 
 

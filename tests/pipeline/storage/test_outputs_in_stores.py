@@ -18,19 +18,6 @@ from concord.pipeline.storage.output_paths import output_path
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Write a file of twelve documents and one that becomes a dead letter."""
-    return runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
-
-
-@pytest.fixture
-def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
-    """Return the bytes of a local run."""
-    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
-    return dict(sorted(runs.committed_bytes(tmp_path / "undisturbed").items()))
-
-
 def test_a_run_into_a_store_writes_the_bytes_of_a_local_run(
     source: Path, bucket: stores.DisturbedBucket, undisturbed: dict[str, bytes]
 ) -> None:
