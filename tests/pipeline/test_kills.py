@@ -134,7 +134,7 @@ def test_shard_that_does_not_finish_in_time_is_dropped_between_batches(
     os.kill(process.pid, number)
     process.join(timeout=5)
     assert process.exitcode == exit_code
-    assert f"{number.name}: no further shard is started; those in flight have 1 seconds" in capfd.readouterr().err
+    assert f"{number.name}: no further shard is started; those in flight have 1 s to finish" in capfd.readouterr().err
     assert not list((tmp_path / "out").glob("_run/commits/*/*"))
     # No attempt is counted.
     assert not list((tmp_path / "out").glob("_run/trials/*/*"))

@@ -127,7 +127,7 @@ def test_statistics_are_those_of_the_footers(source: Path, output: Path) -> None
                 bounds = (min(values), max(values)) if values else (None, None)
                 assert (action[f"min.{column}"], action[f"max.{column}"]) == bounds
     (action, *_) = pa.table(delta_table(output, "documents").get_add_actions(flatten=True)).to_pylist()
-    assert (action["null_count.text"], action["min.text"]) == (action["num_records"], None)
+    assert (action["null_count.raw_text"], action["min.raw_text"]) == (action["num_records"], None)
 
 
 def test_long_strings_bound_from_below_only(tmp_path: Path) -> None:

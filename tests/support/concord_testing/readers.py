@@ -132,6 +132,20 @@ class TurnsUntil:
                 yield
 
 
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Yields a number of times, and then on until a file exists."""
+
+    turns: int
+    until: Path
+
+    def __iter__(self) -> Iterator[None]:
+        for _ in range(self.turns):
+            yield
+        while not self.until.exists():
+            yield
+
+
 class ReaderProcess:
     """A process that reads a collection, once there is one, several times a second until it is stopped."""
 
@@ -247,22 +261,26 @@ def read_beside_a_writer(
     documents: int,
     seed: int,
     readers_at_once: int = 2,
+    generations: int = 6,
     grace_seconds: float = GRACE_SECONDS,
 ) -> dict[str, Any]:
     """Let readers read while a writer works, and return counts by kind of reader.
 
     Args:
-        reads: of all kinds together.
+        reads: of all kinds together, at least.
+        generations: the fewest that the writer makes before the readers stop.
     """
     writer = Writer(folder, documents=documents, seed=seed, grace_seconds=grace_seconds)
     started = time.monotonic()
     answers = [folder / f"reads{number}.json" for number in range(readers_at_once)]
+    turns = AtLeast(reads // readers_at_once, folder / "enough")
     work = [
-        start_reader(range(reads // readers_at_once), writer.output, answer, seed=seed + number)
-        for number, answer in enumerate(answers)
+        start_reader(turns, writer.output, answer, seed=seed + number) for number, answer in enumerate(answers)
     ]
     while any(reader.is_alive() for reader in work):
         writer.step()
+        if len(writer.generations) >= generations:
+            turns.until.touch()
     return {
         "generations": len(writer.generations),
         "runs": dict(writer.runs),
