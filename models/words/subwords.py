@@ -1,6 +1,6 @@
 """Words as subwords of an encoder: windows within its capacity, and passes of several padded windows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 SPECIAL_TOKENS = 2
+# A reader remembers the subwords of about this many distinct words, since most words of a text recur.
+_KNOWN_WORDS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +41,14 @@ class SubwordReader:
         self._tokenizer = tokenizer
         self._capacity = capacity
         self._overlap_words = overlap_words
+        self._known: dict[str, list[int]] = {}
 
     def windows(self, sentences: Sequence[Sequence[str]]) -> list[SubwordWindow]:
         """Return the windows of all sentences, those with the most subwords first; an empty sentence has none."""
         windows = []
+        subwords = self._subwords({word for words in sentences for word in words})
         for number, words in enumerate(sentences):
-            pieces = self._subwords(words)
+            pieces = [subwords[word] for word in words]
             for first, last, begin, end in _bounds(list(map(len, pieces)), self._capacity, self._overlap_words):
                 keep = (begin - first, end - first)
                 windows.append(SubwordWindow(sentence=number, first=first, keep=keep, words=pieces[first:last]))
@@ -61,12 +65,16 @@ class SubwordReader:
         attention = pad_sequence([torch.ones_like(row) for row in numbers], batch_first=True)
         return pad_sequence(numbers, batch_first=True, padding_value=tokenizer.pad_token_id), attention
 
-    def _subwords(self, words: Sequence[str]) -> list[list[int]]:
+    def _subwords(self, words: set[str]) -> Mapping[str, list[int]]:
         """Return the subword numbers of each word; a word without any, such as a zero-width joiner, is unknown."""
-        if not words:  # the tokenizer does not accept an empty list
-            return []
-        encoded = self._tokenizer(list(words), is_split_into_words=False, add_special_tokens=False)["input_ids"]
-        return [pieces[: self._capacity] or [self._tokenizer.unk_token_id] for pieces in encoded]
+        # A new table instead of an emptied one, which another thread may be reading.
+        known = self._known = self._known if len(self._known) <= _KNOWN_WORDS else {}
+        unknown = list(words - known.keys())
+        if unknown:  # the tokenizer does not accept an empty list
+            encoded = self._tokenizer(unknown, is_split_into_words=False, add_special_tokens=False)["input_ids"]
+            pieces = [found[: self._capacity] or [self._tokenizer.unk_token_id] for found in encoded]
+            known.update(zip(unknown, pieces, strict=True))
+        return known
 
 
 def cut_passes(windows: Sequence[SubwordWindow], *, subwords: int) -> Iterator[Sequence[SubwordWindow]]:

@@ -96,6 +96,15 @@ def test_word_without_subwords_is_the_unknown_subword(encoder: FrozenEncoder) ->
 
 
 @pytest.mark.encoder
+def test_forgotten_subwords_are_read_again(config: EncoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = FrozenEncoder(config).features([WORDS, ("paris", "ada")])
+    monkeypatch.setattr("concord.models.words.subwords._KNOWN_WORDS", 1)
+    encoder = FrozenEncoder(config)
+    for words, vectors in zip([WORDS, ("paris", "ada")], expected, strict=True):
+        assert torch.allclose(encoder.features([words])[0], vectors, atol=1e-5)
+
+
+@pytest.mark.encoder
 def test_unusual_words_get_a_vector(encoder: FrozenEncoder) -> None:
     words = ("", " ", "\x00", "[SEP]", "\U0001f469\u200d\U0001f680", "e\u0301")
     (found,) = encoder.features([words])
