@@ -4,7 +4,6 @@ Words of a document that share a key read each other: hidden states serve as key
 word never reads its own slot, and no word reads another document.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,22 +90,29 @@ def occurrence_index(documents: Sequence[Sequence[str]], *, key: MemoryKey, slot
     result has shape ``(N, slots)``, int64, for the N words of all documents: rows of other words, filled from the left,
     then -1.
     """
-    index = torch.full((sum(map(len, documents)), slots), -1, dtype=torch.int64)
-    first = 0
-    for words in documents:
-        occurrences: defaultdict[str, list[int]] = defaultdict(list)
-        for row, word in enumerate(words, start=first):
-            occurrences[normalize_digits(word).lower() if key == "lower" else word].append(row)
-        for rows in occurrences.values():
-            if len(rows) > 1:
-                _fill(index, rows, slots)
-        first += len(words)
-    return index
+    groups = _number_words(documents, key)
+    order = groups.argsort(stable=True)
+    counts = groups.bincount()
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    # The first occurrences of each word; one more than there are slots, since a word skips itself.
+    heads = torch.full((len(counts), slots + 1), -1, dtype=torch.int64)
+    early = (places <= slots).nonzero()[:, 0]
+    heads[groups[early], places[early]] = early
+    columns = torch.arange(slots)
+    return heads[groups[:, None], columns + (columns >= places[:, None])]
 
 
-def _fill(index: Tensor, rows: list[int], slots: int) -> None:
-    head = rows[: slots + 1]
-    for place, row in enumerate(rows):
-        others = head[:place] + head[place + 1 :] if place <= slots else head[:slots]
-        others = others[:slots]
-        index[row, : len(others)] = torch.tensor(others)
+def _number_words(documents: Sequence[Sequence[str]], key: MemoryKey) -> Tensor:
+    """Number all words so that two have the same number if they are the same word of the same document; ``(N,)``."""
+    keys = {word for words in documents for word in words}
+    forms = {word: normalize_digits(word).lower() if key == "lower" else word for word in keys}
+    numbers: dict[tuple[int, str], int] = {}
+    return torch.tensor(
+        [
+            numbers.setdefault((document, forms[word]), len(numbers))
+            for document, words in enumerate(documents)
+            for word in words
+        ],
+        dtype=torch.int64,
+    )
