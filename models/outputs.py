@@ -10,7 +10,10 @@ from concord.models.labels import Span
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """The output of stage one for a batch of sentences (Ye et al., 2021, section III-B)."""
+    """The output of stage one for a batch of sentences (Ye et al., 2021, section III-B).
+
+    For a sentence without weight samples of its own, the mean weights stand for each of the M samples.
+    """
 
     probabilities: Tensor
     """Mean of the softmax over the M weight samples, shape ``(B, T, L)``, float."""

@@ -95,6 +95,12 @@ class VariationalLstm(nn.Module):
             drawn.append(LstmSample(folded, output_mask))
         return drawn
 
+    def mean_weights(self) -> LstmSample:
+        """Return the sample without masks, whose weights are the expected value of those of a weight sample."""
+        layers = list(self._lstm_layers())
+        like = layers[0].get_parameter("weight_ih_l0")
+        return LstmSample(layers, torch.ones(self.output_dimension, dtype=like.dtype, device=like.device))
+
     def _lstm_layers(self) -> Iterator[nn.LSTM]:
         return (cast(nn.LSTM, layer) for layer in self.layers)
 

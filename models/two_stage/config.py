@@ -38,6 +38,10 @@ class TwoStageConfig(TaggerConfig):
     """Number M of Monte-Carlo weight samples at inference."""
     sample_seed: int = 20210823
     """Seed of the weight samples, which are drawn once per model."""
+    samples_above: float | None = Field(default=None, ge=0)
+    """Nats; weight samples are drawn only for sentences in which the mean weights leave a word more uncertain than
+    this, and the mean weights draft the others. None draws them for every sentence, as does a call that sets their
+    number."""
     refine_representation: WordRepresentationConfig = WordRepresentationConfig(unit_variance=True)
     sentence_labels: bool = True
     """Whether stage two reads the sentence's drafts. False is "- label" of Ye et al. (2021), Table IV ("- sentence

@@ -1,6 +1,7 @@
 """Stage one: a variational LSTM drafts labels with an uncertainty (Ye et al., 2021, section III-B)."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -39,16 +40,44 @@ class DraftNetwork(nn.Module):
         self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the logits and hidden states of each weight sample, in the shapes of ``forward``."""
+        return self._run(self.representation(batch, features), batch.lengths, samples)
+
+    def draft(
+        self,
+        batch: Batch,
+        features: Tensor | None,
+        samples: Sequence[LstmSample],
+        *,
+        samples_above: float | None = None,
+    ) -> Draft:
+        """Average the softmax and the states over the weight samples; the entropy of the mean is the uncertainty.
+
+        With ``samples_above``, in nats, the samples are drawn only for sentences in which the mean weights leave a word
+        more uncertain than this. All of the draft of another sentence is that of the mean weights, which stand for each
+        of its samples, so that the probability of a span there is the product over its words.
+        """
         words = self.representation(batch, features)
+        if samples_above is None:
+            return self._average(words, batch.lengths, samples)
+        draft = self._average(words, batch.lengths, [self.lstm.mean_weights()])
+        draft = replace(draft, samples=draft.samples.repeat_interleave(len(samples), dim=0))
+        rows = ((draft.uncertainty > samples_above) & batch.mask).any(dim=1).nonzero()[:, 0]
+        if len(rows):
+            sampled = self._average(words[rows], batch.lengths[rows.cpu()], samples)
+            for name in ("probabilities", "labels", "uncertainty", "hidden"):
+                getattr(draft, name)[rows] = getattr(sampled, name)
+            draft.samples[:, rows] = sampled.samples
+        return draft
+
+    def _run(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> Iterator[tuple[Tensor, Tensor]]:
         for sample in samples:
-            states = sample(words, batch.lengths)
+            states = sample(words, lengths)
             yield nn.functional.linear(states, self.output.weight * sample.output_mask, self.output.bias), states
 
-    def draft(self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]) -> Draft:
-        """Average the softmax and the states over the weight samples; the entropy of the mean is the uncertainty."""
+    def _average(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> Draft:
         probabilities, hidden = torch.zeros(()), torch.zeros(())
         kept = []
-        for logits, states in self.sampled(batch, features, samples):
+        for logits, states in self._run(words, lengths, samples):
             sample = logits.float().softmax(dim=-1)
             probabilities = probabilities.to(logits.device) + sample
             hidden = hidden.to(states.device) + states.float()

@@ -46,6 +46,7 @@ class TwoStageTagger(Tagger):
             config.draft_representation, config.lstm, vocabulary, encoder_width=self.encoder_width
         )
         self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width, memory)
+        self._drawn: tuple[object, Sequence[LstmSample]] | None = None
 
     @property
     @override
@@ -105,7 +106,7 @@ class TwoStageTagger(Tagger):
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
         """Return stage two's attention: ``words_1`` and up over words, ``drafts`` over their drafts, ``memory``."""
         features = self.encoder_features(batch)
-        draft = self.draft_network.draft(batch, features, self._weight_samples(None))
+        draft = self._draft(batch, features, samples=None)
         memory, rows = self._fill_memory(batch, draft.hidden, draft.probabilities), _batch_rows(batch)
         contents = memory.read(rows) if memory is not None else None
         with capture_outputs(self.refine_network.attentions()) as outputs:
@@ -133,14 +134,13 @@ class TwoStageTagger(Tagger):
         self, table: TokenTable, settings: CallSettings, threshold: float, memory: DocumentMemory | None
     ) -> list["_UncertainWindow"]:
         """Draft all windows and return those that stage two must read."""
-        samples = self._weight_samples(settings.samples)
         uncertain: list[_UncertainWindow] = []
         for windows, batch in self.batches(
             settings.windows, batch_words=settings.batch_words, on_batch=settings.on_batch
         ):
             features = self.encoder_features(batch)
             with self.autocast(settings.precision):
-                draft = self.draft_network.draft(batch, features, samples)
+                draft = self._draft(batch, features, samples=settings.samples)
             words = KeptWords.of(windows, batch.mask.shape[1])
             table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
             if memory is not None:
@@ -193,9 +193,25 @@ class TwoStageTagger(Tagger):
                 windows, merged.labels, self.vocabulary, partial(span_probability, samples, stage_two, merged.refined)
             )
 
-    def _weight_samples(self, samples: int | None) -> Sequence[LstmSample]:
+    def _draft(self, batch: Batch, features: Tensor | None, *, samples: int | None) -> Draft:
+        """Draft a batch with weight samples for every sentence if their number is given, else as configured."""
         config = self._two_stage
-        return self.draft_network.lstm.draw_samples(samples or config.samples, config.sample_seed)
+        drawn = self._weight_samples(samples or config.samples)
+        return self.draft_network.draft(
+            batch, features, drawn, samples_above=config.samples_above if samples is None else None
+        )
+
+    def _weight_samples(self, samples: int) -> Sequence[LstmSample]:
+        """Return M weight samples, which are drawn again only when the weights or their device have changed."""
+        weights = [
+            (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+            for weight in self.draft_network.lstm.parameters()
+        ]
+        drawn = self._drawn
+        if drawn is None or drawn[0] != (samples, weights):
+            fresh = self.draft_network.lstm.draw_samples(samples, self._two_stage.sample_seed)
+            drawn = self._drawn = (samples, weights), fresh
+        return drawn[1]
 
     def _empty_memory(self, documents: Sequence[Sequence[str]]) -> DocumentMemory | None:
         """Allocate a memory for the words of documents; None for a tagger without one."""

@@ -109,3 +109,72 @@ def test_training_draws_new_masks_in_every_pass(build: Build, documents: list[li
     first, second = (tagger.draft_network(twin, None)[0] for _ in range(2))
     assert not torch.equal(first, second)
     assert not torch.equal(first[0], first[1])
+
+
+@torch.inference_mode()
+def test_samples_above_draws_samples_only_for_sentences_with_an_uncertain_word(
+    tagger: TwoStageTagger, documents: list[list[Sentence]]
+) -> None:
+    batch, network = encode(tagger, documents), tagger.draft_network
+    samples = network.lstm.draw_samples(6, seed=5)
+    mean, all_drawn = network.draft(batch, None, [network.lstm.mean_weights()]), network.draft(batch, None, samples)
+    most = mean.uncertainty.masked_fill(~batch.mask, 0).amax(dim=1)
+    limit = most.median().item()
+    found = network.draft(batch, None, samples, samples_above=limit)
+    drawn = most > limit
+    assert 0 < int(drawn.sum()) < len(drawn)
+    for name in ("probabilities", "labels", "uncertainty", "hidden"):
+        values, without, sampled = (getattr(draft, name) for draft in (found, mean, all_drawn))
+        assert torch.allclose(values[drawn], sampled[drawn], atol=1e-6), name
+        assert torch.equal(values[~drawn], without[~drawn]), name
+    assert found.samples.shape == all_drawn.samples.shape
+    assert torch.allclose(found.samples[:, drawn], all_drawn.samples[:, drawn], atol=1e-6)
+    assert all(torch.equal(one[~drawn], mean.probabilities[~drawn]) for one in found.samples)
+
+
+@torch.inference_mode()
+def test_mean_weights_are_those_of_the_lstm_without_dropout(
+    tagger: TwoStageTagger, build: Build, documents: list[list[Sentence]]
+) -> None:
+    plain = build("uanet", lstm=NONE)
+    plain.load_state_dict(tagger.state_dict())
+    batch = encode(tagger, documents)
+    found = tagger.draft_network.draft(batch, None, [tagger.draft_network.lstm.mean_weights()])
+    assert torch.allclose(found.probabilities, draft(plain, batch, 1).probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["uanet", "doc_uanet"])
+def test_samples_above_depends_on_no_other_sentence_and_a_number_of_samples_turns_it_off(
+    name: str, build: Build, random_documents: Callable[..., list[list[Sentence]]]
+) -> None:
+    documents = random_documents(2, documents=5)
+    always = build(name, lstm=STRONG)
+    limit = always.tabulate(documents).uncertainty.quantile(0.8).item()
+    tagger = build(name, lstm=STRONG, samples_above=limit)
+    tagger.load_state_dict(always.state_dict())
+    drawn, table = always.tabulate(documents), tagger.tabulate(documents)
+    changed = table.uncertainty != drawn.uncertainty
+    assert bool(changed.any())
+    assert not bool(changed.all())
+    assert torch.equal(tagger.tabulate(documents, samples=3).uncertainty, drawn.uncertainty)
+    alone = torch.cat([tagger.tabulate([document]).uncertainty for document in documents])
+    assert torch.allclose(alone, table.uncertainty, atol=1e-5)
+    backwards = [tagger.tabulate(documents[::-1], batch_words=20).uncertainty.flip(0)]
+    assert torch.allclose(torch.cat(backwards).sort().values, table.uncertainty.sort().values, atol=1e-5)
+
+
+def test_samples_above_0_draws_samples_for_every_sentence(build: Build, documents: list[list[Sentence]]) -> None:
+    always, above = build("uanet", lstm=STRONG), build("uanet", lstm=STRONG, samples_above=0.0)
+    above.load_state_dict(always.state_dict())
+    assert torch.allclose(above.tabulate(documents).uncertainty, always.tabulate(documents).uncertainty, atol=1e-6)
+
+
+def test_weight_samples_follow_the_weights(tagger: TwoStageTagger, documents: list[list[Sentence]]) -> None:
+    before = tagger.tabulate(documents).uncertainty
+    assert torch.equal(tagger.tabulate(documents).uncertainty, before)
+    state = {name: weight.clone() for name, weight in tagger.state_dict().items()}
+    with torch.no_grad():
+        tagger.draft_network.lstm.layers[0].get_parameter("weight_hh_l0").mul_(-1)
+    assert not torch.allclose(tagger.tabulate(documents).uncertainty, before)
+    tagger.load_state_dict(state)
+    assert torch.equal(tagger.tabulate(documents).uncertainty, before)
