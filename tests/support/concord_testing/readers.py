@@ -274,9 +274,7 @@ def read_beside_a_writer(
     started = time.monotonic()
     answers = [folder / f"reads{number}.json" for number in range(readers_at_once)]
     turns = AtLeast(reads // readers_at_once, folder / "enough")
-    work = [
-        start_reader(turns, writer.output, answer, seed=seed + number) for number, answer in enumerate(answers)
-    ]
+    work = [start_reader(turns, writer.output, answer, seed=seed + number) for number, answer in enumerate(answers)]
     while any(reader.is_alive() for reader in work):
         writer.step()
         if len(writer.generations) >= generations:
