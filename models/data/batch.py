@@ -5,11 +5,13 @@ units, L labels, S memory slots, M Monte-Carlo weight samples. Tensors are float
 ``(B, T)``, bool, true for words and false for padding; ``lengths`` is ``(B,)``, int64, on the CPU.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence, first_words
 from concord.models.data.vocabulary import Vocabulary
@@ -18,6 +20,8 @@ PADDING = 0
 UNKNOWN = 1
 IGNORED_LABEL = -100
 WORD_CASES = 4
+
+Computed = TypeVar("Computed")
 
 
 def word_case(word: str) -> int:
@@ -30,6 +34,42 @@ def word_case(word: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Forms:
+    """F distinct words, among them the padding; batches of one call may share them."""
+
+    rows: Mapping[str, int]
+    """The row of each word."""
+    numbers: Tensor
+    """Numbers of the words, shape ``(F,)``, int64."""
+    characters: Tensor
+    """Numbers of their characters, shape ``(F, C)``, int64, 0 where padded."""
+    cases: Tensor
+    """Their case, shape ``(F,)``, int64, below ``WORD_CASES``."""
+    shared: bool = False
+    """Whether several batches of one call, during which no weight changes, share the words."""
+    _computed: dict[nn.Module, object] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, module: nn.Module, compute: Callable[[], Computed]) -> Computed:
+        """Return what a module computes from these words alone: the first result, if batches share the words."""
+        if not self.shared:
+            return compute()
+        if module not in self._computed:
+            self._computed[module] = compute()
+        return self._computed[module]  # type: ignore[return-value]
+
+    def part(self, rows: Tensor) -> "Forms":
+        """Return some of the words; ``rows`` has shape ``(R,)``, int64, rising."""
+        chosen = set(rows.tolist())
+        words = [word for word, row in self.rows.items() if row in chosen]
+        return Forms(
+            rows={word: row for row, word in enumerate(words)},
+            numbers=self.numbers[rows],
+            characters=self.characters[rows],
+            cases=self.cases[rows],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
     """A batch of sentences as tensors."""
 
@@ -37,10 +77,8 @@ class Batch:
     """The sentences themselves, for encoders and memory keys."""
     words: Tensor
     """Numbers of the words, shape ``(B, T)``, int64, 0 where padded."""
-    forms: Tensor
-    """Characters of the batch's distinct words, shape ``(F, C)``, int64; row 0 is padding."""
-    form_cases: Tensor
-    """Case of each of these words, shape ``(F,)``, int64, below ``WORD_CASES``."""
+    forms: Forms
+    """The batch's distinct words, or those of several batches."""
     form_index: Tensor
     """Row of ``forms`` for each word, shape ``(B, T)``, int64."""
     lengths: Tensor
@@ -70,8 +108,7 @@ class Batch:
         return Batch(
             sentences=tuple(self.sentences[row] for row in rows.tolist()),
             words=self.words[rows, :width],
-            forms=self.forms[forms],
-            form_cases=self.form_cases[forms],
+            forms=self.forms.part(forms),
             form_index=form_index,
             lengths=self.lengths[rows],
             mask=self.mask[rows, :width],
@@ -85,9 +122,15 @@ class Batch:
 class BatchEncoder:
     """Encodes sentences as batches, with the look-up tables of one vocabulary."""
 
-    def __init__(self, vocabulary: Vocabulary, *, max_characters: int = 64) -> None:
-        """Build the tables; longer words, such as web addresses, are truncated to ``max_characters``."""
+    def __init__(self, vocabulary: Vocabulary, *, max_characters: int = 64, trees: bool = True) -> None:
+        """Build the tables.
+
+        Args:
+            max_characters: longer words, such as web addresses, are truncated to so many characters.
+            trees: whether batches have tags and relations.
+        """
         self._vocabulary = vocabulary
+        self._trees = trees
         self._max_characters = max_characters
         self._word_numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
         self._character_numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
@@ -100,9 +143,12 @@ class BatchEncoder:
         sentences: Sequence[Sentence],
         *,
         documents: Sequence[int] | None = None,
+        forms: Forms | None = None,
         device: torch.device | str = "cpu",
     ) -> Batch:
         """Encode sentences, each with at least one word; by default every sentence is a document of its own.
+
+        The forms, if given, contain all words of the sentences and are on the device.
 
         Raises:
             ValueError: for an empty sentence, or a gold label that is not in the vocabulary.
@@ -111,24 +157,21 @@ class BatchEncoder:
         if not lengths or min(lengths) == 0:
             raise ValueError("encode_batch: expected one sentence or more, each with a word or more")
         shape = (len(sentences), max(lengths))
-        words = torch.zeros(shape, dtype=torch.int64)
-        form_index = torch.zeros(shape, dtype=torch.int64)
-        form_rows: dict[str, int] = {"": 0}
-        for row, sentence in enumerate(sentences):
-            words[row, : lengths[row]] = torch.tensor([self._word_number(word) for word in sentence.words])
-            rows = [form_rows.setdefault(word, len(form_rows)) for word in sentence.words]
-            form_index[row, : lengths[row]] = torch.tensor(rows)
+        if forms is None:
+            forms = self.encode_forms(sentences, device=device)
         length_tensor = torch.tensor(lengths)
         mask = torch.arange(shape[1])[None, :] < length_tensor[:, None]
+        form_index = torch.zeros(shape, dtype=torch.int64)
+        form_index[mask] = torch.tensor([forms.rows[word] for sentence in sentences for word in sentence.words])
+        form_index = form_index.to(device)
         labels = self._encode_labels(sentences, shape)
-        tags = _encode_column([sentence.tags for sentence in sentences], self._tag_numbers, shape)
-        relations = _encode_column([sentence.relations for sentence in sentences], self._relation_numbers, shape)
+        tags = self._encode_column([sentence.tags for sentence in sentences], self._tag_numbers, mask)
+        relations = self._encode_column([sentence.relations for sentence in sentences], self._relation_numbers, mask)
         return Batch(
             sentences=tuple(sentences),
-            words=words.to(device),
-            forms=self._encode_forms(list(form_rows)).to(device),
-            form_cases=torch.tensor([word_case(form) for form in form_rows]).to(device),
-            form_index=form_index.to(device),
+            words=forms.numbers[form_index],
+            forms=forms,
+            form_index=form_index,
             lengths=length_tensor,
             mask=mask.to(device),
             labels=None if labels is None else labels.to(device),
@@ -137,16 +180,42 @@ class BatchEncoder:
             documents=torch.tensor(documents if documents is not None else range(len(sentences))),
         )
 
+    def encode_forms(
+        self, sentences: Iterable[Sentence], *, device: torch.device | str = "cpu", shared: bool = False
+    ) -> Forms:
+        """Encode the distinct words of sentences; ``shared`` as in Forms."""
+        words = dict.fromkeys(chain(("",), chain.from_iterable(sentence.words for sentence in sentences)))
+        return Forms(
+            rows={word: row for row, word in enumerate(words)},
+            numbers=torch.tensor([PADDING, *(self._word_number(word) for word in words if word)]).to(device),
+            characters=self._encode_characters(words).to(device),
+            cases=torch.tensor([word_case(word) for word in words]).to(device),
+            shared=shared,
+        )
+
     def _word_number(self, word: str) -> int:
         return self._word_numbers.get(self._vocabulary.word_form(word), UNKNOWN)
 
-    def _encode_forms(self, forms: Sequence[str]) -> Tensor:
-        spellings = [self._vocabulary.spelling(form)[: self._max_characters] for form in forms]
-        rows = [[self._character_numbers.get(character, UNKNOWN) for character in spelling] for spelling in spellings]
-        characters = torch.zeros((len(rows), max(1, max(map(len, rows)))), dtype=torch.int64)
-        for number, row in enumerate(rows):
-            characters[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    def _encode_characters(self, words: Iterable[str]) -> Tensor:
+        spellings = [self._vocabulary.spelling(word)[: self._max_characters] for word in words]
+        lengths = torch.tensor([len(spelling) for spelling in spellings])
+        characters = torch.zeros((len(spellings), max(1, int(lengths.max()))), dtype=torch.int64)
+        inside = torch.arange(characters.shape[1])[None, :] < lengths[:, None]
+        numbers = self._character_numbers
+        characters[inside] = torch.tensor(
+            [numbers.get(character, UNKNOWN) for character in chain.from_iterable(spellings)], dtype=torch.int64
+        )
         return characters
+
+    def _encode_column(
+        self, column: Sequence[tuple[str, ...] | None], numbers: Mapping[str, int], mask: Tensor
+    ) -> Tensor | None:
+        values = [entries for entries in column if entries is not None]
+        if not self._trees or len(values) < len(column):
+            return None
+        encoded = torch.zeros(mask.shape, dtype=torch.int64)
+        encoded[mask] = torch.tensor([numbers.get(value, UNKNOWN) for value in chain.from_iterable(values)])
+        return encoded
 
     def _encode_labels(self, sentences: Sequence[Sentence], shape: tuple[int, int]) -> Tensor | None:
         if any(sentence.labels is None for sentence in sentences):
@@ -162,14 +231,3 @@ class BatchEncoder:
                     )
                 labels[row, column] = self._label_numbers[label]
         return labels
-
-
-def _encode_column(
-    column: Sequence[tuple[str, ...] | None], numbers: Mapping[str, int], shape: tuple[int, int]
-) -> Tensor | None:
-    encoded = torch.zeros(shape, dtype=torch.int64)
-    for row, values in enumerate(column):
-        if values is None:
-            return None
-        encoded[row, : len(values)] = torch.tensor([numbers.get(value, UNKNOWN) for value in values])
-    return encoded

@@ -17,6 +17,8 @@ from concord.models.config import Config
 from concord.models.data.batch import PADDING
 
 _TYPES = 4
+_ROWS = 256
+"""The most words that a character CNN reads at once in evaluation."""
 
 
 class CharCnnConfig(Config):
@@ -51,8 +53,18 @@ class CharCnn(nn.Module):
 
     def forward(self, forms: Tensor) -> Tensor:
         """Embed words; zeros for a row without characters."""
-        embedded = self.dropout(self.embedding(forms)).transpose(1, 2)
         lengths = (forms != PADDING).sum(dim=1)
+        if self.training or len(forms) <= _ROWS:
+            return self._embed(forms, lengths)
+        # Words of similar length together, so that the longest of all does not make every other one as long.
+        order = lengths.argsort()
+        parts = [
+            self._embed(forms[rows, : max(1, int(lengths[rows[-1]]))], lengths[rows]) for rows in order.split(_ROWS)
+        ]
+        return torch.cat(parts)[order.argsort()]
+
+    def _embed(self, forms: Tensor, lengths: Tensor) -> Tensor:
+        embedded = self.dropout(self.embedding(forms)).transpose(1, 2)
         pooled = []
         for width, convolution in zip(self._widths, self.convolutions, strict=True):
             left = (width - 1) // 2

@@ -1,6 +1,7 @@
 """The representation of a word: word embedding, character network and encoder features, concatenated."""
 
 import math
+from typing import cast
 
 import numpy as np
 import torch
@@ -8,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from concord.models.config import Config, ConfigError
-from concord.models.data.batch import PADDING, UNKNOWN, WORD_CASES, Batch
+from concord.models.data.batch import PADDING, UNKNOWN, WORD_CASES, Batch, Forms
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.words.characters import CharacterConfig, CharCnnConfig, FixedCharCnnConfig, character_network
 from concord.models.words.word_vectors import WordVectors
@@ -81,13 +82,28 @@ class WordRepresentation(nn.Module):
         if self.words is not None:
             parts.append(self.words(self._hide_words(batch.words) if self.training else batch.words))
         if self._config.case_features:
-            parts.append(nn.functional.one_hot(batch.form_cases, WORD_CASES).float()[batch.form_index])
+            parts.append(_one_hot_cases(batch.forms)[batch.form_index])
         if self.characters is not None:
-            parts.append(self.characters(batch.forms)[batch.form_index])
+            parts.append(self._spelled(batch.forms)[batch.form_index])
         if features is not None:
             dropped = nn.functional.dropout(features, self._config.encoder_dropout, self.training)
             parts.append(self.projection(dropped) if self.projection is not None else dropped)
         return nn.functional.dropout(torch.cat(parts, dim=-1), self._config.dropout, self.training)
+
+    def of_forms(self, forms: Forms) -> Tensor:
+        """Return the vectors of words, shape ``(F, output_dimension)``; not in training, nor with an encoder."""
+        parts = []
+        if self.words is not None:
+            parts.append(self.words(forms.numbers))
+        if self._config.case_features:
+            parts.append(_one_hot_cases(forms))
+        if self.characters is not None:
+            parts.append(self._spelled(forms))
+        return torch.cat(parts, dim=-1)
+
+    def _spelled(self, forms: Forms) -> Tensor:
+        network = cast(nn.Module, self.characters)
+        return cast(Tensor, forms.once(network, lambda: network(forms.characters)))
 
     @torch.no_grad()
     def load_vectors(self, vocabulary: Vocabulary, vectors: WordVectors) -> int:
@@ -138,6 +154,10 @@ class FrozenTable(nn.Module):
         """Look up words; shape ``(B, T)``, int64, to ``(B, T, D)``."""
         vectors = self.weight[words]
         return torch.where(vectors.any(dim=-1, keepdim=True), vectors, self.unknown)
+
+
+def _one_hot_cases(forms: Forms) -> Tensor:
+    return nn.functional.one_hot(forms.cases, WORD_CASES).float()
 
 
 def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding | FrozenTable:

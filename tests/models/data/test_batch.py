@@ -63,7 +63,7 @@ def test_vocabulary_replaces_runs_of_digits_in_words_but_not_characters_when_con
     batch = BatchEncoder(vocabulary).encode_batch([sentence("6789 a1-23")])
     assert batch.words.tolist() == [[2, 3]]
     spelled = ["", *vocabulary.characters]
-    assert "".join(spelled[number - 1] for number in batch.forms[2].tolist()) == "a1-23"
+    assert "".join(spelled[number - 1] for number in batch.forms.characters[2].tolist()) == "a1-23"
     assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
 
 
@@ -113,8 +113,8 @@ def test_batch_has_numbers_mask_and_labels(sentence: Tagged) -> None:
     single = vocabulary.labels.index("S-LOC")
     assert batch.labels is not None
     assert batch.labels.tolist() == [[0, single, 0], [0, IGNORED_LABEL, IGNORED_LABEL]]
-    assert batch.forms[batch.form_index[1, 0]].tolist()[:3] == [UNKNOWN] * 3
-    assert not batch.forms[batch.form_index[1, 1]].any()
+    assert batch.forms.characters[batch.form_index[1, 0]].tolist()[:3] == [UNKNOWN] * 3
+    assert not batch.forms.characters[batch.form_index[1, 1]].any()
 
 
 def test_sentence_part_makes_words_roots_if_their_head_is_outside() -> None:
@@ -160,8 +160,45 @@ def test_vocabulary_from_mapping_loads_without_tags_and_relations(vocabulary: Vo
 
 def test_batch_has_each_distinct_word_once(sentence: Tagged, vocabulary: Vocabulary) -> None:
     batch = BatchEncoder(vocabulary).encode_batch([sentence("in in in Paris"), sentence("Paris")])
-    assert len(batch.forms) == 3
+    assert len(batch.forms.characters) == 3
     assert int(batch.form_index[0, 3]) == int(batch.form_index[1, 0])
+
+
+def test_batches_share_forms_for_which_a_network_computes_once(sentence: Tagged, vocabulary: Vocabulary) -> None:
+    encoder = BatchEncoder(vocabulary)
+    sentences = [sentence("in Paris"), sentence("Paris Zo\u00eb 1984")]
+    forms = encoder.encode_forms(sentences, shared=True)
+    representation = WordRepresentation(WordRepresentationConfig(word_dimension=8), vocabulary).eval()
+    assert isinstance(representation.characters, torch.nn.Module)
+    calls: list[Any] = []
+    representation.characters.register_forward_hook(lambda *call: calls.append(call))
+    for one in sentences:
+        alone, shared = encoder.encode_batch([one]), encoder.encode_batch([one], forms=forms)
+        assert torch.equal(alone.words, shared.words)
+        assert torch.equal(shared.forms.numbers[shared.form_index], shared.words)
+        calls.clear()
+        vectors = representation(shared, None)
+        assert len(calls) == (one is sentences[0])
+        assert torch.allclose(vectors, representation(alone, None), atol=1e-6)
+        assert torch.allclose(vectors, representation.of_forms(forms)[shared.form_index], atol=1e-6)
+        assert len(calls) == 1 + (one is sentences[0])
+
+
+def test_part_of_a_batch_has_its_own_forms(sentence: Tagged, vocabulary: Vocabulary) -> None:
+    encoder = BatchEncoder(vocabulary)
+    sentences = [sentence("in Paris"), sentence("Ford in Zo\u00eb")]
+    part, alone = encoder.encode_batch(sentences).part(torch.tensor([1])), encoder.encode_batch(sentences[1:])
+    assert set(part.forms.rows) == {"Ford", "in", "Zo\u00eb"}
+    assert torch.equal(part.words, alone.words)
+    assert torch.equal(part.forms.numbers[part.form_index], part.words)
+    assert [part.forms.rows[word] for word in sentences[1].words] == part.form_index[0].tolist()
+
+
+def test_batch_without_trees_has_neither_tags_nor_relations() -> None:
+    known = Sentence(words=("a", "b"), tags=("N", "V"), heads=(2, 0), relations=("obj", "root"))
+    batch = BatchEncoder(Vocabulary.from_sentences([known]), trees=False).encode_batch([known])
+    assert batch.tags is None
+    assert batch.relations is None
 
 
 def test_batch_without_gold_has_no_labels(vocabulary: Vocabulary) -> None:
@@ -178,7 +215,7 @@ def test_batch_rejects_an_empty_sentence_and_an_unknown_label(sentence: Tagged, 
 
 def test_batch_truncates_a_very_long_word(vocabulary: Vocabulary) -> None:
     batch = BatchEncoder(vocabulary, max_characters=4).encode_batch([Sentence(words=("e" * 5000,))])
-    assert batch.forms.shape == (2, 4)
+    assert batch.forms.characters.shape == (2, 4)
 
 
 def test_rare_words_become_unknown_in_training_only(sentence: Tagged) -> None:

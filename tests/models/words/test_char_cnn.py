@@ -20,6 +20,16 @@ def test_char_cnn_ignores_the_length_of_the_longest_word_in_the_batch() -> None:
 
 
 @torch.no_grad()
+def test_char_cnn_reads_many_words_as_it_reads_each() -> None:
+    network = char_cnn((2, 3))
+    lengths = torch.randint(0, 12, (600,), generator=torch.Generator().manual_seed(0))
+    forms = torch.randint(1, 10, (600, 12)) * (torch.arange(12)[None, :] < lengths[:, None])
+    found = network(forms)
+    alone = torch.cat([network(forms[row : row + 1]) for row in range(600)])
+    assert float((found - alone).abs().max()) < 1e-12
+
+
+@torch.no_grad()
 def test_char_cnn_is_the_maximum_over_positions_of_the_word() -> None:
     network = char_cnn((3,))
     characters = [3, 4, 5, 6]
