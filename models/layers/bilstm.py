@@ -1,6 +1,7 @@
 """The bidirectional LSTM, and functions that run any LSTM over padded batches and draw its dropout masks."""
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -9,6 +10,9 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from concord.models.config import Config
+from concord.models.data.batch import Batch
+from concord.models.layers.lstm_scan import StepOrder, can_scan, project, scan
+from concord.models.words.representation import WordRepresentation
 
 LstmState = tuple[Tensor, Tensor]
 """Hidden and cell states, each of shape ``(layers * directions, B, H)``."""
@@ -40,6 +44,18 @@ class BiLstm(nn.Module):
         """Encode sentences; shape ``(B, T, D)`` to ``(B, T, output_dimension)``, zeros where padded."""
         return self.read(inputs, lengths)[0]
 
+    def read_words(self, batch: Batch, representation: WordRepresentation, features: Tensor | None) -> Tensor:
+        """Encode sentences of words; shape ``(B, T, output_dimension)``, zeros where padded.
+
+        Equal to encoding their vectors, of which an LSTM that can be scanned needs but one for each distinct word.
+        """
+        if features is not None or self.training or not can_scan(self.lstm, batch.mask):
+            return cast(Tensor, self(representation(batch, features), batch.lengths))
+        projected = batch.forms.once(self, lambda: project(self.lstm, representation.of_forms(batch.forms)))
+        order = StepOrder.of(batch.lengths, batch.mask.shape[1])
+        states, _ = scan(self.lstm, projected, batch.form_index.flatten()[order.cells], order)
+        return _padded(states, order, batch.mask.shape)
+
     def read(self, inputs: Tensor, lengths: Tensor, *, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
         """Encode sentences from an initial state, zeros if None; also return the last state of each sentence."""
         outputs, last = run_lstm(self.lstm, inputs, lengths, state=state)
@@ -56,6 +72,10 @@ class NoLstm(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         del lengths
         return inputs
+
+    def read_words(self, batch: Batch, representation: WordRepresentation, features: Tensor | None) -> Tensor:
+        """Return the vectors of words."""
+        return cast(Tensor, representation(batch, features))
 
 
 def build_bilstm(config: BiLstmConfig | None, input_dimension: int) -> BiLstm | NoLstm:
@@ -75,10 +95,21 @@ def run_lstm(
 
     It starts from ``state``, zeros if None; ``weights`` replace the LSTM's parameters of these names.
     """
+    if weights is None and can_scan(lstm, inputs):
+        order = StepOrder.of(lengths, inputs.shape[1])
+        projected = project(lstm, inputs.flatten(0, 1)[order.cells])
+        states, last = scan(lstm, projected, torch.arange(len(order.cells)), order, state=state)
+        return _padded(states, order, inputs.shape[:2]), last
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     outputs, last = functional_call(lstm, dict(weights), (packed, state)) if weights else lstm(packed, state)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
     return padded, last
+
+
+def _padded(states: Tensor, order: StepOrder, shape: tuple[int, ...]) -> Tensor:
+    """Return the states of words as a padded batch of a shape ``(B, T)``, zeros where padded."""
+    padded = states.new_zeros(shape[0] * shape[1], states.shape[1])
+    return padded.index_copy_(0, order.cells, states).view(*shape, -1)
 
 
 def reversal_index(lengths: Tensor, steps: int) -> Tensor:

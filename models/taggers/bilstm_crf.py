@@ -39,6 +39,6 @@ class BiLstmCrf(OneStageTagger):
 
     @override
     def distribution(self, batch: Batch) -> CrfDistribution:
-        words = self.representation(batch, self.encoder_features(batch))
-        distribution: CrfDistribution = self.crf(self.output(self.lstm(words, batch.lengths)), batch.mask)
+        hidden = self.lstm.read_words(batch, self.representation, self.encoder_features(batch))
+        distribution: CrfDistribution = self.crf(self.output(hidden), batch.mask)
         return distribution

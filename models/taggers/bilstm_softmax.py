@@ -36,5 +36,5 @@ class BiLstmSoftmax(OneStageTagger):
 
     @override
     def distribution(self, batch: Batch) -> SoftmaxDistribution:
-        words = self.representation(batch, self.encoder_features(batch))
-        return SoftmaxDistribution(self.output(self.lstm(words, batch.lengths)), batch.mask)
+        hidden = self.lstm.read_words(batch, self.representation, self.encoder_features(batch))
+        return SoftmaxDistribution(self.output(hidden), batch.mask)

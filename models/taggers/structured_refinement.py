@@ -6,7 +6,7 @@ attention; a last BiLSTM and CRF decode. Only the last CRF is trained on labels;
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
@@ -106,14 +106,13 @@ class StructuredRefinement(OneStageTagger):
 
     def _distributions(self, batch: Batch) -> list[CrfDistribution]:
         """Return the distribution over labels of each refinement layer and, last, of the decoder."""
-        states = self.representation(batch, self.encoder_features(batch))
+        features, first = self.encoder_features(batch), cast(BiLstm, self.lstms[0])
+        hidden = first.read_words(batch, self.representation, features)
         found = []
         for layer, attention in enumerate(self.attentions):
-            hidden = self.lstms[layer](states, batch.lengths)
             label_embedding = self.label_embeddings[min(layer, len(self.label_embeddings) - 1)]
             found.append(self._score(hidden, label_embedding, self.crfs[min(layer, len(self.crfs) - 1)], batch))
-            states = attention(hidden, label_embedding, found[-1])
-        hidden = self.lstms[-1](states, batch.lengths)
+            hidden = self.lstms[layer + 1](attention(hidden, label_embedding, found[-1]), batch.lengths)
         return [*found, self._score(hidden, self.label_embeddings[-1], self.crfs[-1], batch)]
 
     def _score(self, hidden: Tensor, label_embedding: Tensor, crf: nn.Module, batch: Batch) -> CrfDistribution:
