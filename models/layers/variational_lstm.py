@@ -3,10 +3,12 @@
 Ye et al. (2021), eq. 4: z_x masks the input, z_h the recurrent state, z_out the output, each with the same mask at all
 time steps. Training draws new masks for every sentence. Inference uses M weight samples, drawn once from a seed: a
 mask on an activation equals a mask on the columns of the matrix that multiplies it, so a sample is a plain ``nn.LSTM``
-with some columns scaled or zeroed, and the result for a sentence does not depend on other sentences.
+with some columns scaled or zeroed, and the result for a sentence does not depend on other sentences. Few sentences are
+read by all samples at once, in one product per step of the weights that the samples share.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -16,6 +18,11 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from concord.models.config import Config
 from concord.models.layers.bilstm import draw_mask, reversal_index, run_lstm
+
+# Samples share their products from this many of them on, and up to this many sentences. With more sentences arithmetic
+# limits a CPU, and one fused ``nn.LSTM`` per sample is as fast with less memory; a GPU needs more rows to be busy.
+_FEWEST_TOGETHER = 4
+_MOST_SENTENCES_TOGETHER = {"cpu": 8, "cuda": 256}
 
 
 class VariationalLstmConfig(Config):
@@ -32,14 +39,27 @@ class VariationalLstmConfig(Config):
     """Rate of z_out, the mask on the input of the output layer."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskedLayer:
+    """A layer of a weight sample as the layer of the variational LSTM and its masks."""
+
+    lstm: nn.LSTM
+    """The layer that all samples share."""
+    input_mask: Tensor
+    """z_x, shape ``(D,)``."""
+    state_mask: Tensor
+    """z_h of both directions, shape ``(2, H)``."""
+
+
 class LstmSample(nn.Module):
     """One weight sample: plain LSTM layers with the masks folded into their weights, and the mask of the output."""
 
-    def __init__(self, layers: list[nn.LSTM], output_mask: Tensor) -> None:
-        """Take the folded layers and z_out, shape ``(2H,)``."""
+    def __init__(self, layers: list[nn.LSTM], output_mask: Tensor, masked: Sequence[MaskedLayer] = ()) -> None:
+        """Take the folded layers, z_out of shape ``(2H,)``, and the layers with their masks beside them, if any."""
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.output_mask = output_mask
+        self.masked = tuple(masked)
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Encode sentences; shape ``(B, T, D)`` to ``(B, T, 2H)``, without z_out."""
@@ -85,14 +105,15 @@ class VariationalLstm(nn.Module):
         config, generator = self._config, torch.Generator().manual_seed(seed)
         drawn = []
         for _ in range(samples):
-            folded = []
+            folded, masked = [], []
             for layer in self._lstm_layers():
                 like = layer.get_parameter("weight_ih_l0")
                 input_mask = draw_mask((layer.input_size,), config.input_dropout, like=like, generator=generator)
                 state_mask = draw_mask((2, config.hidden), config.recurrent_dropout, like=like, generator=generator)
                 folded.append(_fold(layer, input_mask, state_mask))
+                masked.append(MaskedLayer(lstm=layer, input_mask=input_mask, state_mask=state_mask))
             output_mask = draw_mask((self.output_dimension,), config.output_dropout, like=like, generator=generator)
-            drawn.append(LstmSample(folded, output_mask))
+            drawn.append(LstmSample(folded, output_mask, masked))
         return drawn
 
     def mean_weights(self) -> LstmSample:
@@ -103,6 +124,39 @@ class VariationalLstm(nn.Module):
 
     def _lstm_layers(self) -> Iterator[nn.LSTM]:
         return (cast(nn.LSTM, layer) for layer in self.layers)
+
+
+def run_samples(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) -> Iterator[Tensor]:
+    """Yield the states of each weight sample of a variational LSTM, as its ``forward`` returns them.
+
+    Few sentences are read by all samples at once; the states then differ from those of ``forward`` by rounding.
+    """
+    if not _read_together(samples, inputs):
+        yield from (sample(inputs, lengths) for sample in samples)
+        return
+    count, sentences = len(samples), len(lengths)
+    states = inputs.expand(count, *inputs.shape)
+    for layers in zip(*(sample.masked for sample in samples), strict=True):
+        input_mask = torch.stack([layer.input_mask for layer in layers])
+        state_mask = torch.stack([layer.state_mask for layer in layers], dim=1)
+        rows = (states * input_mask[:, None, None]).flatten(0, 1)
+        read = run_masked_lstm(
+            layers[0].lstm, rows, lengths.repeat(count), state_mask.repeat_interleave(sentences, dim=1)
+        )
+        states = read.unflatten(0, (count, sentences))
+    yield from states
+
+
+def _read_together(samples: Sequence[LstmSample], inputs: Tensor) -> bool:
+    device = inputs.device.type
+    return (
+        len(samples) >= _FEWEST_TOGETHER
+        and all(sample.masked for sample in samples)
+        and len(inputs) <= _MOST_SENTENCES_TOGETHER.get(device, 0)
+        # The shared weights would take a gradient, and the fused LSTM is the one that is fast in bfloat16.
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled(device)
+    )
 
 
 def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: Tensor) -> Tensor:

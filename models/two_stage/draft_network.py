@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import entropy
-from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig
+from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
 from concord.models.outputs import Draft
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
@@ -70,8 +70,7 @@ class DraftNetwork(nn.Module):
         return draft
 
     def _run(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> Iterator[tuple[Tensor, Tensor]]:
-        for sample in samples:
-            states = sample(words, lengths)
+        for sample, states in zip(samples, run_samples(samples, words, lengths), strict=True):
             yield nn.functional.linear(states, self.output.weight * sample.output_mask, self.output.bias), states
 
     def _average(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> Draft:

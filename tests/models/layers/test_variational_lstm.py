@@ -5,7 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.layers.bilstm import draw_mask, run_lstm
-from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_masked_lstm
+from concord.models.layers.variational_lstm import (
+    LstmSample,
+    VariationalLstm,
+    VariationalLstmConfig,
+    run_masked_lstm,
+    run_samples,
+)
 
 INPUTS, HIDDEN = 5, 4
 LENGTHS = torch.tensor([3, 8, 1, 6])
@@ -190,3 +196,58 @@ def test_sample_without_dropout_is_the_plain_lstm() -> None:
         assert torch.equal(sample(inputs, LENGTHS), plain)
         assert torch.equal(sample.output_mask, torch.ones(2 * HIDDEN, dtype=torch.float64))
     assert torch.equal(lstm(inputs, LENGTHS)[1], plain)
+
+
+def count_lstm_runs(samples: list[LstmSample], inputs: Tensor, lengths: Tensor) -> tuple[Tensor, int]:
+    """Return the states of all samples, and how many samples were run on their own."""
+    runs: list[object] = []
+    hooks = [sample.register_forward_hook(lambda *_: runs.append(None)) for sample in samples]
+    states = torch.stack(list(run_samples(samples, inputs, lengths)))
+    for hook in hooks:
+        hook.remove()
+    return states, len(runs)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("number", [4, 7])
+def test_samples_read_few_sentences_together_as_they_do_one_by_one(layers: int, number: int) -> None:
+    lstm, inputs = make_lstm(0.4, layers=layers), make_inputs()
+    samples = lstm.draw_samples(number, seed=11)
+    together, alone = count_lstm_runs(samples, inputs, LENGTHS)
+    assert alone == 0
+    expected = torch.stack([sample(inputs, LENGTHS) for sample in samples])
+    assert float((together - expected).abs().max()) < 1e-12
+    for row, length in enumerate(LENGTHS.tolist()):
+        (sentence,) = torch.stack(
+            list(run_samples(samples, inputs[row : row + 1, :length], LENGTHS[row : row + 1]))
+        ).split(1, dim=1)
+        assert float((sentence[:, 0] - together[:, row, :length]).abs().max()) < 1e-12
+
+
+def test_samples_read_one_by_one_where_one_product_is_not_faster_or_not_the_same() -> None:
+    """Few samples, many sentences, gradients, bfloat16: the result is that of each sample's own LSTM, bit for bit."""
+    lstm = make_lstm(0.4).float()
+    few, many = make_inputs().float(), make_inputs(sentences=9).float()
+    nine, four = torch.full((9,), 8), lstm.draw_samples(4, seed=11)
+    with torch.no_grad():
+        for samples, inputs, lengths in ((four[:3], few, LENGTHS), (four, many, nine)):
+            states, alone = count_lstm_runs(samples, inputs, lengths)
+            assert alone == len(samples)
+            assert torch.equal(states, torch.stack([sample(inputs, lengths) for sample in samples]))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert count_lstm_runs(four, few, LENGTHS)[1] == 4
+    states, alone = count_lstm_runs(four, few.requires_grad_(), LENGTHS)
+    assert alone == 4
+    (found,) = torch.autograd.grad(states.square().sum(), few)
+    (expected,) = torch.autograd.grad(torch.stack([sample(few, LENGTHS) for sample in four]).square().sum(), few)
+    assert torch.equal(found, expected)
+    assert all(parameter.grad is None for parameter in lstm.parameters())
+
+
+@torch.no_grad()
+def test_two_draws_of_one_size_share_their_first_samples_however_they_are_read() -> None:
+    lstm, inputs = make_lstm(0.4), make_inputs()
+    two, eight = lstm.draw_samples(2, seed=7), lstm.draw_samples(8, seed=7)
+    alone, together = (list(run_samples(samples, inputs, LENGTHS)) for samples in (two, eight))
+    assert all(float((left - right).abs().max()) < 1e-12 for left, right in zip(alone, together[:2], strict=True))

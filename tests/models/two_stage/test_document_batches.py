@@ -107,7 +107,7 @@ def test_stage_one_runs_once_per_sample_and_stage_two_only_on_uncertain_sentence
     documents = [[replace(entry, labels=None) for entry in document] for document in drawn]
     threshold, budget = middle_threshold(tagger, documents), 24
     with record_calls(nn.LSTM, WordRepresentation, RefineNetwork) as calls:
-        table = tagger.tabulate(documents, samples=5, threshold=threshold, batch_words=budget)
+        table = tagger.tabulate(documents, samples=3, threshold=threshold, batch_words=budget)
     lstm_calls = [arguments for module, arguments in calls if isinstance(module, nn.LSTM)]
     drafted = [arguments[0] for module, arguments in calls if module is tagger.draft_network.representation]
     refined = [arguments[0] for module, arguments in calls if isinstance(module, RefineNetwork)]
@@ -117,7 +117,7 @@ def test_stage_one_runs_once_per_sample_and_stage_two_only_on_uncertain_sentence
     parts = table.uncertainty.split([len(sentence.words) for sentence in sentences])
     uncertain = [id(entry) for entry, part in zip(sentences, parts, strict=True) if float(part.max()) > threshold]
     assert 0 < len(uncertain) < len(sentences)
-    assert len(lstm_calls) == 5 * len(drafted)
+    assert len(lstm_calls) == 3 * len(drafted)
     assert sorted(id(entry) for batch in drafted for entry in batch.sentences) == sorted(map(id, sentences))
     assert sorted(id(entry) for batch in refined for entry in batch.sentences) == sorted(uncertain)
     assert len(represented) == len(refined)
