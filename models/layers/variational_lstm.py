@@ -8,6 +8,7 @@ read by all samples at once, in one product per step of the weights that the sam
 """
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import cast
 
@@ -206,17 +207,7 @@ def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:
 
 
 def _fold(layer: nn.LSTM, input_mask: Tensor, state_mask: Tensor) -> nn.LSTM:
-    like = layer.get_parameter("weight_ih_l0")
-    folded = nn.LSTM(
-        layer.input_size,
-        layer.hidden_size,
-        batch_first=True,
-        bidirectional=True,
-        # On no device: initial values would be drawn from the global generator.
-        device="meta",
-        dtype=like.dtype,
-    ).to_empty(device=like.device)
-    folded.load_state_dict(layer.state_dict())
+    folded = deepcopy(layer)
     for suffix, mask in (("", state_mask[0]), ("_reverse", state_mask[1])):
         folded.get_parameter(f"weight_ih_l0{suffix}").mul_(input_mask)
         folded.get_parameter(f"weight_hh_l0{suffix}").mul_(mask)

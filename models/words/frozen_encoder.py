@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from concord.models.tensor_files import write_tensors
-from concord.models.words.encoder import EncoderConfig, EncoderMissingError, last_states, read_encoder
+from concord.models.words.encoder import EncoderConfig, EncoderMissingError, mean_states, read_frozen_encoder
 from concord.models.words.subwords import cut_passes
 
 # Padded subwords per pass. Small passes stay in a CPU's cache: 256 are 1.5 times as fast as 2048.
@@ -21,11 +21,11 @@ class FrozenEncoder:
     """Computes features of words; its weights get no gradient and are in no checkpoint."""
 
     def __init__(self, config: EncoderConfig, *, device: str = "cpu") -> None:
-        loaded = read_encoder(config)
+        loaded = read_frozen_encoder(config, device=device)
         self._config = config
         self._device = device
         self._reader = loaded.reader
-        self._network = loaded.network.requires_grad_(False).to(device)
+        self._states = loaded.states
         self.width = loaded.width
         self._cache: dict[tuple[str, ...], Tensor] = {}
 
@@ -65,9 +65,8 @@ class FrozenEncoder:
         features = [torch.empty(len(words), self.width) for words in sentences]
         for windows in cut_passes(self._reader.windows(sentences), subwords=_BATCH_SUBWORDS):
             numbers, attention = self._reader.pad(windows)
-            states = last_states(
-                self._network, numbers.to(self._device), attention.to(self._device), layers=self._config.last_layers
-            ).cpu()
+            layers = self._states(numbers.to(self._device), attention.to(self._device))
+            states = mean_states(layers, last=self._config.last_layers).cpu()
             for window, window_states in zip(windows, states, strict=True):
                 begin, end = window.keep
                 vectors = _word_means(window_states, window.words)[begin:end]

@@ -1,9 +1,8 @@
 """Words as subwords of an encoder: windows within its capacity, and passes of several padded windows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,11 +32,23 @@ class SubwordWindow:
         return sum(map(len, self.words))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubwordTokenizer:
+    """What an encoder's tokenizer does here: it splits words, and has numbers for the special tokens."""
+
+    split: Callable[[list[str]], list[list[int]]]
+    """Returns the subword numbers of each word, without special tokens."""
+    start: int
+    end: int
+    padding: int
+    unknown: int
+
+
 class SubwordReader:
     """Splits words into subwords and sentences into windows."""
 
-    def __init__(self, tokenizer: Any, *, capacity: int, overlap_words: int) -> None:
-        """Use a Hugging Face tokenizer; ``capacity`` is the subwords of a window, without special tokens."""
+    def __init__(self, tokenizer: SubwordTokenizer, *, capacity: int, overlap_words: int) -> None:
+        """Use a tokenizer; ``capacity`` is the subwords of a window, without special tokens."""
         self._tokenizer = tokenizer
         self._capacity = capacity
         self._overlap_words = overlap_words
@@ -58,12 +69,11 @@ class SubwordReader:
         """Return subword numbers, with special tokens, and the attention mask; ``(windows, subwords)``, int64."""
         tokenizer = self._tokenizer
         rows = [
-            [tokenizer.cls_token_id, *(piece for word in window.words for piece in word), tokenizer.sep_token_id]
-            for window in windows
+            [tokenizer.start, *(piece for word in window.words for piece in word), tokenizer.end] for window in windows
         ]
         numbers = [torch.tensor(row) for row in rows]
         attention = pad_sequence([torch.ones_like(row) for row in numbers], batch_first=True)
-        return pad_sequence(numbers, batch_first=True, padding_value=tokenizer.pad_token_id), attention
+        return pad_sequence(numbers, batch_first=True, padding_value=tokenizer.padding), attention
 
     def _subwords(self, words: set[str]) -> Mapping[str, list[int]]:
         """Return the subword numbers of each word; a word without any, such as a zero-width joiner, is unknown."""
@@ -71,8 +81,8 @@ class SubwordReader:
         known = self._known = self._known if len(self._known) <= _KNOWN_WORDS else {}
         unknown = list(words - known.keys())
         if unknown:  # the tokenizer does not accept an empty list
-            encoded = self._tokenizer(unknown, is_split_into_words=False, add_special_tokens=False)["input_ids"]
-            pieces = [found[: self._capacity] or [self._tokenizer.unk_token_id] for found in encoded]
+            split = self._tokenizer.split(unknown)
+            pieces = [found[: self._capacity] or [self._tokenizer.unknown] for found in split]
             known.update(zip(unknown, pieces, strict=True))
         return known
 

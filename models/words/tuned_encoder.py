@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from concord.models.words.encoder import EncoderConfig, EncoderMissingError, LoadedEncoder, last_states, read_encoder
+from concord.models.words.encoder import (
+    EncoderConfig,
+    EncoderMissingError,
+    LoadedEncoder,
+    layer_states,
+    mean_states,
+    read_encoder,
+)
 from concord.models.words.subwords import SubwordWindow, cut_passes
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -69,7 +76,7 @@ class TunedEncoder(nn.Module):
         }
 
     def _states(self, numbers: Tensor, attention: Tensor) -> Tensor:
-        return last_states(self.network, numbers, attention, layers=self._last_layers)
+        return mean_states(layer_states(self.network, numbers, attention), last=self._last_layers)
 
 
 def _read_without_pooler(config: EncoderConfig) -> LoadedEncoder:

@@ -1,0 +1,130 @@
+"""BERT encoders without the library transformers, whose import takes longer than all else that a tagger needs.
+
+Words are split, and states computed, exactly as by its ``BertTokenizer`` and ``BertModel``.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn.functional import embedding, gelu, layer_norm, linear, scaled_dot_product_attention
+
+from concord.models.words.subwords import SubwordTokenizer
+
+# Values of config.json that the network below has; a key that is missing has the same value.
+_NETWORK = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+_TOKENIZERS = ("BertTokenizer", "BertTokenizerFast")
+
+
+class Bert:
+    """The network of a BERT encoder, in float32, for inference only."""
+
+    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+        """Take the values of config.json, and the weights by their names in model.safetensors."""
+        self.width: int = config["hidden_size"]
+        self.positions: int = config["max_position_embeddings"]
+        self._layers: int = config["num_hidden_layers"]
+        self._heads: int = config["num_attention_heads"]
+        self._epsilon: float = config["layer_norm_eps"]
+        self._weights = weights
+
+    def states(self, numbers: Tensor, attention: Tensor) -> list[Tensor]:
+        """Return the embeddings and the states of each layer, shape ``(windows, subwords, width)``, float32.
+
+        Subword numbers and attention mask have shape ``(windows, subwords)``, int64.
+        """
+        # Torch has a faster kernel without a mask.
+        mask = None if bool(attention.all()) else attention.bool()[:, None, None]
+        states = [self._embed(numbers)]
+        for layer in range(self._layers):
+            states.append(self._transform(f"encoder.layer.{layer}", states[-1], mask))
+        return states
+
+    def _embed(self, numbers: Tensor) -> Tensor:
+        words, types, positions = (
+            self._weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position")
+        )
+        return self._normalize("embeddings", embedding(numbers, words) + types[0] + positions[: numbers.shape[1]])
+
+    def _transform(self, layer: str, states: Tensor, mask: Tensor | None) -> Tensor:
+        attended = self._project(f"{layer}.attention.output.dense", self._attend(layer, states, mask))
+        states = self._normalize(f"{layer}.attention.output", attended + states)
+        inner = gelu(self._project(f"{layer}.intermediate.dense", states))
+        return self._normalize(f"{layer}.output", self._project(f"{layer}.output.dense", inner) + states)
+
+    def _attend(self, layer: str, states: Tensor, mask: Tensor | None) -> Tensor:
+        query, key, value = (
+            self._project(f"{layer}.attention.self.{name}", states).unflatten(-1, (self._heads, -1)).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        return scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).flatten(-2)
+
+    def _project(self, name: str, states: Tensor) -> Tensor:
+        return linear(states, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
+
+    def _normalize(self, name: str, states: Tensor) -> Tensor:
+        weight, bias = (self._weights[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias"))
+        return layer_norm(states, weight.shape, weight, bias, self._epsilon)
+
+
+def read_bert(folder: Path, *, weights_name: str, device: str) -> tuple[Bert, SubwordTokenizer] | None:
+    """Read a Hugging Face folder; None if it has another network or tokenizer, which transformers has to read.
+
+    Raises:
+        OSError, ValueError, KeyError, SafetensorError: when its files are damaged.
+    """
+    config = _read_json(folder / "config.json")
+    if config.get("model_type") != "bert" or any(config.get(key, value) != value for key, value in _NETWORK.items()):
+        return None
+    tokenizer = _read_tokenizer(folder)
+    with safe_open(folder / weights_name, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith(("embeddings.", "encoder."))]  # noqa: SIM118
+        is_float32 = all(file.get_slice(name).get_dtype() == "F32" for name in names if name.endswith("weight"))
+    if tokenizer is None or not names or not is_float32:
+        return None
+    weights = load_file(folder / weights_name, device=device)
+    return Bert(config, {name: weights[name] for name in names}), tokenizer
+
+
+def _read_tokenizer(folder: Path) -> SubwordTokenizer | None:
+    """Read tokenizer.json if it does what tokenizer_config.json says, which transformers goes by."""
+    if not all((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    config, stored = _read_json(folder / "tokenizer_config.json"), _read_json(folder / "tokenizer.json")
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+        "strip_accents": config.get("strip_accents"),
+        "lowercase": config.get("do_lower_case", True),
+    }
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokens = [config.get(f"{name}_token", f"[{name.upper()}]") for name in ("cls", "sep", "pad", "unk")]
+    known = [tokenizer.token_to_id(token) for token in tokens if isinstance(token, str)]
+    numbers = [number for number in known if number is not None]
+    if (
+        config.get("tokenizer_class") not in _TOKENIZERS
+        or stored["normalizer"] != normalizer
+        or stored["pre_tokenizer"] != {"type": "BertPreTokenizer"}
+        or stored["model"].get("type", "WordPiece") != "WordPiece"
+        or len(numbers) < len(tokens)
+    ):
+        return None
+
+    def split(words: list[str]) -> list[list[int]]:
+        return [found.ids for found in tokenizer.encode_batch_fast(words, add_special_tokens=False)]
+
+    start, end, padding, unknown = numbers
+    return SubwordTokenizer(split=split, start=start, end=end, padding=padding, unknown=unknown)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_bytes())
+    return values

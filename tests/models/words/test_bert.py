@@ -1,0 +1,92 @@
+"""BERT without transformers: the same states and subwords as from the library, and folders that only it can read."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from concord.models.words.bert import Bert, read_bert
+from concord.models.words.encoder import WEIGHTS_NAME, EncoderConfig, encoder_available, find_encoder
+from concord.models.words.subwords import SubwordTokenizer
+
+ODD_WORDS = ["", " ", "\x00", "[SEP]", "[CLS]x", "\u200d", "\U0001f469\u200d\U0001f680", "e\u0301", "\u4e2d\u6587"]
+WORDS = ["Ada", "laughed", "LETTERS", "paris", "unheardof", "naïve", "O'Neil", "a" * 120, "x\ny", *ODD_WORDS]
+
+pytestmark = pytest.mark.encoder
+
+
+@pytest.fixture
+def folder(tiny_encoder: Path, tmp_path: Path) -> Path:
+    """Return a copy of the tiny encoder, to be changed."""
+    return Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+
+
+def read(folder: Path) -> tuple[Bert, SubwordTokenizer] | None:
+    return read_bert(folder, weights_name=WEIGHTS_NAME, device="cpu")
+
+
+def check_against_transformers(folder: Path, *, vocabulary: int, longest: int) -> None:
+    """Compare states of batches with and without padding, bit by bit, and the subwords of words."""
+    from transformers import AutoModel, AutoTokenizer
+
+    found = read(folder)
+    assert found is not None
+    network, tokenizer = found
+    library = AutoModel.from_pretrained(folder).eval()
+    splitter = AutoTokenizer.from_pretrained(folder)
+    generator = torch.Generator().manual_seed(1)
+    with torch.inference_mode():
+        for lengths in ([3], [longest], [longest, longest], [longest, 5, 3, longest - 1]):
+            attention = torch.tensor([[place < length for place in range(max(lengths))] for length in lengths]).long()
+            numbers = torch.randint(5, vocabulary, attention.shape, generator=generator) * attention
+            expected = library(input_ids=numbers, attention_mask=attention, output_hidden_states=True).hidden_states
+            states = network.states(numbers, attention)
+            assert len(states) == len(expected)
+            assert all(map(torch.equal, states, expected))
+    special = (tokenizer.start, tokenizer.end, tokenizer.padding, tokenizer.unknown)
+    assert special == (splitter.cls_token_id, splitter.sep_token_id, splitter.pad_token_id, splitter.unk_token_id)
+    assert tokenizer.split(WORDS) == splitter(WORDS, add_special_tokens=False)["input_ids"]
+
+
+def test_states_and_subwords_are_those_of_transformers(tiny_encoder: Path) -> None:
+    vocabulary = len((tiny_encoder / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    check_against_transformers(tiny_encoder, vocabulary=vocabulary, longest=14)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
+def test_states_and_subwords_of_the_default_encoder_are_those_of_transformers() -> None:
+    check_against_transformers(find_encoder(EncoderConfig().source), vocabulary=30_000, longest=200)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.json", {"model_type": "roberta"}),
+        ("config.json", {"hidden_act": "relu"}),
+        ("config.json", {"is_decoder": True}),
+        ("tokenizer_config.json", {"do_lower_case": False}),
+        ("tokenizer_config.json", {"tokenizer_class": "AlbertTokenizer"}),
+        ("tokenizer_config.json", {"cls_token": {"content": "[CLS]"}}),
+        ("tokenizer_config.json", {"sep_token": "[NONE]"}),
+    ],
+)
+def test_another_network_or_tokenizer_is_left_to_transformers(folder: Path, name: str, change: dict[str, Any]) -> None:
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
+    assert read(folder) is None
+
+
+def test_weights_of_another_precision_are_left_to_transformers(folder: Path) -> None:
+    weights = {name: weight.half() for name, weight in load_file(folder / WEIGHTS_NAME).items()}
+    save_file(weights, folder / WEIGHTS_NAME)
+    assert read(folder) is None
+
+
+def test_folder_without_a_tokenizer_file_is_left_to_transformers(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert read(folder) is None
