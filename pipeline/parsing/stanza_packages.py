@@ -2,11 +2,19 @@
 
 import json
 import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Literal
+
+from torch.optim import Optimizer
+from typing_extensions import override
 
 from concord.models.checkpoint import pick_device
 from concord.models.config import ConfigError
@@ -73,26 +81,78 @@ def choose_device(config: ParserConfig) -> Literal["cpu", "cuda"]:
 
 def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> Any:
     """Load a package as a Stanza pipeline; nothing is downloaded. ModelError if Stanza cannot read it."""
-    import stanza
+    with _without_transformers():
+        import stanza
 
     try:
-        return stanza.Pipeline(
-            lang=package.language,
-            dir=str(package.folder),
-            package=package.name,
-            processors=",".join(package.processors),
-            download_method=None,
-            use_gpu=device == "cuda",
-            verbose=False,
-            tokenize_max_seqlen=_STANZA_MAX_SEQLEN,
-            # Its default is set by each package; the repair costs a third of the speed for 0.7 % of the words.
-            depparse_resolve_head_constraints=False,
-        )
+        with _without_optimizers():
+            return stanza.Pipeline(
+                lang=package.language,
+                dir=str(package.folder),
+                package=package.name,
+                processors=",".join(package.processors),
+                download_method=None,
+                use_gpu=device == "cuda",
+                verbose=False,
+                tokenize_max_seqlen=_STANZA_MAX_SEQLEN,
+                # Its default is set by each package; the repair costs a third of the speed for 0.7 % of the words.
+                depparse_resolve_head_constraints=False,
+            )
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise ModelError(
             f"parser.package: Stanza cannot load {package.name!r} for {package.language!r} from {package.folder}: "
             f"{type(error).__name__}: {error}; install the package again"
         ) from error
+
+
+class _Hidden(MetaPathFinder):
+    """Hides a module from the imports of the thread that makes it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread = get_ident()
+
+    @override
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == self._name and get_ident() == self._thread:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+@contextmanager
+def _without_transformers() -> Iterator[None]:
+    """Import Stanza as if there were no transformers, which it imports, if it can, in a module that never uses it."""
+    hidden = _Hidden("transformers")
+    sys.meta_path.insert(0, hidden)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(hidden)
+
+
+class _UnusedOptimizer(Optimizer):
+    """Has the parameters and learning rates that a trainer of Stanza plans with, and never steps."""
+
+    def __init__(self, name: str, parameters: Any, *, lr: float, **options: object) -> None:
+        del name, options
+        super().__init__(parameters, {"lr": lr})
+
+    @override
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        # That of torch imports torch's compiler, in a second or more.
+        self.param_groups.append(self.defaults | param_group)
+
+
+@contextmanager
+def _without_optimizers() -> Iterator[None]:
+    """Load Stanza's networks without the optimizers that their trainers build even where nothing is trained."""
+    from stanza.models.common import utils
+
+    build = utils.dispatch_optimizer
+    utils.dispatch_optimizer = _UnusedOptimizer
+    try:
+        yield
+    finally:
+        utils.dispatch_optimizer = build
 
 
 def _read_package(folder: Path, *, language: str, name: str) -> StanzaPackage:

@@ -4,7 +4,9 @@ import itertools
 import logging
 import random
 import shutil
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -449,3 +451,24 @@ def test_best_tree_rejects_scores_that_are_not_finite() -> None:
     scores[2, 1] = np.nan
     with pytest.raises(ValueError, match="finite arc scores for a sentence of 3 words"):
         best_tree(scores)
+
+
+def test_loading_a_pipeline_leaves_stanza_and_imports_as_they_are() -> None:
+    from stanza.models.common import utils
+
+    before, finders = utils.dispatch_optimizer, list(sys.meta_path)
+    package = stanza_packages.find_package(ParserConfig())
+    nlp = stanza_packages.load_pipeline(package, device="cpu")
+    assert utils.dispatch_optimizer is before
+    assert sys.meta_path == finders
+    (group,) = nlp.processors["tokenize"].trainer.optimizer.param_groups
+    assert group["lr"] == nlp.processors["tokenize"].trainer.args["lr0"]
+
+
+def test_a_hidden_module_is_hidden_from_one_thread_only() -> None:
+    hidden = stanza_packages._Hidden("transformers")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'transformers'"):
+        hidden.find_spec("transformers", None)
+    hidden.find_spec("transformers.utils", None)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hidden.find_spec, "transformers", None).result()
