@@ -1,7 +1,7 @@
 """The records that pass from stage to stage. Offsets count code points of the raw text, half-open."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from concord.models.outputs import Prediction
 
@@ -67,8 +67,7 @@ class DeadLetter:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedWord:
+class ParsedWord(NamedTuple):
     """A syntactic word, with the fields of CoNLL-U. Heads are 1-based in the sentence; the root has head 0."""
 
     start_char: int

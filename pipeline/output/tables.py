@@ -141,9 +141,6 @@ def _sentence_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     }
 
 
-_WORD_FIELDS = ("start_char", "end_char", "text", "word", "lemma", "upos", "xpos", "feats", "head", "deprel")
-
-
 def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in TOKENS.names}
     for item in flat:
@@ -151,8 +148,8 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
         for number, sentence in enumerate(item.annotated.parsed.sentences):
             columns["sent_id"].extend([number] * len(sentence.words))
             columns["token_id"].extend(range(1, len(sentence.words) + 1))
-        for name in _WORD_FIELDS:
-            columns[name].extend([getattr(word, name) for word in item.words])
+        for name, values in zip(ParsedWord._fields, zip(*item.words, strict=True), strict=False):
+            columns[name].extend(values)
         columns["draft_ner"].extend(_concatenated(item.annotated.predictions, "draft_labels"))
         columns["ner"].extend(_concatenated(item.annotated.predictions, "labels"))
         columns["ner_prob"].extend(_concatenated(item.annotated.predictions, "probabilities"))

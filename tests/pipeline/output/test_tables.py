@@ -185,8 +185,8 @@ def test_annotated_tables_are_empty_without_documents() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        replace(word(0, "Hi"), lemma="\ud800"),
-        replace(word(0, "Hi"), deprel=None),  # type: ignore[arg-type]
+        word(0, "Hi")._replace(lemma="\ud800"),
+        word(0, "Hi")._replace(deprel=None),  # type: ignore[arg-type]
     ],
 )
 def test_annotated_tables_refuse_a_value_that_the_schema_does_not_allow(broken: ParsedWord) -> None:
@@ -231,7 +231,7 @@ SHARED = (word(0, "don't", form="do"), word(0, "don't", form="not"))
         (parsed("ab", (word(0, "ab", end=3),)), "expected offsets within 0..2"),
         (parsed("ab", (word(0, "", end=0), word(0, "ab"))), "expected offsets within"),
         (parsed("ab", (word(0, "aB"),)), "expected 'ab', got 'aB'"),
-        (parsed("don't", (SHARED[0], replace(SHARED[1], text="not"))), 'expected "don\'t"'),
+        (parsed("don't", (SHARED[0], SHARED[1]._replace(text="not"))), 'expected "don\'t"'),
         (parsed("a \u200b", (word(0, "a"),)), "is in no word"),
     ],
 )
