@@ -13,6 +13,8 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import PlanError
 from concord.pipeline.identity import ComponentIdentity, Recipe, digested_config
 
+_COUNTED_IN_BYTES = {"jsonl", "csv", "tsv", "text", "html"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
@@ -114,6 +116,11 @@ class Shard:
     def records(self) -> int:
         """How many records the planner counted."""
         return sum(piece.records for piece in self.pieces) + sum(rows.records for rows in self.carries)
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes of input it annotates, of formats whose pieces are counted in bytes."""
+        return sum(piece.end - piece.start for piece in self.pieces if piece.format in _COUNTED_IN_BYTES)
 
 
 class Changes(Config):

@@ -189,7 +189,7 @@ class RayScheduler:
         After a signal, shards in flight that take too long are dropped.
         """
         parses_ahead = any(worker.only_parses for worker in self._workers)
-        (self._to_parse if parses_ahead else self._to_tag).extend(shards)
+        (self._to_parse if parses_ahead else self._to_tag).extend(longest_first(shards))
         self._num_left = len(shards)
         self._metrics.set_shards_left(self._num_left)
         for worker in self._workers:
@@ -402,6 +402,11 @@ class RayScheduler:
                 call.worker.is_late = True
                 # This also works on a stopped process; the call then ends like that of any worker that dies.
                 ray.kill(call.worker.actor, no_restart=False)
+
+
+def longest_first(shards: Sequence[Shard]) -> list[Shard]:
+    """Order shards so that none that takes long begins last, when it would keep one worker busy and all others idle."""
+    return sorted(shards, key=lambda shard: -shard.num_bytes)
 
 
 def cause_of(error: RayError, shard: Shard | None) -> Exception:

@@ -17,8 +17,10 @@ from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildWorker, stop_request
 from concord.pipeline.executors.ray_auth import auth_mode
 from concord.pipeline.executors.ray_cluster import connected, workers_that_fit
+from concord.pipeline.executors.ray_scheduler import longest_first
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
+from concord.pipeline.plan import Piece, Shard
 
 SUPPORT = Path(fakes.__file__).parents[1]
 
@@ -248,6 +250,15 @@ def test_authentication_mode_depends_on_address_and_token(
 )
 def test_workers_that_fit_counts_whole_workers(node: dict[str, float], cpus: int, gpus: float, room: int) -> None:
     assert workers_that_fit(node, cpus=cpus, gpus=gpus) == room
+
+
+def test_the_longest_shards_begin_first_and_equal_ones_in_the_order_of_the_plan() -> None:
+    def shard(index: int, *sizes: int, format: str = "jsonl") -> Shard:
+        pieces = tuple(Piece(uri="in", format=format, start=7, end=7 + size, records=1) for size in sizes)
+        return Shard(index=index, pieces=pieces)
+
+    shards = [shard(0, 5), shard(1, 5), shard(2, 90_000, format="parquet"), shard(3, 4, 4), shard(4, 5), shard(5)]
+    assert [found.index for found in longest_first(shards)] == [3, 0, 1, 4, 2, 5]
 
 
 def test_stop_request_remembers_a_signal_and_restores_the_handlers() -> None:
