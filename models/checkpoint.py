@@ -1,7 +1,8 @@
 """Saved taggers: a folder with tagger.json and weights.safetensors, and calibration.json if fitted; nothing is pickled.
 
 A tuned encoder is saved beside them in the folder `encoder`, a complete Hugging Face folder (weights, configuration,
-tokenizer), so loading the tagger needs no pretrained one. A frozen encoder is never saved.
+tokenizer), so loading the tagger needs no pretrained one. A frozen encoder is never saved. A first pass is a saved
+tagger of its own, in the folder `first_pass`; the map of its states is among the weights of the tagger it belongs to.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
 from concord.models.tensor_files import write_tensors
+from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words import encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 
@@ -28,8 +30,14 @@ FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
 WEIGHTS_NAME = "weights.safetensors"
 ENCODER_NAME = "encoder"
+FIRST_PASS_NAME = "first_pass"
+PARTS = (ENCODER_NAME, FIRST_PASS_NAME)
+"""Folders that may be part of a saved tagger."""
 CALIBRATION_NAME = "calibration.json"
 _ENCODER_PREFIX = "tuned_encoder."
+_FIRST_PASS_PREFIX = "first_pass.tagger."
+_PREFIXES = (_ENCODER_PREFIX, _FIRST_PASS_PREFIX)
+"""Of weights that are saved in a folder of their own."""
 
 
 class ModelLoadError(ValueError):
@@ -65,7 +73,9 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
         "trees": tagger.trees,
     }
     (folder / CONFIG_NAME).write_text(json.dumps(saved, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-    own = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_ENCODER_PREFIX)}
+    if isinstance(tagger, TwoStageTagger) and tagger.first_pass is not None:
+        save_tagger(tagger.first_pass.tagger, folder / FIRST_PASS_NAME, half=half)
+    own = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_PREFIXES)}
     write_tensors(_stored(own, half=half), folder / WEIGHTS_NAME)
     save_calibration(tagger.calibration, folder)
 
@@ -95,14 +105,26 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
         raise ModelLoadError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error
     if "trees" in saved.model_fields_set:
         tagger.trees = saved.trees
+    _load_first_pass(tagger, folder)
     try:
         weights = {name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()}
-        tuned = {name: value for name, value in tagger.state_dict().items() if name.startswith(_ENCODER_PREFIX)}
-        tagger.load_state_dict(weights | tuned)
+        loaded = {name: value for name, value in tagger.state_dict().items() if name.startswith(_PREFIXES)}
+        tagger.load_state_dict(weights | loaded)
     except (OSError, SafetensorError, ValueError, RuntimeError, MemoryError) as error:
         raise ModelLoadError(f"{folder / WEIGHTS_NAME}: {error or type(error).__name__}") from error
     tagger.calibration = _read_calibration(folder / CALIBRATION_NAME)
     return tagger.eval().move_to(pick_device(device))
+
+
+def _load_first_pass(tagger: Tagger, folder: Path) -> None:
+    """Add the first pass that the configuration of a tagger names, without the map of its states."""
+    if not isinstance(tagger, TwoStageTagger) or tagger.gate is None:
+        return
+    first = load_tagger(folder / FIRST_PASS_NAME)
+    try:
+        tagger.add_first_pass(first, gate=tagger.gate)
+    except ConfigError as error:
+        raise ModelLoadError(f"{folder / FIRST_PASS_NAME}: {error}") from error
 
 
 def read_saved(folder: Path) -> SavedTagger:
@@ -148,7 +170,7 @@ def pick_device(device: str, *, key: str = "device") -> Literal["cpu", "cuda"]:
 def tagger_digest(folder: Path) -> str:
     """Return the sha256, in hex, over the files of a saved tagger; raise ModelLoadError if one is missing.
 
-    It covers the tuned encoder and the calibration: a tagger with different probabilities is a different one.
+    It covers the tuned encoder, the first pass and the calibration: a tagger with other probabilities is another one.
     """
     digest = hashlib.sha256()
     for name in (CONFIG_NAME, WEIGHTS_NAME):
@@ -156,9 +178,19 @@ def tagger_digest(folder: Path) -> str:
     if (folder / CALIBRATION_NAME).exists():
         digest.update(CALIBRATION_NAME.encode() + _file_digest(folder / CALIBRATION_NAME))
     # Any file beside a tuned encoder may change how it is read, so names are hashed as well.
-    for path in sorted(path for path in (folder / ENCODER_NAME).rglob("*") if path.is_file()):
+    for path in part_files(folder):
         digest.update(path.relative_to(folder).as_posix().encode() + _file_digest(path))
     return digest.hexdigest()
+
+
+def is_half(folder: Path) -> bool:
+    """Tell whether a saved tagger stores its weights in fp16."""
+    return all(value.dtype != torch.float32 for value in load_file(folder / WEIGHTS_NAME).values())
+
+
+def part_files(folder: Path) -> list[Path]:
+    """Return the files of the parts of a saved tagger that have a folder of their own, in a fixed order."""
+    return [path for part in PARTS for path in sorted((folder / part).rglob("*")) if path.is_file()]
 
 
 def _file_digest(path: Path) -> bytes:

@@ -73,6 +73,7 @@ class CallSettings:
     batch_words: int = 4096
     samples: int | None = None
     threshold: float | None = None
+    gate: float | None = None
     precision: Precision = "fp32"
     windows: list[Window] = field(default_factory=list)
     on_batch: OnBatch | None = None
@@ -156,6 +157,7 @@ class Tagger(nn.Module, ABC):
         batch_words: int = 4096,
         samples: int | None = None,
         threshold: float | None = None,
+        gate: float | None = None,
         precision: Precision = "fp32",
         on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
@@ -165,6 +167,8 @@ class Tagger(nn.Module, ABC):
             batch_words: the most words in a batch, padding included, unless one window is longer.
             samples: number of Monte-Carlo weight samples; the tagger's own if None.
             threshold: nats above which stage two decides; the tagger's own if None.
+            gate: nats from which a word sends its sentence from the first pass to both stages; the tagger's own if
+                None, and 0 for all sentences.
             precision: bf16 computes networks in bfloat16; probabilities, entropies and CRFs stay in fp32.
             on_batch: called before each batch and after the last; what it raises ends the call.
         """
@@ -173,6 +177,7 @@ class Tagger(nn.Module, ABC):
             batch_words=batch_words,
             samples=samples,
             threshold=threshold,
+            gate=gate,
             precision=precision,
             on_batch=on_batch,
         )
@@ -185,6 +190,7 @@ class Tagger(nn.Module, ABC):
         batch_words: int = 4096,
         samples: int | None = None,
         threshold: float | None = None,
+        gate: float | None = None,
         precision: Precision = "fp32",
         keep: Literal["labels", "distributions"] = "labels",
         on_batch: OnBatch | None = None,
@@ -202,6 +208,7 @@ class Tagger(nn.Module, ABC):
             batch_words=batch_words,
             samples=samples,
             threshold=threshold,
+            gate=gate,
             precision=precision,
             windows=windows,
             on_batch=on_batch,

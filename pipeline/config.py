@@ -73,6 +73,9 @@ class TaggerRunConfig(Config):
     """Monte-Carlo weight samples M; the tagger's own number if null."""
     threshold: float | None = None
     """Uncertainty in nats above which stage two decides; the tagger's own threshold if null."""
+    gate: float | None = Field(default=None, ge=0)
+    """Entropy in nats from which a word sends its sentence from the first pass of a tagger that has one to the encoder
+    and both stages; the tagger's own gate if null, and all sentences if 0."""
     accept_parser: bool = False
     """Allow a tagger that reads trees to run with another parser than the one whose trees it learned from."""
 

@@ -17,7 +17,7 @@ _NOT_DECIDING: dict[str, Any] = {
 }
 
 
-_LATER_KEYS = {"output": {"keep_text"}, "reader": {"main_content"}}
+_LATER_KEYS = {"output": {"keep_text"}, "reader": {"main_content"}, "tagger": {"gate"}}
 """Keys by section that the first release's plans lack. Digests cover them only where they differ from their defaults,
 so that the digest of a plan without them stays."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from concord.models.checkpoint import ENCODER_NAME
+from concord.models.checkpoint import part_files
 from concord.models.config import Config, ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import ModelError
@@ -78,7 +78,7 @@ def _data_files(bundle: Path) -> Iterator[Path]:
         # A downloaded bundle already has a manifest.
         if path.is_file() and path.suffix in _DATA_SUFFIXES and path.name != MANIFEST_NAME:
             yield path
-    yield from (path for path in (bundle / ENCODER_NAME).rglob("*") if path.is_file())
+    yield from part_files(bundle)
 
 
 def _parser(folder: Path) -> str:

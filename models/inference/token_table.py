@@ -62,6 +62,8 @@ class TokenTable:
     """Nats, shape ``(N,)``, float32."""
     refined: Tensor
     """True where stage two decided, shape ``(N,)``, bool."""
+    first: Tensor
+    """True where the first pass decided, shape ``(N,)``, bool."""
     span: Tensor
     """At the first word of an entity, and of each part of an entity that crosses the seam of two windows, the
     probability of that part; 1 elsewhere. The probability of an entity is the product over its words. Shape ``(N,)``,
@@ -85,6 +87,7 @@ class TokenTable:
             margin=torch.zeros(words),
             uncertainty=torch.zeros(words),
             refined=torch.zeros(words, dtype=torch.bool),
+            first=torch.zeros(words, dtype=torch.bool),
             span=torch.ones(words),
             calibration=calibration,
             distributions=None if labels is None else torch.zeros(words, labels),

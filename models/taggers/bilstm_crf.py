@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
@@ -37,8 +37,15 @@ class BiLstmCrf(OneStageTagger):
         self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
         self.crf = Crf(vocabulary.labels, vocabulary.scheme, legal_mode=config.legal_mode)
 
+    def read(self, batch: Batch) -> Tensor:
+        """Return the LSTM's states, shape ``(B, T, H)``."""
+        return self.lstm.read_words(batch, self.representation, self.encoder_features(batch))
+
+    def decode(self, states: Tensor, batch: Batch) -> CrfDistribution:
+        """Return the distribution over label sequences; states of shape ``(B, T, H)``."""
+        distribution: CrfDistribution = self.crf(self.output(states), batch.mask)
+        return distribution
+
     @override
     def distribution(self, batch: Batch) -> CrfDistribution:
-        hidden = self.lstm.read_words(batch, self.representation, self.encoder_features(batch))
-        distribution: CrfDistribution = self.crf(self.output(hidden), batch.mask)
-        return distribution
+        return self.decode(self.read(batch), batch)

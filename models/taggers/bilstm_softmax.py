@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
@@ -34,7 +34,14 @@ class BiLstmSoftmax(OneStageTagger):
         self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)
         self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
 
+    def read(self, batch: Batch) -> Tensor:
+        """Return the LSTM's states, shape ``(B, T, H)``."""
+        return self.lstm.read_words(batch, self.representation, self.encoder_features(batch))
+
+    def decode(self, states: Tensor, batch: Batch) -> SoftmaxDistribution:
+        """Return the distribution over label sequences; states of shape ``(B, T, H)``."""
+        return SoftmaxDistribution(self.output(states), batch.mask)
+
     @override
     def distribution(self, batch: Batch) -> SoftmaxDistribution:
-        hidden = self.lstm.read_words(batch, self.representation, self.encoder_features(batch))
-        return SoftmaxDistribution(self.output(hidden), batch.mask)
+        return self.decode(self.read(batch), batch)

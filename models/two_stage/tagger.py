@@ -8,7 +8,7 @@ result. Doc-UANet adds the document memory, read once before the last layer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -25,9 +25,10 @@ from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.variational_lstm import LstmSample
 from concord.models.outputs import AttentionWeights, Draft, Refined
 from concord.models.tagger import CallSettings, Tagger
-from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
+from concord.models.two_stage.config import FirstPassConfig, MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
+from concord.models.two_stage.first_pass import FirstPass
 from concord.models.two_stage.refine_network import RefineNetwork
 
 # Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
@@ -47,6 +48,7 @@ class TwoStageTagger(Tagger):
         )
         self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width, memory)
         self._drawn: tuple[object, Sequence[LstmSample]] | None = None
+        self.first_pass: FirstPass | None = None
 
     @property
     @override
@@ -71,6 +73,30 @@ class TwoStageTagger(Tagger):
             raise ValueError(f"set_memory_slots: expected 0 or more and a tagger with a memory, got {slots}")
         self._memory = self._memory.model_copy(update={"slots": slots})
         self.config = self._two_stage = self._two_stage.model_copy(update={"memory": self._memory})
+
+    def add_first_pass(self, tagger: Tagger, *, gate: float) -> FirstPass:
+        """Label sentences of less entropy than the gate, in nats, by another tagger; return the first pass.
+
+        Its map to stage one's states is not fitted yet. The tagger may not need an encoder.
+
+        Raises:
+            ConfigError: when the tagger cannot be a first pass of this one.
+        """
+        config = FirstPassConfig(gate=gate)
+        self.first_pass = FirstPass(tagger, labels=self.vocabulary.labels, hidden=2 * self._two_stage.lstm.hidden)
+        self.config = self._two_stage = self._two_stage.model_copy(update={"first_pass": config})
+        return self.first_pass
+
+    @property
+    def gate(self) -> float | None:
+        """Nats from which a word sends its sentence past the first pass; None for a tagger without one."""
+        return None if self._two_stage.first_pass is None else self._two_stage.first_pass.gate
+
+    @override
+    def move_to(self, device: str) -> Tagger:
+        if self.first_pass is not None:
+            self.first_pass.tagger.move_to(device)
+        return super().move_to(device)
 
     @override
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
@@ -127,8 +153,36 @@ class TwoStageTagger(Tagger):
         memory = self._empty_memory(
             [[word for sentence in document for word in sentence.words] for document in table.documents]
         )
-        uncertain = self._draft_windows(table, settings, threshold, memory)
-        self._refine_windows(table, settings, threshold, memory, uncertain)
+        unsure = self._pass_first(table, settings, memory)
+        uncertain = self._draft_windows(table, unsure, threshold, memory)
+        self._refine_windows(table, unsure, threshold, memory, uncertain)
+
+    def _pass_first(self, table: TokenTable, settings: CallSettings, memory: DocumentMemory | None) -> CallSettings:
+        """Label what the first pass is sure of and return the settings with the windows that both stages read."""
+        first, gate = self.first_pass, self.gate if settings.gate is None else settings.gate
+        if first is None or not gate:
+            return settings
+        unsure: list[Window] = []
+        words = sum(len(window.sentence.words) for window in settings.windows)
+        for windows, batch in first.tagger.batches(settings.windows, batch_words=settings.batch_words):
+            if settings.on_batch is not None:
+                settings.on_batch(0, words)
+            with self.autocast(settings.precision):
+                found = first(batch)
+            is_sure = found.is_sure(batch, gate)
+            sure = KeptWords.of(windows, batch.mask.shape[1]).where(is_sure[:, None].expand_as(batch.mask))
+            labels = found.distribution.mode()
+            table.write_labels(sure, labels, probabilities=found.marginals, uncertainty=found.uncertainty)
+            table.first[sure.rows] = True
+            sentences = is_sure.nonzero()[:, 0].tolist()
+            table.write_spans(
+                windows, labels, self.vocabulary, found.distribution.span_probability, sentences=sentences
+            )
+            if memory is not None:
+                states = first.to_stage_one(found.states.flatten(0, 1)[sure.cells])
+                memory.write(sure.rows, states, found.marginals.flatten(0, 1)[sure.cells])
+            unsure += [window for window, is_certain in zip(windows, is_sure.tolist(), strict=True) if not is_certain]
+        return replace(settings, windows=unsure)
 
     def _draft_windows(
         self, table: TokenTable, settings: CallSettings, threshold: float, memory: DocumentMemory | None
@@ -192,6 +246,10 @@ class TwoStageTagger(Tagger):
             table.write_spans(
                 windows, merged.labels, self.vocabulary, partial(span_probability, samples, stage_two, merged.refined)
             )
+
+    def draft_states(self, batch: Batch) -> Tensor:
+        """Return stage one's mean states over the weight samples, as the memory stores them, ``(B, T, 2 * hidden)``."""
+        return self._draft(batch, self.encoder_features(batch), samples=None).hidden
 
     def _draft(self, batch: Batch, features: Tensor | None, *, samples: int | None) -> Draft:
         """Draft a batch with weight samples for every sentence if their number is given, else as configured."""

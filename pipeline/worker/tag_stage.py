@@ -40,6 +40,7 @@ class DocumentTagger(Protocol):
         batch_words: int,
         samples: int | None,
         threshold: float | None,
+        gate: float | None,
         precision: Literal["fp32", "bf16"],
         on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
@@ -99,6 +100,7 @@ class TagStage:
                 batch_words=self._config.batch_words,
                 samples=self._config.samples,
                 threshold=self._config.threshold,
+                gate=self._config.gate,
                 precision=precision,
                 on_batch=self._on_batch,
             )

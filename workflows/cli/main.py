@@ -22,6 +22,7 @@ VERBS = (
     model.evaluate,
     model.compare,
     model.calibrate,
+    model.cascade,
     model.figures,
     registry.promote,
     registry.rollback,

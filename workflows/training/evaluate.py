@@ -54,7 +54,7 @@ class EvaluateJob:
         labels: entity type or token label of the corpora -> that of the tagger, None for no entity.
         form: which column of the corpora has the labels.
         train: training corpora, which decide whether a name is seen or unseen; `labels` applies to them too.
-        samples, threshold: as in TaggerRunConfig.
+        samples, threshold, gate: as in TaggerRunConfig.
     """
 
     folder: Path
@@ -65,6 +65,7 @@ class EvaluateJob:
     device: str = "cpu"
     samples: int | None = None
     threshold: float | None = None
+    gate: float | None = None
     batch_words: int = 4096
 
 
@@ -98,7 +99,11 @@ def predict_timed(tagger: Tagger, documents: Documents, job: EvaluateJob) -> tup
     """Label documents without their gold labels; return predictions and the seconds they took after a warm-up."""
     plain = without_labels(documents)
     predict = partial(
-        tagger.predict_documents, batch_words=job.batch_words, samples=job.samples, threshold=job.threshold
+        tagger.predict_documents,
+        batch_words=job.batch_words,
+        samples=job.samples,
+        threshold=job.threshold,
+        gate=job.gate,
     )
     predict(plain[:WARM_UP_DOCUMENTS])
     started = time.perf_counter()

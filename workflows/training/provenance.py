@@ -56,6 +56,15 @@ class Provenance(Config):
         """Add a part, in place of one of the same role."""
         return Provenance(parts=[*(known for known in self.parts if known.role != part.role), part])
 
+    def merged_with(self, part: Part) -> "Provenance":
+        """Add the files and documents of a part to those of the same role."""
+        own = next((known for known in self.parts if known.role == part.role), None)
+        if own is None:
+            return self.with_part(part)
+        files = [*own.files, *(file for file in part.files if file not in own.files)]
+        documents = sorted({*own.documents, *part.documents})
+        return self.with_part(Part(role=part.role, files=files, documents=documents))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overlap:

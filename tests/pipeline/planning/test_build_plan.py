@@ -404,7 +404,7 @@ ROW_CHANGES: dict[str, dict[str, Any]] = {
         "device": "auto",
     },
     "output": {"keep_text": True},
-    "tagger": {"device": "auto", "precision": "bf16", "batch_words": 7, "samples": 3, "threshold": 0.1},
+    "tagger": {"device": "auto", "precision": "bf16", "batch_words": 7, "samples": 3, "threshold": 0.1, "gate": 0.1},
 }
 NOT_DECIDING = {
     "output": {"path", "keep", "grace_seconds", "delta"},
