@@ -59,6 +59,10 @@ class TwoStageTagger(Tagger):
         """Set the tagger's own threshold, in nats; it is saved with the tagger."""
         self.config = self._two_stage = self._two_stage.model_copy(update={"threshold": threshold})
 
+    def set_samples_above(self, uncertainty: float | None) -> None:
+        """Set above what uncertainty of the mean weights, in nats, samples are drawn; None for every sentence."""
+        self.config = self._two_stage = self._two_stage.model_copy(update={"samples_above": uncertainty})
+
     @property
     def memory_slots(self) -> int | None:
         """The most other occurrences that a word reads; None for a tagger without a document memory."""
