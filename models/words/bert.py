@@ -1,13 +1,15 @@
 """BERT encoders without the library transformers, whose import takes longer than all else that a tagger needs.
 
-Words are split, and states computed, exactly as by its ``BertTokenizer`` and ``BertModel``.
+Words are split exactly as by its ``BertTokenizer``; states are those of its ``BertModel`` but for rounding.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
@@ -18,7 +20,11 @@ from concord.models.words.subwords import SubwordTokenizer
 
 # Values of config.json that the network below has; a key that is missing has the same value.
 _NETWORK = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+_STREAMS = ("query", "key", "value")
 _TOKENIZERS = ("BertTokenizer", "BertTokenizerFast")
+
+Lengths = Sequence[tuple[int, int]]
+"""How many windows in a row have one length, and that length in subwords."""
 
 
 class Bert:
@@ -31,38 +37,50 @@ class Bert:
         self._layers: int = config["num_hidden_layers"]
         self._heads: int = config["num_attention_heads"]
         self._epsilon: float = config["layer_norm_eps"]
-        self._weights = weights
-
-    def states(self, numbers: Tensor, attention: Tensor) -> list[Tensor]:
-        """Return the embeddings and the states of each layer, shape ``(windows, subwords, width)``, float32.
-
-        Subword numbers and attention mask have shape ``(windows, subwords)``, int64.
-        """
-        # Torch has a faster kernel without a mask.
-        mask = None if bool(attention.all()) else attention.bool()[:, None, None]
-        states = [self._embed(numbers)]
+        self._weights = dict(weights)
+        self._device = weights["embeddings.word_embeddings.weight"].device
         for layer in range(self._layers):
-            states.append(self._transform(f"encoder.layer.{layer}", states[-1], mask))
+            for kind in ("weight", "bias"):
+                # One product of matrices is faster than three.
+                names = [f"encoder.layer.{layer}.attention.self.{stream}.{kind}" for stream in _STREAMS]
+                joined = torch.cat([self._weights.pop(name) for name in names])
+                self._weights[f"encoder.layer.{layer}.attention.self.{kind}"] = joined
+
+    def states(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the embeddings and the states of each layer, shape ``(N, width)``, float32.
+
+        The rows are windows of subword numbers, N in all. Nothing is padded: only attention knows where a window ends,
+        and it reads neighbouring windows of one length together.
+        """
+        numbers = torch.tensor(list(chain.from_iterable(rows)), device=self._device)
+        places = torch.cat([torch.arange(len(row), device=self._device) for row in rows])
+        lengths = [(sum(1 for _ in windows), length) for length, windows in groupby(map(len, rows))]
+        states = [self._embed(numbers, places)]
+        for layer in range(self._layers):
+            states.append(self._transform(f"encoder.layer.{layer}", states[-1], lengths))
         return states
 
-    def _embed(self, numbers: Tensor) -> Tensor:
+    def _embed(self, numbers: Tensor, places: Tensor) -> Tensor:
         words, types, positions = (
             self._weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position")
         )
-        return self._normalize("embeddings", embedding(numbers, words) + types[0] + positions[: numbers.shape[1]])
+        return self._normalize("embeddings", embedding(numbers, words) + types[0] + embedding(places, positions))
 
-    def _transform(self, layer: str, states: Tensor, mask: Tensor | None) -> Tensor:
-        attended = self._project(f"{layer}.attention.output.dense", self._attend(layer, states, mask))
+    def _transform(self, layer: str, states: Tensor, lengths: Lengths) -> Tensor:
+        attended = self._project(f"{layer}.attention.output.dense", self._attend(layer, states, lengths))
         states = self._normalize(f"{layer}.attention.output", attended + states)
         inner = gelu(self._project(f"{layer}.intermediate.dense", states))
         return self._normalize(f"{layer}.output", self._project(f"{layer}.output.dense", inner) + states)
 
-    def _attend(self, layer: str, states: Tensor, mask: Tensor | None) -> Tensor:
-        query, key, value = (
-            self._project(f"{layer}.attention.self.{name}", states).unflatten(-1, (self._heads, -1)).transpose(1, 2)
-            for name in ("query", "key", "value")
-        )
-        return scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).flatten(-2)
+    def _attend(self, layer: str, states: Tensor, lengths: Lengths) -> Tensor:
+        projected = self._project(f"{layer}.attention.self", states).unflatten(1, (len(_STREAMS), self._heads, -1))
+        attended = []
+        for part, (windows, length) in zip(
+            projected.split([windows * length for windows, length in lengths]), lengths, strict=True
+        ):
+            query, key, value = part.unflatten(0, (windows, length)).permute(2, 0, 3, 1, 4)
+            attended.append(scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).flatten(0, 1))
+        return torch.cat(attended)
 
     def _project(self, name: str, states: Tensor) -> Tensor:
         return linear(states, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])

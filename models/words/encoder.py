@@ -82,8 +82,8 @@ class LoadedEncoder:
 class FrozenNetwork:
     """An encoder's network for inference alone, and the reader that splits words for it."""
 
-    states: Callable[[Tensor, Tensor], Sequence[Tensor]]
-    """Returns the states of every layer for subword numbers and attention mask; see ``mean_states``."""
+    states: Callable[[Sequence[list[int]]], Sequence[Tensor]]
+    """Returns the states of every layer, each of shape ``(N, width)``, for rows of N subword numbers in all."""
     reader: SubwordReader
     width: int
     """Dimensions of the network's states."""
@@ -118,15 +118,19 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         return FrozenNetwork(states=network.states, reader=reader, width=network.width)
     loaded = _read_by_transformers(config, folder)
     frozen = loaded.network.requires_grad_(False).to(device)
-    return FrozenNetwork(
-        states=lambda numbers, attention: layer_states(frozen, numbers, attention),
-        reader=loaded.reader,
-        width=loaded.width,
-    )
+
+    def states(rows: Sequence[list[int]]) -> Sequence[Tensor]:
+        numbers, attention = (tensor.to(device) for tensor in loaded.reader.pad(rows))
+        return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
+
+    return FrozenNetwork(states=states, reader=loaded.reader, width=loaded.width)
 
 
 def layer_states(network: Any, numbers: Tensor, attention: Tensor) -> Sequence[Tensor]:
-    """Return the states of every layer of a network of transformers; arguments as of ``mean_states``."""
+    """Return the states of every layer of a network of transformers, shape ``(windows, subwords, width)``.
+
+    Subword numbers and attention mask have shape ``(windows, subwords)``, int64.
+    """
     states: Sequence[Tensor] = network(
         input_ids=numbers, attention_mask=attention, output_hidden_states=True
     ).hidden_states
@@ -134,10 +138,7 @@ def layer_states(network: Any, numbers: Tensor, attention: Tensor) -> Sequence[T
 
 
 def mean_states(states: Sequence[Tensor], *, last: int) -> Tensor:
-    """Return the mean of the states of an encoder's last layers, shape ``(windows, subwords, width)``, float32.
-
-    The states are of all layers, for subword numbers and an attention mask of shape ``(windows, subwords)``, int64.
-    """
+    """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states."""
     return torch.stack(list(states[-last:])).mean(dim=0).float()
 
 

@@ -1,8 +1,8 @@
-"""Words as subwords of an encoder: windows within its capacity, and passes of several padded windows."""
+"""Words as subwords of an encoder: windows within its capacity, and passes of several windows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -65,15 +65,16 @@ class SubwordReader:
                 windows.append(SubwordWindow(sentence=number, first=first, keep=keep, words=pieces[first:last]))
         return sorted(windows, key=lambda window: -window.subwords)
 
-    def pad(self, windows: Sequence[SubwordWindow]) -> tuple[Tensor, Tensor]:
-        """Return subword numbers, with special tokens, and the attention mask; ``(windows, subwords)``, int64."""
+    def rows(self, windows: Sequence[SubwordWindow]) -> list[list[int]]:
+        """Return the subword numbers of windows, with special tokens."""
         tokenizer = self._tokenizer
-        rows = [
-            [tokenizer.start, *(piece for word in window.words for piece in word), tokenizer.end] for window in windows
-        ]
+        return [[tokenizer.start, *chain.from_iterable(window.words), tokenizer.end] for window in windows]
+
+    def pad(self, rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+        """Return rows of subword numbers and their attention mask, both ``(windows, subwords)``, int64."""
         numbers = [torch.tensor(row) for row in rows]
         attention = pad_sequence([torch.ones_like(row) for row in numbers], batch_first=True)
-        return pad_sequence(numbers, batch_first=True, padding_value=tokenizer.padding), attention
+        return pad_sequence(numbers, batch_first=True, padding_value=self._tokenizer.padding), attention
 
     def _subwords(self, words: set[str]) -> Mapping[str, list[int]]:
         """Return the subword numbers of each word; a word without any, such as a zero-width joiner, is unknown."""
@@ -95,6 +96,19 @@ def cut_passes(windows: Sequence[SubwordWindow], *, subwords: int) -> Iterator[S
         chosen = windows[start : start + max(1, subwords // longest)]
         start += len(chosen)
         yield chosen
+
+
+def pack_passes(windows: Sequence[SubwordWindow], *, subwords: int) -> Iterator[Sequence[SubwordWindow]]:
+    """Split windows into passes of at most this many subwords, or of one longer window; nothing is padded."""
+    start = used = 0
+    for stop, window in enumerate(windows):
+        length = SPECIAL_TOKENS + window.subwords
+        if used + length > subwords and stop > start:
+            yield windows[start:stop]
+            start, used = stop, 0
+        used += length
+    if start < len(windows):
+        yield windows[start:]
 
 
 def _bounds(counts: Sequence[int], capacity: int, overlap: int) -> list[tuple[int, int, int, int]]:

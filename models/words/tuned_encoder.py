@@ -48,14 +48,24 @@ class TunedEncoder(nn.Module):
 
     @override
     def forward(self, sentences: Sequence[Sequence[str]], length: int) -> Tensor:
-        """Encode sentences, each on its own; shape ``(B, length, width)``, float32, zeros where padded."""
+        """Encode sentences, each on its own; shape ``(B, length, width)``, float32, zeros where padded.
+
+        Equal sentences are encoded once, except in training, where each has a dropout of its own.
+        """
+        distinct = list(dict.fromkeys(map(tuple, sentences)))
+        if self.training or len(distinct) == len(sentences):
+            return self._encode(sentences, length)
+        rows = {words: row for row, words in enumerate(distinct)}
+        return self._encode(distinct, length)[[rows[tuple(words)] for words in sentences]]
+
+    def _encode(self, sentences: Sequence[Sequence[str]], length: int) -> Tensor:
         device = next(self.network.parameters()).device
         features = torch.zeros(len(sentences) * length, self.width, device=device)
         vectors: list[Tensor] = []
         cells: list[int] = []
         subwords = 0
         for windows in cut_passes(self._reader.windows(sentences), subwords=_PASS_SUBWORDS[device.type]):
-            numbers, attention = (tensor.to(device) for tensor in self._reader.pad(windows))
+            numbers, attention = (tensor.to(device) for tensor in self._reader.pad(self._reader.rows(windows)))
             subwords += numbers.numel()
             if torch.is_grad_enabled() and subwords > KEPT_SUBWORDS:
                 states = checkpoint(self._states, numbers, attention, use_reentrant=False)

@@ -96,6 +96,42 @@ def test_word_without_subwords_is_the_unknown_subword(encoder: FrozenEncoder) ->
 
 
 @pytest.mark.encoder
+def test_equal_sentences_are_encoded_once(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[tuple[str, ...]] = []
+    encode = encoder._encode
+
+    def record(sentences: list[tuple[str, ...]]) -> list[Tensor]:
+        encoded.extend(sentences)
+        return encode(sentences)
+
+    monkeypatch.setattr(encoder, "_encode", record)
+    first, other, second = encoder.features([WORDS, ("paris",), list(WORDS)])
+    assert encoded == [WORDS, ("paris",)]
+    assert torch.equal(first, second)
+    assert other.shape == (1, 16)
+
+
+@pytest.mark.encoder
+def test_features_are_the_same_in_passes_of_any_size(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = [WORDS, ("paris",), ("ada", "laughed"), ("river", "paris"), WORDS[:3], WORDS[2:] * 9]
+    expected = encoder.features(sentences)
+    for subwords in (1, 5, 12):
+        monkeypatch.setattr("concord.models.words.frozen_encoder._PASS_SUBWORDS", subwords)
+        for left, right in zip(encoder.features(sentences), expected, strict=True):
+            assert torch.allclose(left, right, atol=1e-5)
+
+
+@pytest.mark.encoder
+def test_an_encoder_that_only_transformers_can_read_has_the_same_features(
+    encoder: FrozenEncoder, config: EncoderConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = [WORDS, ("paris",), (), ("ada", "laughed"), WORDS[2:] * 9]
+    monkeypatch.setattr("concord.models.words.bert.read_bert", lambda *arguments, **options: None)
+    for left, right in zip(FrozenEncoder(config).features(sentences), encoder.features(sentences), strict=True):
+        assert torch.allclose(left, right, atol=1e-5)
+
+
+@pytest.mark.encoder
 def test_forgotten_subwords_are_read_again(config: EncoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = FrozenEncoder(config).features([WORDS, ("paris", "ada")])
     monkeypatch.setattr("concord.models.words.subwords._KNOWN_WORDS", 1)

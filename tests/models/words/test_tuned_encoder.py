@@ -61,6 +61,13 @@ def test_sentences_in_a_batch_are_independent(encoder: TunedEncoder) -> None:
         assert torch.allclose(encoder([words], 40)[0], row, atol=1e-6)
 
 
+def test_equal_sentences_have_equal_features(encoder: TunedEncoder) -> None:
+    first, other, second = encoder([SENTENCES[0], SENTENCES[1], list(SENTENCES[0])], 6)
+    assert torch.equal(first, second)
+    assert torch.allclose(encoder(SENTENCES[:1], 6)[0], first, atol=1e-6)
+    assert torch.allclose(encoder(SENTENCES[1:2], 6)[0], other, atol=1e-6)
+
+
 def test_gradient_of_a_word_reaches_only_its_own_sentence(encoder: TunedEncoder) -> None:
     encoder([("ada", "laughed"), ("paris",)], 2)[0, 0].sum().backward()
     table = encoder.network.get_input_embeddings().weight.grad
