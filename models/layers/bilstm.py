@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from concord.models.config import Config
 from concord.models.data.batch import Batch
-from concord.models.layers.lstm_scan import StepOrder, can_scan, project, scan
+from concord.models.layers.lstm_scan import can_scan, project, scan
 from concord.models.words.representation import WordRepresentation
 
 LstmState = tuple[Tensor, Tensor]
@@ -52,9 +52,7 @@ class BiLstm(nn.Module):
         if features is not None or self.training or not can_scan(self.lstm, batch.mask):
             return cast(Tensor, self(representation(batch, features), batch.lengths))
         projected = batch.forms.once(self, lambda: project(self.lstm, representation.of_forms(batch.forms)))
-        order = StepOrder.of(batch.lengths, batch.mask.shape[1])
-        states, _ = scan(self.lstm, projected, batch.form_index.flatten()[order.cells], order)
-        return _padded(states, order, batch.mask.shape)
+        return scan(self.lstm, projected, batch.form_index, batch.lengths)
 
     def read(self, inputs: Tensor, lengths: Tensor, *, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
         """Encode sentences from an initial state, zeros if None; also return the last state of each sentence."""
@@ -95,21 +93,10 @@ def run_lstm(
 
     It starts from ``state``, zeros if None; ``weights`` replace the LSTM's parameters of these names.
     """
-    if weights is None and can_scan(lstm, inputs):
-        order = StepOrder.of(lengths, inputs.shape[1])
-        projected = project(lstm, inputs.flatten(0, 1)[order.cells])
-        states, last = scan(lstm, projected, torch.arange(len(order.cells)), order, state=state)
-        return _padded(states, order, inputs.shape[:2]), last
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     outputs, last = functional_call(lstm, dict(weights), (packed, state)) if weights else lstm(packed, state)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
     return padded, last
-
-
-def _padded(states: Tensor, order: StepOrder, shape: tuple[int, ...]) -> Tensor:
-    """Return the states of words as a padded batch of a shape ``(B, T)``, zeros where padded."""
-    padded = states.new_zeros(shape[0] * shape[1], states.shape[1])
-    return padded.index_copy_(0, order.cells, states).view(*shape, -1)
 
 
 def reversal_index(lengths: Tensor, steps: int) -> Tensor:

@@ -1,122 +1,89 @@
-"""LSTM layers without gradient on a CPU, step by step, over what they compute of each distinct input beforehand.
+"""One bidirectional LSTM layer on a CPU, without gradient, over products computed once for each distinct input.
 
 An LSTM multiplies each input by a matrix that does not depend on the words around it. Where inputs repeat, as the
 vectors of words do, that product is computed once for each distinct input; a step of the scan looks it up and adds the
 product of the states of all sentences that have not ended.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+DIRECTIONS = ("l0", "l0_reverse")
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepOrder:
-    """The N words of a padded batch by step, and within a step by length of their sentence, longest first."""
-
-    sizes: list[int]
-    """Number of sentences with a word at each step, never rising."""
-    cells: Tensor
-    """Cell of each word among all ``B * T``, shape ``(N,)``, int64."""
-    mirrored: Tensor
-    """The word as far from the end of its sentence as this one is from its start, shape ``(N,)``, int64."""
-    sentences: Tensor
-    """Number of each sentence, longest first, shape ``(B,)``, int64."""
-    last: Tensor
-    """The last word of each sentence, in the order of the sentences, shape ``(B,)``, int64."""
-
-    @classmethod
-    def of(cls, lengths: Tensor, width: int) -> "StepOrder":
-        """Order the words of sentences that are padded to ``width``; every sentence has a word."""
-        ordered, sentences = lengths.sort(descending=True, stable=True)
-        steps = torch.arange(width)[:, None]
-        inside = steps < ordered
-        places = (inside.flatten().cumsum(0) - 1).view_as(inside)
-        return cls(
-            sizes=[size for size in inside.sum(dim=1).tolist() if size],
-            cells=(sentences * width + steps)[inside],
-            mirrored=places.gather(0, (ordered - 1 - steps).clamp(min=0))[inside],
-            sentences=sentences,
-            last=places.gather(0, ordered[None] - 1)[0][sentences.argsort()],
-        )
+# Fewer sentences are as fast in PyTorch's own loop, whose steps cost less than a dozen calls from Python.
+_FEWEST_SENTENCES = 8
 
 
 def can_scan(lstm: nn.LSTM, inputs: Tensor) -> bool:
-    """Return whether the functions below apply: on a CPU, without gradient and without dropout between layers."""
-    drops = lstm.training and lstm.dropout > 0
-    return inputs.device.type == "cpu" and not drops and not torch.is_grad_enabled()
+    """Return whether a scan applies and pays: one layer, many sentences, on a CPU, without gradient.
+
+    The first two dimensions of the inputs are B and T.
+    """
+    is_one_layer = lstm.bidirectional and lstm.num_layers == 1
+    many = inputs.shape[0] >= _FEWEST_SENTENCES
+    return is_one_layer and many and inputs.device.type == "cpu" and not torch.is_grad_enabled()
 
 
-def project(lstm: nn.LSTM, inputs: Tensor, *, layer: int = 0) -> tuple[Tensor, ...]:
-    """Multiply inputs ``(R, D)`` by a layer's input weights; return ``(R, 4H)`` for each direction, with biases."""
+def project(lstm: nn.LSTM, inputs: Tensor) -> tuple[Tensor, ...]:
+    """Multiply inputs ``(R, D)`` by the input weights; return ``(R, 4H)`` for each direction, biases included."""
     return tuple(
         nn.functional.linear(
             inputs,
             lstm.get_parameter(f"weight_ih_{name}"),
             lstm.get_parameter(f"bias_ih_{name}") + lstm.get_parameter(f"bias_hh_{name}"),
         )
-        for name in _directions(lstm, layer)
+        for name in DIRECTIONS
     )
 
 
-def scan(
-    lstm: nn.LSTM,
-    projected: tuple[Tensor, ...],
-    rows: Tensor,
-    order: StepOrder,
-    *,
-    state: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Run all layers; return the states of the words, ``(N, directions * H)``, and the last states of each sentence.
+def scan(lstm: nn.LSTM, projected: Sequence[Tensor], index: Tensor, lengths: Tensor) -> Tensor:
+    """Return the states of padded sentences, shape ``(B, T, 2H)``, zeros where padded.
 
     Args:
-        projected: the inputs of the first layer, as ``project`` returns them.
-        rows: row of each word among them, in the order of ``order``, shape ``(N,)``, int64.
-        state: initial states of each layer and direction, ``(layers * directions, B, H)``; zeros if None.
+        projected: the products of the inputs, as ``project`` returns them.
+        index: the row of each word among the inputs, shape ``(B, T)``, int64.
+        lengths: shape ``(B,)``, int64; every sentence has a word.
     """
-    hidden = projected[0]
-    last: list[tuple[Tensor, Tensor]] = []
-    for layer in range(lstm.num_layers):
-        if layer:
-            projected, rows = project(lstm, hidden, layer=layer), torch.arange(len(hidden))
-        outputs = []
-        for number, name in enumerate(_directions(lstm, layer)):
-            initial = None if state is None else tuple(part[len(last)][order.sentences] for part in state)
-            weight = lstm.get_parameter(f"weight_hh_{name}")
-            # What reads backward takes the words of each sentence from its end, and returns them so.
-            own = rows[order.mirrored] if number else rows
-            states, cells = _scan_direction(projected[number], weight, own.split(order.sizes), initial)
-            last.append((states[order.last], cells[order.sentences.argsort()]))
-            outputs.append(states[order.mirrored] if number else states)
-        hidden = torch.cat(outputs, dim=1)
-    return hidden, (torch.stack([states for states, _ in last]), torch.stack([cells for _, cells in last]))
+    sentences, width = index.shape
+    cells, mirrored, sizes = _by_step(lengths, width)
+    size = lstm.hidden_size
+    states = projected[0].new_zeros(sentences * width, 2 * size)
+    for number, (name, places) in enumerate(zip(DIRECTIONS, (cells, mirrored), strict=True)):
+        rows = index.flatten()[places].split(sizes)
+        found = _scan_direction(projected[number], lstm.get_parameter(f"weight_hh_{name}"), rows)
+        states[:, number * size : (number + 1) * size].index_copy_(0, places, found)
+    return states.view(sentences, width, 2 * size)
 
 
-def _directions(lstm: nn.LSTM, layer: int) -> list[str]:
-    """Return the ends of the names of a layer's parameters."""
-    return [f"l{layer}", f"l{layer}_reverse"] if lstm.bidirectional else [f"l{layer}"]
+def _by_step(lengths: Tensor, width: int) -> tuple[Tensor, Tensor, list[int]]:
+    """Order words by step, and within a step by length of their sentence, longest first.
+
+    Return the cells of the words among all ``B * T``, counting steps from the start of each sentence, the cells
+    counting from its end, and the number of sentences at each step.
+    """
+    ordered, sentences = lengths.sort(descending=True, stable=True)
+    steps = torch.arange(width)[:, None]
+    inside = steps < ordered
+    firsts = sentences * width
+    sizes = [size for size in inside.sum(dim=1).tolist() if size]
+    return (firsts + steps)[inside], (firsts + ordered - 1 - steps)[inside], sizes
 
 
-def _scan_direction(
-    projected: Tensor, weight: Tensor, steps: tuple[Tensor, ...], initial: tuple[Tensor, ...] | None
-) -> tuple[Tensor, Tensor]:
-    """Return the states of all words, ``(N, H)``, and the last cells of the sentences, longest first, ``(B, H)``."""
-    width = weight.shape[1]
+def _scan_direction(projected: Tensor, weight: Tensor, steps: Sequence[Tensor]) -> Tensor:
+    """Return the states of all words by step, shape ``(N, H)``; the steps hold the rows of their words."""
+    size = weight.shape[1]
     transposed = weight.T.to(projected.dtype)
-    zeros = projected.new_zeros(len(steps[0]), width)
-    hidden, cell = (zeros, zeros) if initial is None else (part.to(projected.dtype) for part in initial)
-    states, ended = [], []
+    hidden = cell = projected.new_zeros(len(steps[0]), size)
+    states = []
     for rows in steps:
         gates = projected.index_select(0, rows)
-        sentences = len(gates)
-        if sentences < len(hidden):
-            ended.append(cell[sentences:])
-            hidden, cell = hidden[:sentences], cell[:sentences]
-        gates.addmm_(hidden, transposed)
-        gates[:, : 2 * width].sigmoid_()
+        active = len(gates)
+        gates.addmm_(hidden[:active], transposed)
+        gates[:, : 2 * size].sigmoid_()
         input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
-        cell = (input_gate * candidate.tanh_()).addcmul_(forget_gate, cell)
+        cell = (input_gate * candidate.tanh_()).addcmul_(forget_gate, cell[:active])
         hidden = cell.tanh().mul_(output_gate.sigmoid_())
         states.append(hidden)
-    return torch.cat(states), torch.cat([cell, *ended[::-1]])
+    return torch.cat(states)
