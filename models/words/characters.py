@@ -5,8 +5,8 @@ from 2; 0 is padding and 1 the unknown character.
 """
 
 import unicodedata
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
@@ -17,8 +17,8 @@ from concord.models.config import Config
 from concord.models.data.batch import PADDING
 
 _TYPES = 4
-_ROWS = 256
-"""The most words that a character CNN reads at once in evaluation."""
+_ROWS = 512
+"""The most words that a character CNN reads at once without gradient, so that they stay in the cache."""
 
 
 class CharCnnConfig(Config):
@@ -54,16 +54,35 @@ class CharCnn(nn.Module):
     def forward(self, forms: Tensor) -> Tensor:
         """Embed words; zeros for a row without characters."""
         lengths = (forms != PADDING).sum(dim=1)
-        if self.training or len(forms) <= _ROWS:
-            return self._embed(forms, lengths)
-        # Words of similar length together, so that the longest of all does not make every other one as long.
-        order = lengths.argsort()
-        parts = [
-            self._embed(forms[rows, : max(1, int(lengths[rows[-1]]))], lengths[rows]) for rows in order.split(_ROWS)
-        ]
-        return torch.cat(parts)[order.argsort()]
+        if self.training or torch.is_grad_enabled() or forms.device.type != "cpu":
+            return self._convolve(forms, lengths)
+        order = lengths.argsort(descending=True)
+        return torch.cat([self._scan(forms[rows], lengths[rows]) for rows in order.split(_ROWS)])[order.argsort()]
 
-    def _embed(self, forms: Tensor, lengths: Tensor) -> Tensor:
+    def _scan(self, forms: Tensor, lengths: Tensor) -> Tensor:
+        """Embed words, longest first, position by position, so that no padding is multiplied."""
+        left = max((width - 1) // 2 for width in self._widths)
+        right = max(width // 2 for width in self._widths)
+        kernels = [
+            nn.functional.pad(convolution.weight, (left - (width - 1) // 2, right - width // 2))
+            for width, convolution in zip(self._widths, self._each_convolution(), strict=True)
+        ]
+        # One product for all widths: each kernel has zeros where only a wider one reads.
+        weight = torch.cat(kernels).transpose(1, 2).flatten(1).T.contiguous()
+        bias = torch.cat([convolution.get_parameter("bias") for convolution in self._each_convolution()])
+        characters = nn.functional.pad(forms[:, : int(lengths[0])], (left, right), value=PADDING)
+        embedded = self.embedding(characters).flatten(1)
+        found = embedded.new_zeros(len(forms), self.output_dimension)
+        step = self.embedding.embedding_dim
+        for place, words in enumerate((lengths[:, None] > torch.arange(int(lengths[0]))).sum(dim=0).tolist()):
+            scores = torch.addmm(bias, embedded[:words, place * step : place * step + len(weight)], weight)
+            found[:words] = scores if place == 0 else torch.maximum(found[:words], scores)
+        return cast(Tensor, found)
+
+    def _each_convolution(self) -> Iterator[nn.Conv1d]:
+        return (cast(nn.Conv1d, convolution) for convolution in self.convolutions)
+
+    def _convolve(self, forms: Tensor, lengths: Tensor) -> Tensor:
         embedded = self.dropout(self.embedding(forms)).transpose(1, 2)
         pooled = []
         for width, convolution in zip(self._widths, self.convolutions, strict=True):

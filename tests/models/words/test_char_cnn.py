@@ -19,13 +19,25 @@ def test_char_cnn_ignores_the_length_of_the_longest_word_in_the_batch() -> None:
     assert float((network(padded)[0] - network(short)[0]).abs().max()) < 1e-12
 
 
+def test_char_cnn_without_gradient_equals_the_convolutions() -> None:
+    for widths in ((3,), (2, 3, 4), (1, 5), (6, 2)):
+        network = char_cnn(widths)
+        forms = torch.tensor(
+            [[3, 4, 5, 6, 7, 8], [0] * 6, [7, 9, 0, 0, 0, 0], [4, 0, 0, 0, 0, 0], [UNKNOWN, 2, 3, 0, 0, 0]]
+        )
+        expected = network(forms)
+        with torch.no_grad():
+            assert torch.allclose(network(forms), expected, atol=1e-12)
+            assert not network(forms[1:2]).any()
+
+
 @torch.no_grad()
 def test_char_cnn_reads_many_words_as_it_reads_each() -> None:
     network = char_cnn((2, 3))
-    lengths = torch.randint(0, 12, (600,), generator=torch.Generator().manual_seed(0))
-    forms = torch.randint(1, 10, (600, 12)) * (torch.arange(12)[None, :] < lengths[:, None])
+    lengths = torch.randint(0, 12, (1100,), generator=torch.Generator().manual_seed(0))
+    forms = torch.randint(1, 10, (1100, 12)) * (torch.arange(12)[None, :] < lengths[:, None])
     found = network(forms)
-    alone = torch.cat([network(forms[row : row + 1]) for row in range(600)])
+    alone = torch.cat([network(forms[row : row + 1]) for row in range(1100)])
     assert float((found - alone).abs().max()) < 1e-12
 
 
