@@ -6,6 +6,7 @@ place, and a malformed piece yields no span. ``schemes`` puts these functions an
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 OUTSIDE = "O"
@@ -21,6 +22,7 @@ class Span:
     label: str
 
 
+@lru_cache(maxsize=4096)
 def split_label(label: str) -> tuple[str, str]:
     """Split ``B-PER`` into ``("B", "PER")`` and ``O`` into ``("O", "")``; raise ValueError for any other label."""
     if label == OUTSIDE:

@@ -17,6 +17,7 @@ from concord.models.labels import (
     convert_labels,
     decode_pieces,
     decode_spans,
+    encode_spans,
     is_legal_transition,
     split_label,
 )
@@ -69,6 +70,11 @@ class LabelScheme:
     def to_gold(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Convert labels of this scheme to the form of gold labels; malformed pieces of entities become ``O``."""
         return tuple(labels) if self.spans is None else convert_labels(labels, source=self.spans, target="BIO")
+
+    def decode(self, labels: Sequence[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+        """Return ``to_gold`` and ``entities`` of labels of this scheme."""
+        spans = self.entities(labels)
+        return encode_spans(spans, len(labels), "BIO") if self.has_entities else tuple(labels), spans
 
     def scored_spans(self, gold_labels: Sequence[str]) -> tuple[Span, ...]:
         """Return what a sentence is scored by, from labels in gold form: its entities, or each word by itself."""

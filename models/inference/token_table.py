@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from math import prod
 
 import torch
@@ -29,12 +30,11 @@ class KeptWords:
     @classmethod
     def of(cls, windows: Sequence[Window], width: int) -> "KeptWords":
         """Locate the kept words of a batch whose sentences are padded to ``width``."""
-        rows, cells = [], []
-        for number, window in enumerate(windows):
-            begin, stop = window.keep
-            rows.append(torch.arange(window.first + begin, window.first + stop))
-            cells.append(torch.arange(number * width + begin, number * width + stop))
-        return cls(rows=torch.cat(rows), cells=torch.cat(cells))
+        firsts = torch.tensor([window.first for window in windows])[:, None]
+        begins, stops = torch.tensor([window.keep for window in windows])[:, :, None].unbind(dim=1)
+        words = torch.arange(width)[None, :]
+        kept = (begins <= words) & (words < stops)
+        return cls(rows=(firsts + words)[kept], cells=kept.flatten().nonzero()[:, 0])
 
     def take(self, values: Tensor) -> Tensor:
         """Take these words out of a batch of values, on the CPU; shape ``(B, T, ...)`` to ``(K, ...)``."""
@@ -142,42 +142,48 @@ class TokenTable:
 
     def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
         """Convert the rows to text: strict spans, labels in BIO2; or plain labels of the words."""
-        names, scheme = vocabulary.labels, vocabulary.scheme
         columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined, self.span)
         draft, label, probability, margin, uncertainty, refined, span = (column.tolist() for column in columns)
-        results: list[list[Prediction]] = []
-        first = 0
-        for document in self.documents:
-            predictions = []
-            for sentence in document:
-                rows = slice(first, first + len(sentence.words))
-                first = rows.stop
-                final = [names[number] for number in label[rows]]
-                spans = scheme.entities(final)
-                parts = span[rows]
-                confidences = [prod(parts[found.start : found.end]) for found in spans]
-                if self.calibration is not None:
-                    confidences = self.calibration.entity_confidences(confidences)
-                predictions.append(
-                    Prediction(
-                        labels=scheme.to_gold(final),
-                        draft_labels=scheme.to_gold([names[number] for number in draft[rows]]),
-                        probabilities=tuple(probability[rows]),
-                        margins=tuple(margin[rows]),
-                        uncertainty=tuple(uncertainty[rows]),
-                        refined=tuple(refined[rows]),
-                        spans=spans,
-                        confidences=tuple(confidences),
-                    )
-                )
-            results.append(predictions)
-        return results
+        lengths = [len(sentence.words) for document in self.documents for sentence in document]
+        rows = [slice(stop - length, stop) for length, stop in zip(lengths, accumulate(lengths), strict=True)]
+        decoded = [_decode(label[words], vocabulary) for words in rows]
+        confidences = [
+            prod(span[words][found.start : found.end])
+            for words, (_, spans) in zip(rows, decoded, strict=True)
+            for found in spans
+        ]
+        if self.calibration is not None:
+            confidences = self.calibration.entity_confidences(confidences)
+        remaining = iter(confidences)
+        predictions = (
+            Prediction(
+                labels=labels,
+                draft_labels=labels if draft[words] == label[words] else _decode(draft[words], vocabulary)[0],
+                probabilities=tuple(probability[words]),
+                margins=tuple(margin[words]),
+                uncertainty=tuple(uncertainty[words]),
+                refined=tuple(refined[words]),
+                spans=spans,
+                confidences=tuple(islice(remaining, len(spans))),
+            )
+            for words, (labels, spans) in zip(rows, decoded, strict=True)
+        )
+        return [list(islice(predictions, len(document))) for document in self.documents]
 
     def _write_probabilities(self, words: KeptWords, labels: Tensor, probabilities: Tensor) -> None:
         probability = chosen_probability if self.calibration is None else self.calibration.tokens.label_probability
         self.probability[words.rows] = words.take(probability(probabilities, labels))
         if self.distributions is not None:
             self.distributions[words.rows] = words.take(probabilities)
+
+
+def _decode(numbers: list[int], vocabulary: Vocabulary) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+    """Return labels in the form of gold labels, and the entities, from the numbers of a sentence's labels."""
+    names = vocabulary.labels
+    # Label 0 is O: most sentences have no other.
+    if vocabulary.scheme.has_entities and not any(numbers):
+        return names[:1] * len(numbers), ()
+    return vocabulary.scheme.decode([names[number] for number in numbers])
 
 
 def top_two_margin(probabilities: Tensor) -> Tensor:
@@ -208,24 +214,26 @@ def span_query(
         return None
     # Label 0 is O: most sentences have no other.
     named = labels.any(dim=1).tolist()
+    numbers, names, scheme = labels.tolist(), vocabulary.labels, vocabulary.scheme
     found: list[tuple[int, Span, list[int], str | None]] = []
     for number in sentences:
         if not named[number]:
             continue
         begin, stop = kept[number]
-        own = labels[number, begin:stop].tolist()
-        for span in vocabulary.scheme.entity_pieces([vocabulary.labels[label] for label in own]):
-            forbidden = vocabulary.scheme.continuation(span.label) if span.end < len(own) else None
+        own = numbers[number][begin:stop]
+        for span in scheme.entity_pieces([names[label] for label in own]):
+            forbidden = scheme.continuation(span.label) if span.end < len(own) else None
             found.append((number, span, own[span.start : span.end], forbidden))
     if not found:
         return None
     lengths = [len(own) + (forbidden is not None) for _, _, own, forbidden in found]
-    allowed = torch.zeros(len(found), max(lengths), len(vocabulary.labels), dtype=torch.bool)
+    allowed = torch.zeros(len(found), max(lengths), len(names), dtype=torch.bool)
+    cells = [(entry, step, label) for entry, (_, _, own, _) in enumerate(found) for step, label in enumerate(own)]
+    allowed[torch.tensor(cells).unbind(dim=1)] = True
     for entry, (_, _, own, forbidden) in zip(allowed, found, strict=True):
-        entry[range(len(own)), own] = True
         if forbidden is not None:
             entry[len(own)] = True
-            entry[len(own), vocabulary.labels.index(forbidden)] = False
+            entry[len(own), names.index(forbidden)] = False
     return SpanQuery(
         sentences=torch.tensor([number for number, *_ in found], device=labels.device),
         starts=torch.tensor([kept[number][0] + span.start for number, span, *_ in found], device=labels.device),

@@ -1,12 +1,13 @@
 """The conditional random field decoder (Lafferty et al., 2001; as on top of a BiLSTM in Lample et al., 2016)."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.decoders.crf.partition import log_likelihood, log_partition, marginals, posterior
+from concord.models.decoders.crf.partition import Posterior, log_likelihood, log_partition, marginals, posterior
 from concord.models.decoders.crf.scan import viterbi
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.schemes import LabelScheme
@@ -87,7 +88,9 @@ class CrfDistribution(LabelDistribution):
 
     @override
     def marginals(self) -> Tensor:
-        return marginals(*self._scores, self._mask)
+        if torch.is_grad_enabled():
+            return marginals(*self._scores, self._mask)
+        return self._chain.marginals.to(self._scores[0].dtype)
 
     @override
     def span_probability(self, query: SpanQuery) -> Tensor:
@@ -96,14 +99,16 @@ class CrfDistribution(LabelDistribution):
         The words before and after a span are accounted for by the marginals of its first word and by the sums of
         suffixes, so the constrained forward pass visits only the words of the span.
         """
-        emissions, transitions, start, end = self._scores
-        rows, row = torch.unique(query.sentences, return_inverse=True)
-        chain = posterior(emissions[rows], transitions, start, end, self._mask[rows])
-        state = chain.marginals[row, query.starts] * query.allowed[:, 0]
+        emissions, transitions, _, _ = self._scores
+        state = self._chain.marginals[query.sentences, query.starts] * query.allowed[:, 0]
         for step in range(1, query.allowed.shape[1]):
             longer = (query.lengths > step).nonzero()[:, 0]
-            suffixes = chain.suffixes[row[longer], query.starts[longer] + step]
+            suffixes = self._chain.suffixes[query.sentences[longer], query.starts[longer] + step]
             follows = (transitions.double() + suffixes[:, None, :]).softmax(dim=2)
             arrived = (state[longer, :, None] * follows).sum(dim=1) * query.allowed[longer, step]
             state = state.index_copy(0, longer, arrived)
         return state.sum(dim=1).to(emissions.dtype)
+
+    @cached_property
+    def _chain(self) -> Posterior:
+        return posterior(*self._scores, self._mask)
