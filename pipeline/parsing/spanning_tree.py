@@ -7,6 +7,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def best_trees(scores: NDArray[np.floating], lengths: Sequence[int]) -> NDArray[np.int64]:
+    """Find the best tree of each of B sentences: the best heads of all at once, ``best_tree`` where they are no tree.
+
+    Args:
+        scores: as for ``best_tree``, with padding; shape ``(B, 1 + T, 1 + T)``. Padding must be finite; it and the
+            diagonal are overwritten.
+        lengths: words of each sentence with the root.
+
+    Returns:
+        heads, shape ``(B, 1 + T)``, 0 for roots and padding.
+
+    Raises:
+        ValueError: when scores are not finite.
+    """
+    size = scores.shape[1]
+    is_padding = np.arange(size) >= np.asarray(lengths)[:, None]
+    is_finite = np.isfinite(scores).all(axis=(1, 2))
+    np.copyto(scores, -np.inf, where=is_padding[:, None, :] | np.eye(size, dtype=np.bool_))
+    heads: NDArray[np.int64] = np.argmax(scores, axis=2)
+    heads[:, 0] = 0
+    heads[is_padding] = 0
+    ancestors = heads
+    for _ in range(size.bit_length()):  # each round doubles the steps towards the root
+        ancestors = np.take_along_axis(ancestors, ancestors, axis=1)
+    roots = np.count_nonzero((heads == 0) & ~is_padding, axis=1) - 1
+    for row in np.flatnonzero(ancestors.any(axis=1) | (roots != 1) | ~is_finite).tolist():
+        length = lengths[row]
+        heads[row, :length] = best_tree(scores[row, :length, :length])
+    return heads
+
+
 def best_tree(scores: NDArray[np.floating]) -> NDArray[np.int64]:
     """Find the tree of highest score that has one root.
 

@@ -1,15 +1,16 @@
 """Run the networks of Stanza 1.15 with our own batches: the output of ``stanza_plain`` at a multiple of its speed.
 
-Sentences of all documents are sorted by length, character features come from a table, tag names are looked up for real
-positions only, relations are chosen for the best heads only, the tree search stops at the first proof of the best tree,
-and addresses are looked for only where one may start. Nothing of Stanza is patched; for any other package or version
-``stanza_plain`` is used.
+Sentences of all documents are sorted by length, and features of characters and word forms come from tables. Tagger and
+parser run on the same rows of words without padding (``stanza_networks``), relations are chosen for the best heads
+only, the tree search stops at the first proof of the best tree, and addresses are looked for only where one may start.
+Nothing of Stanza is patched; for any other package or version ``stanza_plain`` is used.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib.metadata import version
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from concord.models.tagger import OnBatch
-from concord.pipeline.parsing.spanning_tree import best_tree
+from concord.pipeline.parsing.packed_sentences import PackedSentences
+from concord.pipeline.parsing.stanza_networks import (
+    ROOT_FORM,
+    FormTable,
+    ParserNetwork,
+    TaggerNetwork,
+    obstacle_to_networks,
+)
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis, restore_lemma, stanza_document, truncate
 from concord.pipeline.parsing.tokens import (
     BOTH_END,
@@ -34,14 +42,15 @@ from concord.pipeline.parsing.tokens import (
 )
 
 _FAST_VERSION = "1.15."
+_TAG_COLUMNS = ("upos", "xpos", "feats")
 # Characters. A longer paragraph is tokenized in windows; the last _WINDOW_CONTEXT characters of each are read again
 # by the next. Memory grows by about 4 kB per character.
 _WINDOW = 20_000
 _WINDOW_CONTEXT = 1_000
 # Small batches win on a CPU (caches, padding), large ones on a GPU.
 _BATCH_PARAGRAPHS = {"cpu": 16, "cuda": 128}
-_BATCH_WORDS = {"cpu": 1_000, "cuda": 8_000}
-# Pairs of words, by sentence and with padding, per word of a batch: the parser scores every relation for each pair.
+_BATCH_WORDS = {"cpu": 2_000, "cuda": 8_000}
+# Pairs of words, by sentence and with padding, per word of a batch: the parser scores each pair.
 _PAIRS_PER_WORD = 100
 
 # Everything that Stanza takes for an e-mail or web address contains one of these.
@@ -64,12 +73,7 @@ def obstacle_to_shortcuts(nlp: Any) -> str | None:
         return "the package's tokenizer uses a dictionary or ignores white space"
     if tokenizer.args["shorthand"] == "la_ittb":
         return "the package's tokenizer has rules of its own"
-    parser = nlp.processors["depparse"].trainer
-    if type(parser.model).__name__ != "GraphParser" or parser.args.get("reversed"):
-        return "the package's parser is not graph-based, or reads in reverse"
-    if [column.name for column in nlp.processors["pos"].trainer.model.tag_columns[:3]] != ["upos", "xpos", "feats"]:
-        return "the package's tagger has other columns than upos, xpos and feats"
-    return None
+    return obstacle_to_networks(nlp.processors["pos"].trainer, nlp.processors["depparse"].trainer)
 
 
 class _Window(NamedTuple):
@@ -78,6 +82,15 @@ class _Window(NamedTuple):
     paragraph: int
     start: int
     end: int
+
+
+class _Tag(NamedTuple):
+    """Names of a word's tags, ``_`` where there is none, and the parser's numbers of upos and xpos."""
+
+    upos: str
+    xpos: str
+    feats: str
+    numbers: tuple[int, ...]
 
 
 class FastStanza(PlainStanza):
@@ -93,11 +106,15 @@ class FastStanza(PlainStanza):
         self._batch_paragraphs = _BATCH_PARAGRAPHS[self._device.type]
         self._batch_words = _BATCH_WORDS[self._device.type]
         self._characters = _CharacterTable(nlp.processors["tokenize"].trainer)
-        tagger = nlp.processors["pos"].trainer
-        # English has a few hundred combinations of features; the bound is for texts that provoke more.
-        self._tag_names: list[Callable[[Any], str]] = [
-            lru_cache(maxsize=1 << 16)(tagger.vocab[column.name].id2unit) for column in tagger.model.tag_columns
-        ]
+        self._tagger = TaggerNetwork(nlp.processors["pos"], self._device)
+        self._parser = ParserNetwork(nlp.processors["depparse"], self._device)
+        with torch.inference_mode():
+            self._forms = FormTable([self._tagger, self._parser])
+        self._tag_vocabularies = nlp.processors["pos"].vocab
+        self._tag_parts = [_number_of_parts(self._tag_vocabularies[name]) for name in _TAG_COLUMNS]
+        # English has a few hundred tags with features; the bound is for texts that provoke more.
+        self._tag_of = lru_cache(maxsize=1 << 16)(self._tag_of_numbers)
+        self._lemma_number = lru_cache(maxsize=1 << 16)(nlp.processors["depparse"].vocab["lemma"].unit2id)
 
     @override
     def tokenize(self, views: Sequence[str], *, on_batch: OnBatch | None = None) -> list[list[list[Token]]]:
@@ -169,7 +186,8 @@ class FastStanza(PlainStanza):
             units[row, :length], features[row, :length] = self._characters.look_up(
                 characters[window.start : window.end], opens=window.start == 0, closes=window.end == len(characters)
             )
-            raw.append([*characters[window.start : window.end], "<PAD>"])
+            if network.charmodel is not None:
+                raw.append([*characters[window.start : window.end], "<PAD>"])
         scores = network(
             torch.from_numpy(units).to(self._device), torch.from_numpy(features).to(self._device), lengths, raw
         )
@@ -192,97 +210,87 @@ class FastStanza(PlainStanza):
         analyses: list[list[WordAnalysis]] = [[] for _ in sentences]
         words_done, all_words = 0, sum(map(len, sentences))
         for batch in _length_sorted(sentences, batch_words=self._batch_words):
-            forms = [[truncate(form) for form in sentences[index]] for index in batch]
-            tags = self._tag(forms)
-            lemmas = self._lemmatize(forms, tags)
-            arcs = self._attach(forms, tags, lemmas)
-            for row, index in enumerate(batch):
-                words = zip(sentences[index], tags[row], lemmas[row], arcs[row], strict=True)
-                analyses[index] = [
-                    WordAnalysis(_or_none(upos), _or_none(xpos), _or_none(feats), restore_lemma(lemma, form), *arc)
-                    for form, (upos, xpos, feats), lemma, arc in words
-                ]
-            words_done += sum(map(len, forms))
+            batch.reverse()
+            found = iter(self._analyse_batch([sentences[index] for index in batch]))
+            for index in batch:
+                analyses[index] = list(islice(found, len(sentences[index])))
+            words_done += sum(len(sentences[index]) for index in batch)
             if on_batch is not None:
                 on_batch(words_done, all_words)
         return analyses
 
-    def _tag(self, sentences: Sequence[Sequence[str]]) -> list[list[tuple[str, str, str]]]:
-        """Return upos, xpos and features of each word, ``_`` where there is none."""
-        from stanza.models.pos.data import Dataset
+    def _analyse_batch(self, sentences: Sequence[Sequence[str]]) -> Iterator[WordAnalysis]:
+        """Analyse the words of sentences, the longest first; one sentence after the other."""
+        forms = [[truncate(form) for form in sentence] for sentence in sentences]
+        words = [form for sentence in forms for form in sentence]
+        rows = self._forms.look_up(words)
+        lengths = [len(sentence) for sentence in forms]
+        tags = self._tag(rows, forms, PackedSentences(lengths, device=self._device))
+        lemmas = self._lemmatize(forms, tags)
+        arcs = self._attach(rows, tags, lemmas, forms)
+        originals = (form for sentence in sentences for form in sentence)
+        for form, tag, lemma, (head, relation) in zip(originals, tags, lemmas, arcs, strict=True):
+            yield WordAnalysis(
+                _or_none(tag.upos), _or_none(tag.xpos), _or_none(tag.feats), restore_lemma(lemma, form), head, relation
+            )
 
-        processor = self._nlp.processors["pos"]
-        rows = _Rows([[(form,) for form in sentence] for sentence in sentences])
-        dataset = Dataset(rows, processor.config, processor.pretrain, vocab=processor.vocab, evaluation=True)
-        batch = dataset.collate_fn([dataset[i] for i in range(len(dataset))])
-        tensors = (batch.words, batch.words_mask, batch.wordchars, batch.wordchars_mask, batch.pretrained)
-        *features, pretrained = (tensor.to(self._device) for tensor in tensors)
-        _, found = processor.trainer.model(
-            *features, None, pretrained, batch.word_orig_idx, batch.lens, batch.word_lens, batch.text
-        )
-        lengths = [int(length) for length in batch.lens]
-        columns = [
-            [[name(_hashable(value)) for value in row[:length]] for row, length in zip(rows, lengths, strict=True)]
-            for name, rows in zip(self._tag_names, (ids.tolist() for ids in found), strict=True)
-        ]
-        tags: list[list[tuple[str, str, str]]] = [[] for _ in sentences]
-        for row, index in enumerate(batch.orig_idx):
-            tags[index] = list(zip(*(column[row] for column in columns[:3]), strict=True))
-        return tags
+    def _tag(self, rows: NDArray[np.int64], sentences: Sequence[Sequence[str]], layout: PackedSentences) -> list[_Tag]:
+        """Return the tags of each word."""
+        found = self._tagger.tag(self._forms.vectors(0, rows[layout.source]), sentences, layout)
+        numbers = found.to(torch.int32).cpu().numpy()[layout.row]
+        width, raw = numbers.itemsize * numbers.shape[1], numbers.tobytes()
+        return [self._tag_of(raw[start : start + width]) for start in range(0, len(raw), width)]
 
-    def _lemmatize(
-        self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[tuple[str, str, str]]]
-    ) -> list[list[str]]:
+    def _tag_of_numbers(self, numbers: bytes) -> _Tag:
+        """Return the tag whose numbers in the tagger's columns are given."""
+        left = np.frombuffer(numbers, dtype=np.int32).tolist()
+        names = []
+        for column, parts in zip(_TAG_COLUMNS, self._tag_parts, strict=True):
+            part, left = left[: parts or 1], left[parts or 1 :]
+            names.append(self._tag_vocabularies[column].id2unit(part if parts else part[0]))
+        vocabularies = self._nlp.processors["depparse"].vocab
+        xpos = vocabularies["xpos"].unit2id(names[1])
+        numbers_of_xpos = xpos if isinstance(xpos, list) else [xpos]
+        return _Tag(names[0], names[1], names[2], (vocabularies["upos"].unit2id(names[0]), *numbers_of_xpos))
+
+    def _lemmatize(self, sentences: Sequence[Sequence[str]], tags: Sequence[_Tag]) -> list[str]:
         """Return each word's lemma, ``_`` where there is none."""
         processor = self._nlp.processors["lemma"]
-        tagged = [list(zip(sentence, row, strict=True)) for sentence, row in zip(sentences, tags, strict=True)]
+        words = [form for sentence in sentences for form in sentence]
         if processor.config.get("dict_only"):
-            look_up = processor.trainer.predict_dict
-            return [
-                [lemma or "_" for lemma in look_up([(form, _or_none(upos)) for form, (upos, _, _) in words])]
-                for words in tagged
-            ]
-        document = stanza_document(
-            [
-                [{"text": form, "upos": upos, "xpos": xpos, "feats": feats} for form, (upos, xpos, feats) in words]
-                for words in tagged
-            ]
+            pairs = [(form, _or_none(tag.upos)) for form, tag in zip(words, tags, strict=True)]
+            return [lemma or "_" for lemma in processor.trainer.predict_dict(pairs)]
+        fields = (
+            {"text": form, "upos": tag.upos, "xpos": tag.xpos, "feats": tag.feats}
+            for form, tag in zip(words, tags, strict=True)
         )
-        return [[word.lemma or "_" for word in found.words] for found in processor.process(document).sentences]
+        document = stanza_document([list(islice(fields, len(sentence))) for sentence in sentences])
+        return [word.lemma or "_" for found in processor.process(document).sentences for word in found.words]
 
     def _attach(
         self,
+        rows: NDArray[np.int64],
+        tags: Sequence[_Tag],
+        lemmas: Sequence[str],
         sentences: Sequence[Sequence[str]],
-        tags: Sequence[Sequence[tuple[str, str, str]]],
-        lemmas: Sequence[Sequence[str]],
-    ) -> list[list[tuple[int, str]]]:
+    ) -> list[tuple[int, str]]:
         """Return head and relation of each word."""
-        from stanza.models.common.vocab import VOCAB_PREFIX_SIZE
-        from stanza.models.depparse.data import DataLoader, Dataset
+        from stanza.models.common.vocab import ROOT_ID
 
-        processor = self._nlp.processors["depparse"]
-        rows = _Rows(
-            [
-                [(form, *tag, lemma) for form, tag, lemma in zip(*columns, strict=True)]
-                for columns in zip(sentences, tags, lemmas, strict=True)
-            ]
+        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+        firsts = np.cumsum(lengths) - lengths
+        layout = PackedSentences((1 + lengths).tolist(), device=self._device)
+        rows = np.insert(rows, firsts, ROOT_FORM)[layout.source]
+        lemma_numbers = np.insert(list(map(self._lemma_number, lemmas)), firsts, ROOT_ID)[layout.source]
+        tag_numbers = np.insert([tag.numbers for tag in tags], firsts, ROOT_ID, axis=0)[layout.source]
+        heads, relations = self._parser.attach(
+            self._forms.vectors(1, rows), lemma_numbers, tag_numbers, sentences, layout
         )
-        dataset = Dataset(rows, processor.config, processor.pretrain, vocab=processor.vocab, evaluation=True)
-        batch = DataLoader.collate([dataset[i] for i in range(len(dataset))])
-        tensors, (order, word_order, lengths, word_lengths, text) = batch[:11], batch[11:]
-        arc_scores, label_scores, *_ = processor.trainer.model.forward_scores(
-            *(tensor.to(self._device) for tensor in tensors), word_order, lengths, word_lengths, text
-        )
-        heads = torch.zeros(arc_scores.shape[:2], dtype=torch.int64)
-        for row, (scores, length) in enumerate(zip(arc_scores.cpu().numpy(), lengths, strict=True)):
-            heads[row, :length] = torch.from_numpy(best_tree(scores[:length, :length]))
-        chosen = heads.to(self._device)[:, :, None, None].expand(-1, -1, 1, label_scores.shape[3])
-        labels = label_scores.gather(2, chosen).squeeze(2).max(2)[1].cpu() + VOCAB_PREFIX_SIZE
-        arcs: list[list[tuple[int, str]]] = [[] for _ in sentences]
-        for row, (index, length) in enumerate(zip(order, lengths, strict=True)):
-            names = processor.vocab["deprel"].unmap(labels[row, 1:length].tolist())
-            arcs[index] = list(zip(heads[row, 1:length].tolist(), names, strict=True))
-        return arcs
+        is_word = np.ones(len(rows), dtype=np.bool_)
+        is_word[np.cumsum(layout.lengths) - layout.lengths] = False
+        words = layout.row[is_word]
+        names = self._nlp.processors["depparse"].vocab["deprel"].unmap(relations[words].tolist())
+        return list(zip(heads[words].tolist(), names, strict=True))
 
 
 class _CharacterTable:
@@ -327,19 +335,6 @@ class _CharacterTable:
                 features[match.start() : match.end(), column] = 1
             column += 1
         return self._units[codes], features
-
-
-class _Rows:
-    """A document as Stanza's data sets read it: the first fields of each word; all others are None."""
-
-    def __init__(self, sentences: Sequence[Sequence[tuple[str, ...]]]) -> None:
-        self._sentences = sentences
-
-    def get(self, fields: Sequence[str], *, as_sentences: bool) -> list[list[list[str | None]]]:
-        """Return new lists of the fields of each word, by sentence."""
-        if not as_sentences:
-            raise ValueError("expected as_sentences=True")
-        return [[[*word, *[None] * (len(fields) - len(word))] for word in sentence] for sentence in self._sentences]
 
 
 def _merge_addresses(characters: str, labels: NDArray[np.int8]) -> None:
@@ -390,5 +385,8 @@ def _or_none(name: str) -> str | None:
     return None if name == "_" else name
 
 
-def _hashable(value: int | list[int]) -> int | tuple[int, ...]:
-    return tuple(value) if isinstance(value, list) else value
+def _number_of_parts(vocabulary: Any) -> int | None:
+    """Return of how many numbers a tag of a vocabulary consists; None if it is a number itself."""
+    from stanza.models.common.vocab import CompositeVocab
+
+    return len(vocabulary.lens()) if isinstance(vocabulary, CompositeVocab) else None

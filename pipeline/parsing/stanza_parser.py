@@ -1,8 +1,9 @@
 """The dependency parser; start here. ``StanzaParser`` turns documents into sentences with words, tags and trees.
 
 ``stanza_packages`` finds and loads a Stanza package. Its networks are run by ``stanza_fast``, which makes its own
-batches, or by ``stanza_plain``, which calls Stanza's processors: slower, and the reference that the fast one must equal
-word by word. ``tokens`` handles text before and after the networks, ``spanning_tree`` finds the best tree.
+batches (``packed_sentences``) and calls the networks' modules (``stanza_networks``), or by ``stanza_plain``, which
+calls Stanza's processors: slower, and the reference that the fast one must equal word by word. ``tokens`` handles text
+before and after the networks, ``spanning_tree`` finds the best tree.
 """
 
 import logging
@@ -136,11 +137,16 @@ def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Seq
         words = [word for token in piece.tokens for word in token.words]
         parsed = tuple(
             ParsedWord(
-                start_char=word.start,
-                end_char=word.end,
-                text=document.text[word.start : word.end],
-                word=word.form,
-                **analysis._asdict(),
+                word.start,
+                word.end,
+                document.text[word.start : word.end],
+                word.form,
+                analysis.lemma,
+                analysis.upos,
+                analysis.xpos,
+                analysis.feats,
+                analysis.head,
+                analysis.deprel,
             )
             for word, analysis in zip(words, next(analyses), strict=True)
         )
