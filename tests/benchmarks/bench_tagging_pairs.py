@@ -76,6 +76,19 @@ def work() -> None:
         print(json.dumps({"seconds": seconds, "labels": labels}), flush=True)
 
 
+def first_sentences(documents: Sequence[Sequence[Any]], *, words: int) -> list[list[tuple[str, ...]]]:
+    """Return the words of the first sentences of documents, so many in all."""
+    chosen: list[list[tuple[str, ...]]] = []
+    for document in documents:
+        chosen.append([])
+        for sentence in document:
+            if words <= 0:
+                return chosen
+            chosen[-1].append(sentence.words)
+            words -= len(sentence.words)
+    return chosen
+
+
 def compare(
     other: Worker, own: Worker, documents: Sequence[Sequence[Sequence[str]]], *, limit: float | None, pairs: int
 ) -> dict[str, object]:
@@ -124,7 +137,7 @@ def main() -> None:
         stack.callback(own.close)
         for folder in arguments.annotated:
             chosen = choose_documents(folder, words=arguments.words)
-            documents = [[sentence.words for sentence in document] for document in chosen]
+            documents = first_sentences(chosen, words=arguments.words)
             report[folder.name] = compare(other, own, documents, limit=arguments.limit, pairs=arguments.pairs)
             print(folder.name, json.dumps(report[folder.name]), file=sys.stderr, flush=True)
     print(json.dumps(report, indent=1))
