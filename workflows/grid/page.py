@@ -21,7 +21,10 @@ INTRODUCTION = (
     "percent (accuracy for token labels), mean ± standard deviation over the seeds. The best epoch and the "
     "threshold are chosen on dev; test is scored once per run and chooses nothing. Within a table, all systems have "
     "the same data, representation and number of epochs; CPU minutes are for training on one thread, including dev "
-    "scores after each epoch. *Names that agree* is the share of a recurring name's mentions in a test document "
+    "scores after each epoch. *Sentences/s* is the speed on dev of the fastest seed, on one thread by a wall clock, "
+    "without the features of a frozen encoder, which were kept; the machines were shared, and "
+    "[benchmarks.md](benchmarks.md) has paired measurements. "
+    "*Names that agree* is the share of a recurring name's mentions in a test document "
     "that have its most frequent label. ▼ marks a score below that of a CRF over words, affixes and shapes: such a "
     "system is undertrained or broken and supports no claim. A row with one seed has no spread: differences smaller "
     "than those between three seeds of one system mean nothing."
@@ -37,7 +40,7 @@ CLAIMS_NOTE = (
 )
 COLUMNS = (
     *("system", "parameters", "seeds", "dev", "dev draft", "test", "test draft", "names that agree (drafts)"),
-    "CPU minutes",
+    *("CPU minutes", "sentences/s"),
 )
 ANSWERS = {"better": "yes", "worse": "no", "undecided": "undecided"}
 
@@ -94,15 +97,16 @@ def _table(table: TableConfig, grid: GridConfig, records: Sequence[Record]) -> s
 def _cells(grid: GridConfig, table: TableConfig, row: RowConfig, records: Sequence[Record]) -> list[str]:
     name = row.name or row.own_key
     if row.not_applicable is not None:
-        return [name, "", "", f"n/a: {row.not_applicable}", *[""] * 5]
+        return [name, "", "", f"n/a: {row.not_applicable}", *[""] * 6]
     found = _records_of(table, row, records)
     if not found:
-        return [name, "", "0", NOT_RUN, *[""] * 5]
+        return [name, "", "0", NOT_RUN, *[""] * 6]
     dev_floor, test_floor = grid.corpora[row.corpus or table.corpus].floor or (None, None)
     two_stages = found[0]["best"]["threshold"] is not None
     agreeing = _agreement(found, "consistency")
     if agreeing and two_stages:
         agreeing += f" ({_agreement(found, 'draft_consistency')})"
+    speeds = [speed for record in found if (speed := record["dev"].get("sentences_per_second")) is not None]
     minutes = [seconds / 60 for record in found if (seconds := record["cpu_seconds"]) is not None]
     return [
         name,
@@ -114,6 +118,7 @@ def _cells(grid: GridConfig, table: TableConfig, row: RowConfig, records: Sequen
         _score(found, "test", "draft") if two_stages else "",
         agreeing,
         f"{statistics.mean(minutes):.1f}" if minutes else "",
+        f"{max(speeds):,.0f}" if speeds else "",
     ]
 
 

@@ -42,6 +42,13 @@ def test_agreement_of_drafts_is_shown_for_two_stages(grid: GridConfig) -> None:
     assert "| 90.0 % (70.0 %) | 1.5 |" in next(line for line in lines if line.startswith("| wide |"))
 
 
+def test_speed_is_that_of_the_fastest_seed_on_dev(grid: GridConfig) -> None:
+    speeds = [{**record("wide", seed, [5]), "dev": {"sentences_per_second": 1500.2 * seed}} for seed in (1, 2)]
+    lines = render_page(grid, [*speeds, record("bilstm_softmax", 1, [5])]).splitlines()
+    assert "| 1.5 | 3,000 | 91.2 |" in next(line for line in lines if line.startswith("| wide |"))
+    assert "| 1.5 |  | " in next(line for line in lines if line.startswith("| Plain |"))
+
+
 @pytest.mark.parametrize(("seeds", "answer"), [(2, "open: fewer than 3 seeds"), (3, "yes")])
 def test_claim_is_answered_from_three_seeds(grid: GridConfig, seeds: int, answer: str) -> None:
     table = grid.tables["main"].model_copy(update={"seeds": (1, 2, 3)})
