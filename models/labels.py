@@ -87,6 +87,8 @@ def _decode_bio(labels: Sequence[str]) -> tuple[Span, ...]:
     spans: list[Span] = []
     start, open_kind = 0, ""
     for index, label in enumerate((*labels, OUTSIDE)):
+        if label == OUTSIDE and not open_kind:  # nearly every word
+            continue
         prefix, kind = split_label(label)
         if prefix == "I" and kind == open_kind:
             continue
@@ -100,6 +102,9 @@ def _decode_bioes(labels: Sequence[str]) -> tuple[Span, ...]:
     spans: list[Span] = []
     start, open_kind = 0, ""
     for index, label in enumerate(labels):
+        if label == OUTSIDE:  # nearly every word
+            open_kind = ""
+            continue
         prefix, kind = split_label(label)
         if prefix == "S":
             spans.append(Span(index, index + 1, kind))

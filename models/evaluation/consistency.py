@@ -139,7 +139,8 @@ def _occurrences(
     offset = 0
     for sentence in sentences:
         keys = name_key(sentence)
-        for position, first in enumerate(keys):
+        # Most sentences hold no name.
+        for position, first in enumerate(() if by_first.keys().isdisjoint(keys) else keys):
             for name in by_first.get(first, ()):
                 end = position + len(name)
                 if keys[position:end] == name and (names[name] or not _is_lower_case(sentence[position:end])):

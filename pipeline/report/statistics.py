@@ -258,7 +258,7 @@ class _Uncertainty:
     def add(self, document: CollectedDocument) -> None:
         for sentence in document.sentences:
             values = [token.uncertainty for token in sentence.tokens]
-            self._bins.update(int(value / BIN_WIDTH) for value in values)
+            self._bins.update([int(value / BIN_WIDTH) for value in values])
             self.sentences += 1
             self.tokens += len(values)
             if (highest := max(values)) > 0:
