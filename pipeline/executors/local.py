@@ -8,6 +8,7 @@ from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import torch_threads
 from concord.pipeline.worker.crash_log import CrashLog, WorkPlace
+from concord.pipeline.worker.memory import existing_objects_frozen
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress
 from concord.pipeline.worker.shard_worker import build_worker
 
@@ -42,19 +43,21 @@ class LocalExecutor:
                     on_progress(progress)
 
             worker = self._build(plan)
-            for shard in shards:
-                stop.raise_if_received()
-                place = crash_log.in_progress(shard)
-                if place is not None:
-                    # An earlier run died here and left its mark; one that is still alive is counted once by mistake.
-                    crash_log.remove_mark(shard)
-                    crash_log.record_death(shard, "worker_died", place)
-                try:
-                    with crash_log.mark_in_progress(shard, WorkPlace()):
-                        report, timings = worker.run(shard, on_progress=between_batches)
-                except ConcordError:
-                    raise
-                except Exception as error:
-                    raise ShardError(f"shard {shard.name}: {type(error).__name__}: {error}") from error
-                on_report(report, timings)
+            with existing_objects_frozen():
+                for shard in shards:
+                    stop.raise_if_received()
+                    place = crash_log.in_progress(shard)
+                    if place is not None:
+                        # An earlier run died here and left its mark; one that is still alive is counted once by
+                        # mistake.
+                        crash_log.remove_mark(shard)
+                        crash_log.record_death(shard, "worker_died", place)
+                    try:
+                        with crash_log.mark_in_progress(shard, WorkPlace()):
+                            report, timings = worker.run(shard, on_progress=between_batches)
+                    except ConcordError:
+                        raise
+                    except Exception as error:
+                        raise ShardError(f"shard {shard.name}: {type(error).__name__}: {error}") from error
+                    on_report(report, timings)
         return {}

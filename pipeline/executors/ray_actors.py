@@ -1,5 +1,6 @@
 """Ray actors that each hold one worker."""
 
+import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ class _Actor:
         self._process = uuid4().hex
         self._plan = Plan.from_json(plan)
         self._worker = build(self._plan)
+        # As existing_objects_frozen does, in a process that ends with its work.
+        gc.freeze()
 
     def ping(self) -> str:
         """Return an id of this process, as soon as parser and tagger are loaded; a restart changes it."""

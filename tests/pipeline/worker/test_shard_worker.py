@@ -1,5 +1,6 @@
 """The worker with the real parser and a tiny random tagger of two stages."""
 
+import gc
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.worker.memory import existing_objects_frozen
 from concord.pipeline.worker.shard_worker import ShardWorker, Timings, build_parse_worker, build_worker
 from concord.pipeline.worker.stored_parses import Parses
 
@@ -161,3 +163,9 @@ def test_tagger_other_than_the_planned_one_is_rejected(
     shutil.rmtree(folder)
     with pytest.raises(ModelError, match=r"tagger\.json"):
         annotate(job(source, tmp_path / "out"), tagger=changed)
+
+
+def test_existing_objects_are_frozen_while_shards_are_done() -> None:
+    with existing_objects_frozen():
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == 0
