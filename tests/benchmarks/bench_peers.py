@@ -90,10 +90,10 @@ def set_up(homes: Collection[str], folder: Path, corpora: Path, left_out: Mappin
         if reason := _once(folder / f"{home}_env", partial(_install, home, folder)):
             failures[home] = reason
     for name, training in TRAININGS.items():
-        if training.home in homes and not failures.keys() & {training.home, name}:
-            print(f"training {name}", file=sys.stderr)
-            if reason := _once(folder / name, partial(_train, name, folder, corpora)):
-                failures[name] = reason
+        if training.home not in homes or failures.keys() & {training.home, name}:
+            continue
+        if reason := _once(folder / name, partial(_train, name, folder, corpora)):
+            failures[name] = reason
     return failures
 
 
@@ -124,6 +124,7 @@ def _install(home: str, folder: Path) -> None:
 
 
 def _train(name: str, folder: Path, corpora: Path) -> None:
+    print(f"training {name}", file=sys.stderr)
     training = TRAININGS[name]
     sets = folder / "sets" / training.sets
     for part, names in (("train", SETS[training.sets]), ("dev", (DEV,))):

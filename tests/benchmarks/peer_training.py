@@ -83,10 +83,9 @@ def train_flair(sets: Path, folder: Path, *, epochs: int) -> None:
     )
     # Flair's own list of characters is downloaded.
     characters = Dictionary()
-    for character in sorted(
-        {character for sentence in _read_set(sets / "train.json") for character in _text(sentence)}
-    ):
-        characters.add_item(character)
+    for sentence in _read_set(sets / "train.json"):
+        for character in "".join(sentence["words"]):
+            characters.add_item(character)
     characters.save(folder / "characters.pkl")
     letters = CharacterEmbeddings(path_to_char_dict=str(folder / "characters.pkl"))
     words = OneHotEmbeddings.from_corpus(corpus, embedding_length=100)
@@ -125,10 +124,6 @@ def _spacy_gold(nlp: Any, sentences: Sequence[dict[str, Any]], *, parsed: bool) 
             columns["heads"] += [first + (head - 1 if head else place) for place, head in enumerate(sentence["heads"])]
     chosen = {name: values for name, values in columns.items() if values}
     return Doc(nlp.vocab, words=words, sent_starts=None if parsed else starts, **chosen)
-
-
-def _text(sentence: dict[str, Any]) -> str:
-    return "".join(sentence["words"])
 
 
 def _read_set(path: Path) -> list[dict[str, Any]]:

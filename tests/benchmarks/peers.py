@@ -60,9 +60,9 @@ class Peer:
         return f"{self.name}/{self.task}"
 
     @property
-    def needs(self) -> set[str | None]:
+    def needs(self) -> set[str]:
         """The environment and the models without which it cannot run."""
-        return {self.home, self.model, self.also}
+        return {name for name in (self.home, self.model, self.also) if name is not None}
 
     @property
     def source(self) -> str:
@@ -220,7 +220,7 @@ def flair_tag(model: Path) -> Loaded:
     from flair.models import SequenceTagger
 
     torch.set_num_threads(1)
-    tagger = SequenceTagger.load(str(model / "best-model.pt"))
+    tagger = SequenceTagger.load(str(model / "final-model.pt"))
 
     def run(documents: Documents) -> list[Any]:
         sentences = [Sentence(list(words)) for words in _sentences(documents)]
