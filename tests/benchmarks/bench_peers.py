@@ -30,7 +30,7 @@ from corpora import read_texts
 from environment import environment
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from peer_training import TRAININGS
 from peers import ENCODING, PEERS, Peer
 
@@ -340,6 +340,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         axes.set(title=title, xlabel="words a second of processor time", ylabel=f"{measure_name}, EWT test")
         axes.set(xscale="log")
         axes.margins(x=0.25, y=0.2)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3, which="both")
