@@ -1,6 +1,6 @@
 """Gradients: stage two never trains stage one, and nothing trains a frozen encoder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.two_stage.document_memory import MemoryContents
 from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.words.bert import Bert
 from concord.models.words.encoder import EncoderConfig
 from concord.models.words.frozen_encoder import load_encoder
 
@@ -108,22 +109,28 @@ def test_both_stages_share_one_frozen_encoder(
     build: Build,
     documents: list[list[Sentence]],
     encoder_values: Mapping[str, Any],
-    record_calls: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from transformers import BertModel
+    networks: list[Bert] = []
+    read = Bert.states
 
+    def record(network: Bert, rows: Sequence[Sequence[int]]) -> list[Tensor]:
+        networks.append(network)
+        return read(network, rows)
+
+    monkeypatch.setattr(Bert, "states", record)
+    load_encoder.cache_clear()
     tagger = build(name, encoder=encoder_values)
     encoder = load_encoder(EncoderConfig.from_mapping(encoder_values), "cpu")
-    with record_calls(BertModel) as calls:
-        before = encoder.features([("ada", "laughed")])[0]
-        tagger.predict_documents(documents, threshold=-1.0)
-    network = calls[0][0]
-    assert len(calls) == 2
-    assert calls[1][0] is network
-    assert not any(parameter.requires_grad for parameter in network.parameters())
+    before = encoder.features([("ada", "laughed")])[0]
+    tagger.predict_documents(documents, threshold=-1.0)
+    assert len(networks) == 2
+    assert networks[1] is networks[0]
+    weights = list(networks[0]._weights.values())
+    assert not any(weight.requires_grad for weight in weights)
 
     owned = {parameter.data_ptr() for parameter in tagger.parameters()}
-    assert owned.isdisjoint(parameter.data_ptr() for parameter in network.parameters())
+    assert owned.isdisjoint(weight.data_ptr() for weight in weights)
     assert len(tagger.state_dict()) == len(list(tagger.parameters()))
     optimizer = torch.optim.SGD(tagger.parameters(), lr=0.1)
     tagger.train().loss(encode(tagger, documents)).backward()
