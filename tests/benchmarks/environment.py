@@ -32,6 +32,13 @@ def spread(values: Sequence[float], *, digits: int) -> dict[str, float]:
     return {name: round(value, digits) for name, value in measures.items()}
 
 
+def quartiles(values: Sequence[float], *, digits: int) -> dict[str, float]:
+    """Return the median and the quartiles of one value or more."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    named = {"median": middle, "first_quartile": low, "third_quartile": high}
+    return {name: round(value, digits) for name, value in named.items()}
+
+
 def _cpu_name() -> str:
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
