@@ -6,7 +6,7 @@ that recurring names still read each other.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -69,13 +69,13 @@ class FirstPass(nn.Module):
                 f"{', '.join(tagger.vocabulary.labels)}"
             )
         self.tagger: Tagger = tagger
-        self._reader: StateReader = tagger
         self.to_stage_one = nn.Linear(tagger.output.in_features, hidden)
 
     def forward(self, batch: Batch) -> FirstLabels:
         """Label a batch that ``tagger`` encoded."""
-        states = self._reader.read(batch)
-        distribution = self._reader.decode(states, batch)
+        reader = cast(StateReader, self.tagger)
+        states = reader.read(batch)
+        distribution = reader.decode(states, batch)
         marginals = distribution.marginals()
         return FirstLabels(
             distribution=distribution, marginals=marginals, uncertainty=entropy(marginals), states=states

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from concord.models.checkpoint import (
     FIRST_PASS_NAME,
@@ -137,6 +138,8 @@ def test_saved_tagger_has_its_first_pass(tagger: Any, random_documents: Draw, tm
     tagger.add_first_pass(tagger.first_pass.tagger, gate=gate)
     save_tagger(tagger, tmp_path)
     loaded = load_tagger(tmp_path)
+    own = {name for name in load_file(tmp_path / WEIGHTS_NAME) if name.startswith("first_pass")}
+    assert own == {"first_pass.to_stage_one.weight", "first_pass.to_stage_one.bias"}
     assert loaded.predict_documents(documents, threshold=-1.0) == tagger.predict_documents(documents, threshold=-1.0)
     digest = tagger_digest(tmp_path)
     with torch.no_grad():
