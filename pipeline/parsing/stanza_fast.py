@@ -207,6 +207,7 @@ class FastStanza(PlainStanza):
     def analyse(
         self, sentences: Sequence[Sequence[str]], *, on_batch: OnBatch | None = None
     ) -> list[list[WordAnalysis]]:
+        self._forms.clear()
         analyses: list[list[WordAnalysis]] = [[] for _ in sentences]
         words_done, all_words = 0, sum(map(len, sentences))
         for batch in _length_sorted(sentences, batch_words=self._batch_words):

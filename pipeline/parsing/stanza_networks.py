@@ -1,7 +1,7 @@
 """The tagger and the parser of Stanza 1.15 on rows of words: their modules, without their data sets and batches.
 
 What a network reads of a word form by itself, such as its embedding and the states over its characters, is computed
-once per form and kept in a table of limited size.
+once per form and kept, for one call of the parser, in a table of limited size.
 """
 
 from collections.abc import Sequence
@@ -238,6 +238,10 @@ class FormTable:
         for tables, roots in zip(self._tables, self._roots, strict=True):
             for table, root in zip(tables, roots, strict=True):
                 table[ROOT_FORM] = root[0]
+
+    def clear(self) -> None:
+        """Forget all forms, so that the last bits of what follows do not depend on what came before."""
+        self._numbers.clear()
 
     def look_up(self, forms: Sequence[str]) -> NDArray[np.int64]:
         """Return the row of each form in ``vectors``; valid until the next call."""

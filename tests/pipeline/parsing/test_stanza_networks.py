@@ -216,6 +216,22 @@ def test_network_with_a_transformer_is_left_to_stanza() -> None:
     assert "transformer" in (obstacle_to_networks(transformer, transformer) or "")
 
 
+def test_cleared_table_depends_on_nothing_before() -> None:
+    from stanza.models.pos.model import Tagger
+
+    vocabulary = vocabularies()
+    given = processor(Tagger(SHAPES, vocabulary, share_hid=True), SHAPES, vocabulary)
+    with torch.inference_mode():
+        fresh, used = (FormTable([TaggerNetwork(given, CPU)]) for _ in range(2))
+        used.look_up(["home", "boats", "Harwich", "?"])
+        used.clear()
+        forms = ["Nobody", "saw", "boats"]
+        expected, found = fresh.look_up(forms), used.look_up(forms)
+        assert expected.tolist() == found.tolist()
+        for left, right in zip(fresh.vectors(0, expected), used.vectors(0, found), strict=True):
+            assert torch.equal(left, right)
+
+
 def test_full_table_of_forms_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from stanza.models.pos.model import Tagger
 
