@@ -6,17 +6,11 @@ Whole documents are taken from an annotated collection at even distances until t
 runs all numbers of samples, each with both stages and with stage one alone (a threshold no entropy reaches), so that
 disturbances affect all of them; stage two is the difference. Labels in bfloat16 are compared
 with those in fp32, and where there is a CUDA device its fp32 labels with the CPU's.
-
-With --against CHECKOUT, only the speed of predict_documents is measured, in processor time, and compared with that of
-another checkout: the two take turns, one process each, and every process labels the documents twice after a warm-up.
 """
 
 import argparse
 import json
 import math
-import os
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -194,44 +188,6 @@ def rates(words: int, seconds: Sequence[float]) -> dict[str, float]:
     return spread([words / taken for taken in seconds], digits=0)
 
 
-def processor_seconds(model: str, documents: Documents, *, passes: int = 2) -> float:
-    """Return the least processor time of some passes over all documents, after a warm-up."""
-    tagger = load_tagger(find_tagger(model).folder)
-    tagger.predict_documents(documents[:1])
-    seconds = []
-    for _ in range(passes):
-        started = time.process_time()
-        tagger.predict_documents(documents)
-        seconds.append(time.process_time() - started)
-    return min(seconds)
-
-
-def compare_checkouts(arguments: argparse.Namespace, words: int) -> list[dict[str, object]]:
-    """Return words a second of both checkouts, and the ratios of pairs, for every tagger."""
-    here = Path(__file__).resolve().parents[2]
-    rows: list[dict[str, object]] = []
-    for model in arguments.models:
-        rates_of: dict[Path, list[float]] = {here: [], arguments.against: []}
-        for pair in range(arguments.repeats):
-            for checkout in sorted(rates_of, reverse=bool(pair % 2)):
-                command = [sys.executable, __file__, "--annotated", str(arguments.annotated), "--models", model]
-                command += ["--words", str(arguments.words), "--threads", str(arguments.threads), "--only-seconds"]
-                surroundings = os.environ | {"PYTHONPATH": str(checkout.resolve())}
-                ended = subprocess.run(command, env=surroundings, check=True, capture_output=True, text=True)
-                rates_of[checkout].append(words / float(ended.stdout))
-        ratios = [new / old for new, old in zip(rates_of[here], rates_of[arguments.against], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        rows.append(
-            {
-                "model": model,
-                "words_per_cpu_second": spread(rates_of[here], digits=0),
-                "words_per_cpu_second_before": spread(rates_of[arguments.against], digits=0),
-                "times_as_fast": {"median": round(middle, 3), "quartiles": [round(low, 3), round(high, 3)]},
-            }
-        )
-    return rows
-
-
 def main() -> None:
     """Measure every tagger and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -241,33 +197,9 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=40_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--against", type=Path, help="another checkout, to be compared with")
-    parser.add_argument("--only-seconds", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     documents = choose_documents(arguments.annotated, words=arguments.words)
-    if arguments.only_seconds:
-        print(processor_seconds(arguments.models[0], documents))
-        return
-    if arguments.against is not None:
-        commit = subprocess.run(
-            ["git", "-C", str(arguments.against), "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        report = {
-            **environment("bench_tagging.py"),
-            "config": {
-                "against": commit.stdout.strip(),
-                "threads": arguments.threads,
-                "pairs": arguments.repeats,
-                "words": count_words(documents),
-            },
-            "taggers": compare_checkouts(arguments, count_words(documents)),
-        }
-        print(json.dumps(report, indent=1))
-        return
     taggers = []
     for model in arguments.models:
         taggers.append(measure_tagger(model, documents, arguments))
