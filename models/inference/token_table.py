@@ -112,6 +112,13 @@ class TokenTable:
         self.uncertainty[words.rows] = words.take(uncertainty)
         self._write_probabilities(words, labels, probabilities)
 
+    def clear(self, windows: Iterable[Window]) -> None:
+        """Undo what the first pass wrote for the kept words of windows, which other stages then write."""
+        for window in windows:
+            rows = slice(window.first + window.keep[0], window.first + window.keep[1])
+            self.span[rows] = 1.0
+            self.first[rows] = False
+
     def write_refined(self, words: KeptWords, stage_two: Refined) -> None:
         """Overwrite the labels that stage two replaced; the margin becomes the smaller one of both stages."""
         refined = words.where(stage_two.refined)

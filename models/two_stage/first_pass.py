@@ -2,9 +2,12 @@
 
 It needs no encoder, which is most of the time of a two-stage tagger that has one. A sentence whose words all have less
 entropy than the gate keeps its labels; the document memory stores these, and states mapped to those of stage one, so
-that recurring names still read each other.
+that recurring names still read each other. A sentence that misses a name which stage one drafts elsewhere in its
+document is read by both stages as well.
 """
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
@@ -14,6 +17,8 @@ from torch import Tensor, nn
 from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
 from concord.models.decoders.distribution import LabelDistribution, entropy
+from concord.models.inference.token_table import TokenTable
+from concord.models.inference.windows import Window
 from concord.models.tagger import Tagger
 
 
@@ -95,3 +100,34 @@ class FirstPass(nn.Module):
             self.to_stage_one.weight.copy_(weight.T)
             self.to_stage_one.bias.copy_(target - centre @ weight)
         return float(1 - (outputs - inputs @ weight).square().sum() / outputs.square().sum())
+
+
+def windows_with_missed_names(
+    table: TokenTable, *, drafted: Sequence[Window], passed: Sequence[Window]
+) -> list[Window]:
+    """Return the passed windows that leave a word outside of entities which is a name elsewhere in its document.
+
+    A word is a name there if stage one drafts it as part of an entity at half or more of its occurrences in the
+    drafted windows; "The" of "The Hague" is none.
+    """
+    outside: Counter[tuple[int, str]] = Counter()
+    inside: Counter[tuple[int, str]] = Counter()
+    for window in drafted:
+        for word, label in _kept_labels(window, table):
+            (inside if label else outside)[window.document, word] += 1
+    names = {key for key, count in inside.items() if count >= outside[key]}
+    documents = {document for document, _ in names}
+    return [
+        window
+        for window in passed
+        if window.document in documents
+        and any(not label and (window.document, word) in names for word, label in _kept_labels(window, table))
+    ]
+
+
+def _kept_labels(window: Window, table: TokenTable) -> Iterator[tuple[str, int]]:
+    """Return the kept words of a window and the numbers of their drafts, of which 0 is O."""
+    begin, stop = window.keep
+    return zip(
+        window.sentence.words[begin:stop], table.draft[window.first + begin : window.first + stop].tolist(), strict=True
+    )

@@ -28,7 +28,7 @@ from concord.models.tagger import CallSettings, Tagger
 from concord.models.two_stage.config import FirstPassConfig, MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
-from concord.models.two_stage.first_pass import FirstPass
+from concord.models.two_stage.first_pass import FirstPass, windows_with_missed_names
 from concord.models.two_stage.refine_network import RefineNetwork
 
 # Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
@@ -157,16 +157,23 @@ class TwoStageTagger(Tagger):
         memory = self._empty_memory(
             [[word for sentence in document for word in sentence.words] for document in table.documents]
         )
-        unsure = self._pass_first(table, settings, memory)
-        uncertain = self._draft_windows(table, unsure, threshold, memory)
-        self._refine_windows(table, unsure, threshold, memory, uncertain)
+        unsure, sure = self._pass_first(table, settings, memory)
+        uncertain = self._draft_windows(table, replace(settings, windows=unsure), threshold, memory)
+        if sure and self.vocabulary.scheme.has_entities:
+            missed = windows_with_missed_names(table, drafted=unsure, passed=sure)
+            table.clear(missed)
+            uncertain += self._draft_windows(table, replace(settings, windows=missed), threshold, memory)
+        self._refine_windows(table, settings, threshold, memory, uncertain)
 
-    def _pass_first(self, table: TokenTable, settings: CallSettings, memory: DocumentMemory | None) -> CallSettings:
-        """Label what the first pass is sure of and return the settings with the windows that both stages read."""
+    def _pass_first(
+        self, table: TokenTable, settings: CallSettings, memory: DocumentMemory | None
+    ) -> tuple[list[Window], list[Window]]:
+        """Label the windows that the first pass is sure of; return those for both stages, and those."""
         first, gate = self.first_pass, self.gate if settings.gate is None else settings.gate
         if first is None or not gate:
-            return settings
+            return settings.windows, []
         unsure: list[Window] = []
+        passed: list[Window] = []
         words = sum(len(window.sentence.words) for window in settings.windows)
         for windows, batch in first.tagger.batches(settings.windows, batch_words=settings.batch_words):
             if settings.on_batch is not None:
@@ -185,8 +192,9 @@ class TwoStageTagger(Tagger):
             if memory is not None:
                 states = first.to_stage_one(found.states.flatten(0, 1)[sure.cells])
                 memory.write(sure.rows, states, found.marginals.flatten(0, 1)[sure.cells])
-            unsure += [window for window, is_certain in zip(windows, is_sure.tolist(), strict=True) if not is_certain]
-        return replace(settings, windows=unsure)
+            for window, passes in zip(windows, is_sure.tolist(), strict=True):
+                (passed if passes else unsure).append(window)
+        return unsure, passed
 
     def _draft_windows(
         self, table: TokenTable, settings: CallSettings, threshold: float, memory: DocumentMemory | None

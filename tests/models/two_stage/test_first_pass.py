@@ -20,8 +20,12 @@ from concord.models.checkpoint import (
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.inference.token_table import TokenTable
+from concord.models.inference.windows import Window, cut_windows
 from concord.models.schemes import BIO
 from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_map, score_gates
+from concord.models.two_stage import tagger as two_stage
+from concord.models.two_stage.first_pass import windows_with_missed_names
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]
@@ -72,9 +76,50 @@ def test_first_pass_labels_every_sentence_below_the_gate(tagger: Any, random_doc
         assert not any(one.refined)
 
 
-def test_a_sentence_passes_as_a_whole(tagger: Any, random_documents: Draw) -> None:
+def labelled_table(*documents: list[Sentence]) -> tuple[TokenTable, list[Window]]:
+    """Return a table with the sentences' own labels as drafts, 1 for each word of an entity, and their windows."""
+    table = TokenTable.empty(documents, calibration=None, labels=None)
+    sentences = chain.from_iterable(documents)
+    labels = [int(label != "O") for sentence in sentences for label in sentence.labels or ()]
+    table.draft[:] = torch.tensor(labels)
+    return table, cut_windows(documents, longest=256, overlap=64)
+
+
+def test_a_name_of_drafted_sentences_is_missed_where_it_is_outside(sentence: Callable[[str], Sentence]) -> None:
+    table, windows = labelled_table(
+        [
+            sentence("Pell/B-PER of The/B-LOC Hague/I-LOC slept ."),  # drafted
+            sentence("The boats sank . The end ."),  # drafted
+            sentence("Then Pell left ."),
+            sentence("Pell/B-PER again ."),
+            sentence("The boats left ."),
+        ],
+        [sentence("Ford/B-PER slept ."), sentence("Pell slept .")],  # the first is drafted
+    )
+    drafted = [windows[number] for number in (0, 1, 5)]
+    passed = [window for window in windows if window not in drafted]
+    missed = windows_with_missed_names(table, drafted=drafted, passed=passed)
+    assert [window.sentence.words for window in missed] == [("Then", "Pell", "left", ".")]
+
+
+def test_sentences_with_missed_names_are_labelled_as_without_a_first_pass(
+    tagger: Any, random_documents: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     documents = random_documents(0, documents=4)
     gate = middle_gate(tagger, documents)
+    without = tagger.tabulate(documents, gate=0.0, threshold=EVERY_SENTENCE)
+    monkeypatch.setattr(two_stage, "windows_with_missed_names", lambda table, *, drafted, passed: passed)
+    found = tagger.tabulate(documents, gate=gate, threshold=EVERY_SENTENCE)
+    assert not found.first.any()
+    assert torch.equal(found.label, without.label)
+    assert torch.allclose(found.span, without.span, atol=1e-6)
+    assert torch.allclose(found.probability, without.probability, atol=1e-6)
+
+
+def test_a_sentence_passes_as_a_whole(tagger: Any, random_documents: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = random_documents(0, documents=4)
+    gate = middle_gate(tagger, documents)
+    monkeypatch.setattr(two_stage, "windows_with_missed_names", lambda table, *, drafted, passed: [])
     table = tagger.tabulate(documents, gate=gate)
     alone = tagger.first_pass.tagger.predict_documents(documents)
     first = 0

@@ -32,6 +32,7 @@ VERBS = (
     "evaluate",
     "compare",
     "calibrate",
+    "cascade",
     "figures",
     "promote",
     "rollback",
@@ -310,7 +311,9 @@ def test_doctor_looks_at_the_load(monkeypatch: pytest.MonkeyPatch, load: float, 
     assert f"{load:.1f}" in check.found
 
 
-@pytest.mark.parametrize("verb", ["annotate", "train", "evaluate", "compare", "calibrate", "figures", "promote"])
+@pytest.mark.parametrize(
+    "verb", ["annotate", "train", "evaluate", "compare", "calibrate", "cascade", "figures", "promote"]
+)
 def test_verbs_that_compute_take_a_number_of_threads(verb: str) -> None:
     assert "--threads" in concord(verb, "--help").stdout
 
