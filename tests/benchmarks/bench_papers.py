@@ -12,7 +12,6 @@ table run in each turn, in an order that rotates, and a ratio is a system's spee
 import argparse
 import json
 import random
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from environment import environment
+from environment import environment, quartiles
 from torch import Tensor, nn
 from torchcrf import CRF  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
@@ -243,8 +242,8 @@ class Bench:
         baseline = speeds[names[0]]
         return {
             name: {
-                "sentences_per_second": _quartiles(values, digits=1),
-                "ratio": _quartiles([one / base for one, base in zip(values, baseline, strict=True)], digits=3),
+                "sentences_per_second": quartiles(values, digits=1),
+                "ratio": quartiles([one / base for one, base in zip(values, baseline, strict=True)], digits=3),
             }
             for name, values in speeds.items()
         }
@@ -305,11 +304,6 @@ def _run(samples: Any, inputs: Tensor, lengths: Tensor, *, most: int) -> Callabl
                 pass
 
     return run
-
-
-def _quartiles(values: Sequence[float], *, digits: int) -> dict[str, Any]:
-    quarters = statistics.quantiles(values, n=4)
-    return {"median": round(quarters[1], digits), "quartiles": [round(quarters[0], digits), round(quarters[2], digits)]}
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ words of the EWT test part. ``peers.py`` has the peers, each in one function.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from typing import Any
 
 import peers
 from corpora import read_texts
-from environment import environment
+from environment import environment, quartiles
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
@@ -246,12 +245,6 @@ def measure(processes: Sequence[Process], inputs: Sequence[tuple[Path, int]]) ->
     return found
 
 
-def quartiles(values: Sequence[float], *, digits: int) -> dict[str, float]:
-    """Return the median and the quartiles; of one value, itself."""
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
-    return {"median": round(middle, digits), "q1": round(low, digits), "q3": round(high, digits)}
-
-
 def entity_scores(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> dict[str, float]:
     """Return strict scores of entities in percent; those of seqeval must be the same."""
     overall = span_scores(gold, found).overall
@@ -332,7 +325,8 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         for row in rows:
             speed, height = row["words_per_cpu_second"], row["ewt_test"][key]
             ours = row["peer"].startswith("Concord")
-            errors = [[speed["median"] - speed["q1"]], [speed["q3"] - speed["median"]]]
+            low, high = speed["quartiles"]
+            errors = [[speed["median"] - low], [high - speed["median"]]]
             color, marker = (BLUE, "o") if ours else (ORANGE, "s")
             axes.errorbar(speed["median"], height, xerr=errors, color=color, marker=marker, capsize=2)
             place = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center", "fontsize": "small"}

@@ -10,7 +10,6 @@ ratios are of the two runs of a round.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from environment import environment
+from environment import environment, quartiles
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SENTENCES = (
@@ -90,21 +89,14 @@ def measure(checkout: Path, arguments: argparse.Namespace, folder: Path) -> dict
     }
 
 
-def quartiles(values: Sequence[float]) -> dict[str, float | list[float]]:
-    """Return median and quartiles."""
-    lower, median, upper = statistics.quantiles(
-        values if len(values) > 1 else [*values, *values], n=4, method="inclusive"
-    )
-    return {"median": round(median, 3), "quartiles": [round(lower, 3), round(upper, 3)]}
-
-
 def compare(
     rounds: Sequence[Mapping[str, Any]], pick: Callable[[Mapping[str, Any], str, str], float]
 ) -> dict[str, Any]:
     """Summarize each figure over all rounds: of one checkout, or the ratio of two."""
     first = rounds[0]["this"]
     return {
-        kind: {name: quartiles([pick(found, kind, name) for found in rounds]) for name in first[kind]} for kind in first
+        kind: {name: quartiles([pick(found, kind, name) for found in rounds], digits=3) for name in first[kind]}
+        for kind in first
     }
 
 

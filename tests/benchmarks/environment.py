@@ -32,11 +32,10 @@ def spread(values: Sequence[float], *, digits: int) -> dict[str, float]:
     return {name: round(value, digits) for name, value in measures.items()}
 
 
-def quartiles(values: Sequence[float], *, digits: int) -> dict[str, float]:
+def quartiles(values: Sequence[float], *, digits: int) -> dict[str, float | list[float]]:
     """Return the median and the quartiles of one value or more."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
-    named = {"median": middle, "first_quartile": low, "third_quartile": high}
-    return {name: round(value, digits) for name, value in named.items()}
+    return {"median": round(middle, digits), "quartiles": [round(low, digits), round(high, digits)]}
 
 
 def _cpu_name() -> str:
