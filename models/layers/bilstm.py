@@ -44,16 +44,6 @@ class BiLstm(nn.Module):
         """Encode sentences; shape ``(B, T, D)`` to ``(B, T, output_dimension)``, zeros where padded."""
         return self.read(inputs, lengths)[0]
 
-    def read_words(self, batch: Batch, representation: WordRepresentation, features: Tensor | None) -> Tensor:
-        """Encode sentences of words; shape ``(B, T, output_dimension)``, zeros where padded.
-
-        Equal to encoding their vectors, of which an LSTM that can be scanned needs but one for each distinct word.
-        """
-        if features is not None or self.training or not can_scan(self.lstm, batch.mask):
-            return cast(Tensor, self(representation(batch, features), batch.lengths))
-        projected = batch.forms.once(self, lambda: project(self.lstm, representation.of_forms(batch.forms)))
-        return scan(self.lstm, projected, batch.form_index, batch.lengths)
-
     def read(self, inputs: Tensor, lengths: Tensor, *, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
         """Encode sentences from an initial state, zeros if None; also return the last state of each sentence."""
         outputs, last = run_lstm(self.lstm, inputs, lengths, state=state)
@@ -71,14 +61,21 @@ class NoLstm(nn.Module):
         del lengths
         return inputs
 
-    def read_words(self, batch: Batch, representation: WordRepresentation, features: Tensor | None) -> Tensor:
-        """Return the vectors of words."""
-        return cast(Tensor, representation(batch, features))
-
 
 def build_bilstm(config: BiLstmConfig | None, input_dimension: int) -> BiLstm | NoLstm:
     """Build the LSTM, or a ``NoLstm`` if the configuration is None."""
     return NoLstm(input_dimension) if config is None else BiLstm(config, input_dimension)
+
+
+def read_words(lstm: nn.Module, batch: Batch, representation: WordRepresentation, features: Tensor | None) -> Tensor:
+    """Encode sentences of words; shape ``(B, T, output_dimension)``, zeros where padded.
+
+    Equal to encoding their vectors, of which a ``BiLstm`` that can be scanned needs but one for each distinct word.
+    """
+    if features is None and not lstm.training and isinstance(lstm, BiLstm) and can_scan(lstm.lstm, batch.mask):
+        projected = batch.forms.once(lstm, lambda: project(lstm.lstm, representation.of_forms(batch.forms)))
+        return scan(lstm.lstm, projected, batch.form_index, batch.lengths)
+    return cast(Tensor, lstm(representation(batch, features), batch.lengths))
 
 
 def run_lstm(

@@ -8,7 +8,7 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.layers.bilstm import BiLstmConfig, build_bilstm
+from concord.models.layers.bilstm import BiLstmConfig, build_bilstm, read_words
 from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
@@ -36,7 +36,7 @@ class BiLstmSoftmax(OneStageTagger):
 
     def read(self, batch: Batch) -> Tensor:
         """Return the LSTM's states, shape ``(B, T, H)``."""
-        return self.lstm.read_words(batch, self.representation, self.encoder_features(batch))
+        return read_words(self.lstm, batch, self.representation, self.encoder_features(batch))
 
     def decode(self, states: Tensor, batch: Batch) -> SoftmaxDistribution:
         """Return the distribution over label sequences; states of shape ``(B, T, H)``."""

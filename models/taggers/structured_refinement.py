@@ -6,7 +6,7 @@ attention; a last BiLSTM and CRF decode. Only the last CRF is trained on labels;
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
@@ -17,7 +17,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
 from concord.models.decoders.structured_attention import Merge, StructuredAttention
-from concord.models.layers.bilstm import BiLstm, BiLstmConfig
+from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words
 from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
@@ -106,8 +106,7 @@ class StructuredRefinement(OneStageTagger):
 
     def _distributions(self, batch: Batch) -> list[CrfDistribution]:
         """Return the distribution over labels of each refinement layer and, last, of the decoder."""
-        features, first = self.encoder_features(batch), cast(BiLstm, self.lstms[0])
-        hidden = first.read_words(batch, self.representation, features)
+        hidden = read_words(self.lstms[0], batch, self.representation, self.encoder_features(batch))
         found = []
         for layer, attention in enumerate(self.attentions):
             label_embedding = self.label_embeddings[min(layer, len(self.label_embeddings) - 1)]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.layers import bilstm
-from concord.models.layers.bilstm import BiLstm, BiLstmConfig, run_lstm
+from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words, run_lstm
 from concord.models.layers.lstm_scan import can_scan, project, scan
 from concord.models.tagger import Tagger
 
@@ -50,7 +50,7 @@ def test_words_are_read_like_their_vectors(
     forms = tagger.batch_encoder.encode_forms(sentences, shared=True)
     batch = tagger.encode(sentences, forms=forms)
     expected = reader(representation(batch, None), batch.lengths)
-    assert torch.equal(reader.read_words(batch, representation, None), expected)
+    assert torch.equal(read_words(reader, batch, representation, None), expected)
     scans: list[Tensor] = []
 
     def spy(*arguments: Any) -> Tensor:
@@ -59,15 +59,15 @@ def test_words_are_read_like_their_vectors(
 
     monkeypatch.setattr(bilstm, "scan", spy)
     with torch.inference_mode():
-        assert torch.allclose(reader.read_words(batch, representation, None), expected, atol=1e-6)
+        assert torch.allclose(read_words(reader, batch, representation, None), expected, atol=1e-6)
         assert len(scans) == 1
         for sentence, row in zip(sentences, expected, strict=True):
-            alone = reader.read_words(tagger.encode([sentence], forms=forms), representation, None)
+            alone = read_words(reader, tagger.encode([sentence], forms=forms), representation, None)
             assert torch.allclose(alone[0], row[: len(sentence.words)], atol=1e-6)
         features = torch.zeros(*batch.mask.shape, 0)
-        assert torch.allclose(reader.read_words(batch, representation, features), expected, atol=1e-6)
+        assert torch.allclose(read_words(reader, batch, representation, features), expected, atol=1e-6)
     assert len(scans) == 1
-    reader.train().read_words(batch, representation, None)
+    read_words(reader.train(), batch, representation, None)
     assert len(scans) == 1
 
 
