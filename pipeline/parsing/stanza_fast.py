@@ -49,7 +49,7 @@ _WINDOW = 20_000
 _WINDOW_CONTEXT = 1_000
 # Small batches win on a CPU (caches, padding), large ones on a GPU.
 _BATCH_PARAGRAPHS = {"cpu": 16, "cuda": 128}
-_BATCH_WORDS = {"cpu": 2_000, "cuda": 8_000}
+_BATCH_WORDS = {"cpu": 1_000, "cuda": 8_000}
 # Pairs of words, by sentence and with padding, per word of a batch: the parser scores each pair.
 _PAIRS_PER_WORD = 100
 
