@@ -73,6 +73,12 @@ def check_bundle(folder: Path) -> BundleManifest:
     return manifest
 
 
+def require_new_folder(folder: Path, content: str) -> None:
+    """Raise a ConfigError that names the content unless a folder for it is missing or empty."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder}: expected a new or empty folder for {content}")
+
+
 def _data_files(bundle: Path) -> Iterator[Path]:
     for path in bundle.glob("*"):
         # A downloaded bundle already has a manifest.

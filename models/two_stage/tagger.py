@@ -86,10 +86,14 @@ class TwoStageTagger(Tagger):
         Raises:
             ConfigError: when the tagger cannot be a first pass of this one.
         """
-        config = FirstPassConfig(gate=gate)
         self.first_pass = FirstPass(tagger, labels=self.vocabulary.labels, hidden=2 * self._two_stage.lstm.hidden)
-        self.config = self._two_stage = self._two_stage.model_copy(update={"first_pass": config})
+        self.set_gate(gate)
         return self.first_pass
+
+    def set_gate(self, gate: float) -> None:
+        """Set the gate of the first pass, in nats; it is saved with the tagger."""
+        config = FirstPassConfig(gate=gate)
+        self.config = self._two_stage = self._two_stage.model_copy(update={"first_pass": config})
 
     @property
     def gate(self) -> float | None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,20 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("taggers") / "tiny"
     save_tagger(tagger.eval(), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def two_stage_config() -> dict[str, Any]:
+    """Return the configuration of a small UANet or Doc-UANet."""
+    representation = {"word_dimension": 8, "characters": None}
+    return {
+        "draft_representation": representation,
+        "refine_representation": representation,
+        "lstm": {"hidden": 8},
+        "samples": 4,
+        "label_dimension": 6,
+        "two_stream": {"heads": 2, "head_dimension": 8, "layers": 1},
+    }
 
 
 @pytest.fixture(scope="session")

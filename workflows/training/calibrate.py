@@ -18,7 +18,7 @@ from concord.models.training.fit_calibration import Calibrated, EntityMethod, Ob
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.pipeline.saved_tagger import load_tagger, tagger_digest
-from concord.workflows.bundles import MANIFEST_NAME
+from concord.workflows.bundles import MANIFEST_NAME, require_new_folder
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training.corpora import Documents, read_gold_for, short_names
@@ -134,8 +134,7 @@ def _target(job: CalibrateJob, source: Path) -> Path:
                 "calibrated copy"
             )
         return source
-    if job.output.exists() and any(job.output.iterdir()):
-        raise ConfigError(f"{job.output}: expected a new or empty folder for the calibrated copy")
+    require_new_folder(job.output, "the calibrated copy")
     return job.output
 
 

@@ -12,10 +12,10 @@ from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_m
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.saved_tagger import load_tagger, tagger_digest
-from concord.workflows.bundles import MANIFEST_NAME
+from concord.workflows.bundles import MANIFEST_NAME, require_new_folder
 from concord.workflows.console import Answer, info, table, warn
 from concord.workflows.registry.resolve_tagger import find_tagger
-from concord.workflows.training.corpora import read_gold_for, short_names, without_labels
+from concord.workflows.training.corpora import Documents, read_gold_for, short_names, without_labels
 from concord.workflows.training.provenance import Provenance, describe_part, read_provenance, write_provenance
 
 
@@ -54,8 +54,7 @@ def run(job: CascadeJob) -> Answer:
         InputError: when a corpus cannot be read.
     """
     source, first_source = find_tagger(job.model).folder, find_tagger(job.first).folder
-    if job.output.exists() and any(job.output.iterdir()):
-        raise ConfigError(f"{job.output}: expected a new or empty folder for the tagger with its first pass")
+    require_new_folder(job.output, "the tagger with its first pass")
     tagger, small = load_tagger(source, device=job.device), load_tagger(first_source, device=job.device)
     if not isinstance(tagger, TwoStageTagger):
         raise ConfigError(f"{job.model}: expected a tagger of two stages (uanet or doc_uanet), got {tagger.name}")
@@ -63,16 +62,16 @@ def run(job: CascadeJob) -> Answer:
     train = read_gold_for(tagger, job.train, labels=job.labels, form=job.form)
     explained = fit_map(tagger, first, without_labels(train))
     info(f"the map of states explains {explained:.0%} of the variance of stage one's")
+    corpora = {path: read_gold_for(tagger, [path], labels=job.labels, form=job.form) for path in job.data}
     curves = {}
-    for path in job.data:
-        documents = read_gold_for(tagger, [path], labels=job.labels, form=job.form)
+    for path, documents in corpora.items():
         curves[path] = score_gates(tagger, documents)
         info(f"scored the gates on {short_names([path])}")
     gate = job.gate if job.gate is not None else choose_gate(list(curves.values()), tolerance=job.tolerance)
     if job.gate is None and not gate:
         warn(f"no gate keeps the loss of F1 within {job.tolerance} on every corpus; every sentence is encoded.")
-    tagger.add_first_pass(small, gate=gate).to_stage_one.load_state_dict(first.to_stage_one.state_dict())
-    _write(tagger, job, source, first_source)
+    tagger.set_gate(gate)
+    _write(tagger, job.output, source, first_source, corpora)
     values = {
         "folder": str(job.output.absolute()),
         "digest": tagger_digest(job.output),
@@ -84,19 +83,21 @@ def run(job: CascadeJob) -> Answer:
     return Answer(values=values, text=_describe(values, curves))
 
 
-def _write(tagger: TwoStageTagger, job: CascadeJob, source: Path, first_source: Path) -> None:
+def _write(
+    tagger: TwoStageTagger, target: Path, source: Path, first_source: Path, corpora: Mapping[str, Documents]
+) -> None:
+    """Write the tagger over a copy of its source, with the provenance of both and the corpora of the gate."""
     skipped = shutil.ignore_patterns(MANIFEST_NAME, CALIBRATION_NAME, "*.png")
-    shutil.copytree(source, job.output, dirs_exist_ok=True, ignore=skipped)
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=skipped)
     tagger.calibration = None  # that of the stages does not fit the first pass
-    save_tagger(tagger, job.output, half=is_half(source))
+    save_tagger(tagger, target, half=is_half(source))
     seen = [found for folder in (source, first_source) if (found := read_provenance(folder)) is not None]
     provenance = Provenance(parts=[])
     for part in (part for found in seen for part in found.parts if part.role != "calibration"):
         provenance = provenance.merged_with(part)
-    for path in job.data:
-        documents = read_gold_for(tagger, [path], labels=job.labels, form=job.form)
+    for path, documents in corpora.items():
         provenance = provenance.merged_with(describe_part("dev", [path], documents))
-    write_provenance(job.output, provenance)
+    write_provenance(target, provenance)
 
 
 def _describe(values: Mapping[str, Any], curves: Mapping[str, Sequence[GateScore]]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,21 +27,13 @@ def cascade(*arguments: object) -> Result:
 
 
 @pytest.fixture(scope="module")
-def two_stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_stages(tmp_path_factory: pytest.TempPathFactory, two_stage_config: dict[str, Any]) -> Path:
     """Return the folder of a small UANet with random weights, whose provenance names the training corpus."""
-    representation = {"word_dimension": 8, "characters": None}
-    config = {
-        "draft_representation": representation,
-        "refine_representation": representation,
-        "lstm": {"hidden": 8},
-        "label_dimension": 8,
-        "two_stream": {"heads": 2, "head_dimension": 8, "layers": 2},
-    }
     documents = read_corpora([str(TRAIN)], labels={})
     torch.manual_seed(1)
     vocabulary = Vocabulary.from_sentences(sentence for document in documents for sentence in document)
     folder = tmp_path_factory.mktemp("taggers") / "uanet"
-    save_tagger(build_tagger("uanet", config, vocabulary).eval(), folder)
+    save_tagger(build_tagger("uanet", two_stage_config, vocabulary).eval(), folder)
     write_provenance(folder, Provenance(parts=[describe_part("train", [str(TRAIN)], documents)]))
     return folder
 

@@ -30,20 +30,11 @@ PICTURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml "}
 
 
 @pytest.fixture(scope="module")
-def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory, two_stage_config: dict[str, Any]) -> Path:
     """Save a small Doc-UANet with random weights and a threshold within the grid."""
-    representation = {"word_dimension": 8, "characters": None}
-    config = {
-        "draft_representation": representation,
-        "refine_representation": representation,
-        "lstm": {"hidden": 8},
-        "samples": 4,
-        "label_dimension": 6,
-        "two_stream": {"heads": 2, "head_dimension": 8, "layers": 1},
-    }
     sentences = [sentence for document in read_gold(EXAMPLES / "train.conllu") for sentence in document]
     torch.manual_seed(3)
-    tagger: Any = build_tagger("doc_uanet", config, Vocabulary.from_sentences(sentences)).eval()
+    tagger: Any = build_tagger("doc_uanet", two_stage_config, Vocabulary.from_sentences(sentences)).eval()
     documents = read_gold(GOLD)
     uncertainty = tagger.tabulate(documents, threshold=REFINE_ALL).uncertainty
     tagger.set_threshold(round(float(uncertainty.median()) / 0.05) * 0.05)
