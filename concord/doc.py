@@ -104,7 +104,8 @@ RowT = TypeVar("RowT", Token, Entity)
 
 
 def _from_row(row: dict[str, Any], kind: type[RowT]) -> RowT:
-    return kind(**{name: row[name] for name in kind._fields})
+    # A collection of an earlier release may lack columns, which then have their defaults.
+    return kind(**{name: row[name] for name in kind._fields if name in row})
 
 
 def _pieces(doc: Doc) -> Iterator[str]:

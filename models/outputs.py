@@ -7,6 +7,9 @@ from torch import Tensor
 
 from concord.models.labels import Span
 
+Source = Literal["model", "terms"]
+"""Where the label of an entity comes from: the tagger alone, or a list of terms that it agrees with."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
@@ -80,3 +83,5 @@ class Prediction:
     """The entities, as half-open word indices; none for word labels."""
     confidences: tuple[float, ...]
     """One per span, 0..1: the probability that exactly these words are an entity of this type."""
+    sources: tuple[Source, ...] = ()
+    """One per span; empty where all are the tagger's alone."""

@@ -74,7 +74,8 @@ class EntityRow(NamedTuple):
 
     Offsets are code points of the raw text, half-open; ``start_token`` and ``end_token`` number its first and last word
     within the sentence in which it begins. ``confidence`` is the probability that exactly these words are an entity of
-    this label, ``uncertainty`` the largest of its words in nats.
+    this label, ``uncertainty`` the largest of its words in nats. ``source`` is ``model``, or ``terms`` where the words
+    are a match of the run's list of terms with this label.
     """
 
     entity_id: int
@@ -88,6 +89,7 @@ class EntityRow(NamedTuple):
     confidence: float
     uncertainty: float
     refined: bool
+    source: str = "model"
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import PartFile
+from concord.pipeline.output.schema import EARLIER_VALUES
 from concord.pipeline.storage.atomic_writes import crash_point, move_into_place, stage_file, store_errors
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
@@ -26,12 +27,13 @@ _BATCH_ROWS = 16_384
 def iter_batches(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Read some columns of a part batch by batch, verifying page checksums; raises what ``read_part`` raises.
 
-    A column that the part lacks, because an earlier version of the schema had none, is null.
+    A column that the part lacks, because an earlier version of the schema had none, has its value of
+    ``EARLIER_VALUES``, else null.
     """
     with _open_part(part) as file:
         existing = set(file.schema_arrow.names).intersection(columns)
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(existing)):
-            arrays = [batch[name] if name in existing else pa.nulls(batch.num_rows) for name in columns]
+            arrays = [batch[name] if name in existing else _earlier(name, batch.num_rows) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
@@ -73,6 +75,10 @@ def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, s
             raise
     crash_point("rename")
     return PartFile(path=path, rows=table.num_rows, size=size, sha256=sha256)
+
+
+def _earlier(column: str, rows: int) -> pa.Array:
+    return pa.repeat(EARLIER_VALUES.get(column), rows)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OLDEST_READABLE = 2
 """Collections from this version of the schema on can be read; some lack columns, see ``columns_of``."""
 OFFSET_UNIT = "code points of the raw text, half-open"
@@ -120,6 +120,11 @@ ENTITIES = _schema(
     ),
     _field("uncertainty", pa.float32(), "largest uncertainty of its words in nats"),
     _field("refined", pa.bool_(), "true where stage two gave the label of any of its words"),
+    _field(
+        "source",
+        pa.string(),
+        "where the label comes from: model, or terms where these words are a match of tagger.terms with this label",
+    ),
 )
 
 ERRORS = _schema(
@@ -143,8 +148,13 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
-_ADDED = {3: {"documents": {"encoding", "encoding_confidence", "raw_text"}, "entities": {"name"}}}
+_ADDED = {
+    3: {"documents": {"encoding", "encoding_confidence", "raw_text"}, "entities": {"name"}},
+    4: {"entities": {"source"}},
+}
 """Columns by the version that added them."""
+EARLIER_VALUES = {"source": "model"}
+"""What a column holds in the rows of a version that lacks it, unless that is null."""
 
 
 def columns_of(name: str, version: int) -> list[str]:

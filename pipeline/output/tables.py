@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from concord.models.labels import Span
-from concord.models.outputs import Prediction
+from concord.models.outputs import Prediction, Source
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
 from concord.pipeline.output.schema import ANNOTATED, ENTITIES, TOKENS, UNCALIBRATED, signed_schema
 
@@ -75,12 +75,12 @@ class _FlatDocument:
         return self.annotated.parsed.document.doc_id
 
     @property
-    def spans(self) -> list[tuple[int, Span, float]]:
-        """The entities as (number of the sentence in which they begin, span, confidence)."""
+    def spans(self) -> list[tuple[int, Span, float, Source]]:
+        """The entities as (number of the sentence in which they begin, span, confidence, source)."""
         return [
-            (number, span, confidence)
+            (number, *entity)
             for number, prediction in enumerate(self.annotated.predictions)
-            for span, confidence in zip(prediction.spans, prediction.confidences, strict=True)
+            for entity in zip(prediction.spans, prediction.confidences, _sources(prediction), strict=True)
         ]
 
 
@@ -99,6 +99,10 @@ def _flatten(annotated: AnnotatedDocument) -> _FlatDocument:
         _concatenated(annotated.predictions, "uncertainty"),
         _concatenated(annotated.predictions, "refined"),
     )
+
+
+def _sources(prediction: Prediction) -> Sequence[Source]:
+    return prediction.sources or ["model"] * len(prediction.spans)
 
 
 def _concatenated(predictions: Sequence[Prediction], name: str) -> list[Any]:
@@ -161,7 +165,7 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
 def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in ENTITIES.names}
     for item in flat:
-        for entity_id, (sent_id, span, confidence) in enumerate(item.spans):
+        for entity_id, (sent_id, span, confidence, source) in enumerate(item.spans):
             within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
             words = item.words[within]
             if len(words) != span.end - span.start:
@@ -182,6 +186,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                 "confidence": confidence,
                 "uncertainty": max(item.uncertainty[within]),
                 "refined": any(item.refined[within]),
+                "source": source,
             }
             for name, column in columns.items():
                 column.append(row[name])

@@ -138,8 +138,16 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "confidence": 0.375,
             "uncertainty": 0.25,
             "refined": True,
+            "source": "model",
         }
     ]
+
+
+def test_entities_say_where_their_labels_come_from() -> None:
+    spans = (Span(0, 1, "PER"), Span(1, 2, "LOC"))
+    found = replace(prediction("B-PER", "B-LOC", spans=spans), sources=("terms", "model"))
+    annotated = AnnotatedDocument(parsed=parsed("Ann Rome", (word(0, "Ann"), word(4, "Rome"))), predictions=(found,))
+    assert tables_of(annotated)["entities"]["source"].to_pylist() == ["terms", "model"]
 
 
 def test_name_of_an_entity_has_single_spaces() -> None:

@@ -184,7 +184,7 @@ def test_collection_of_an_earlier_release_is_updated_with_its_parses(
     report = runs.run_job(job(archive, output=output))
     assert parsed == ["t3.txt"]
     assert (report.changes.again, report.changes.parsed, report.changes.changed) == (19, 19, 1)
-    assert "schema_version: was 2, is now 3" in report.reasons
+    assert "schema_version: was 2, is now 4" in report.reasons
     assert_equals_one_run(archive, report, output={"path": str(archive.parent / "fresh"), "keep_text": keep_text})
 
 
