@@ -1,0 +1,209 @@
+"""What a person corrected: one entity of one document, with enough of its text to find it again."""
+
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Annotated, Literal, Self
+
+import orjson
+from pydantic import AfterValidator, Field, model_validator
+
+from concord.models.config import Config
+
+Action = Literal["accept", "relabel", "drop", "add", "undo"]
+
+CONTEXT = 32
+"""Code points before and after an entity by which it is found again in a changed text."""
+_TYPE = re.compile(r"[^\s|=\x00-\x1f\x7f]{1,100}")
+
+
+def check_type(label: str) -> str:
+    """Return the name of an entity type; raise ValueError if labels and exports cannot hold it."""
+    if _TYPE.fullmatch(label) is None:
+        raise ValueError("expected an entity type of 1 to 100 characters without white space, '|' and '='")
+    return label
+
+
+def check_name(name: str) -> str:
+    """Return the name of a person; raise ValueError if it is empty, too long or does not print."""
+    if not name.strip() or len(name) > 200 or not name.isprintable():
+        raise ValueError("expected a name of 1 to 200 printable characters")
+    return name
+
+
+class Mark(Config):
+    """An entity as a person sees it."""
+
+    start: int = Field(ge=0)
+    end: int
+    """Start and end: half-open, in code points of the raw text."""
+    type: Annotated[str, AfterValidator(check_type)]
+    text: str
+    """The slice of the raw text."""
+
+    @model_validator(mode="after")
+    def _has_its_length(self) -> Self:
+        if self.end - self.start != len(self.text) or not self.text:
+            raise ValueError(f"expected a text as long as its offsets {self.start} to {self.end} say")
+        return self
+
+    def overlaps(self, other: "Mark") -> bool:
+        """Return whether the two share a code point."""
+        return self.start < other.end and other.start < self.end
+
+    def moved(self, distance: int) -> "Mark":
+        """Return the same mark, so many code points later."""
+        return self.model_copy(update={"start": self.start + distance, "end": self.end + distance})
+
+
+class Correction(Config):
+    """One line of the log: what a person said about one entity, or that an earlier line no longer counts."""
+
+    id: str = Field(min_length=1, max_length=100)
+    """Unique in the log."""
+    action: Action
+    doc_id: str
+    who: Annotated[str, AfterValidator(check_name)]
+    when: str
+    """UTC, as in ``2026-11-22T18:00:00Z``."""
+    tagger: str = ""
+    """Signature of the tagger that made the entities which the person saw."""
+    generation: int = 0
+    """The generation of the collection that the person saw."""
+    text_sha256: str = ""
+    """SHA-256 of the raw text in UTF-8, hex."""
+    old: Mark | None = None
+    new: Mark | None = None
+    """``accept`` has two equal marks, ``relabel`` two that differ in type or offsets and overlap, ``drop`` only the old
+    one, ``add`` only the new one, ``undo`` none."""
+    before: str = Field(default="", max_length=CONTEXT)
+    after: str = Field(default="", max_length=CONTEXT)
+    """The code points before and after ``anchor``."""
+    undoes: str | None = None
+    """The id of the earlier line that no longer counts; only of ``undo``."""
+
+    @model_validator(mode="after")
+    def _has_its_marks(self) -> Self:
+        old, new = self.old, self.new
+        expected = {
+            "accept": old is not None and old == new,
+            "relabel": old is not None and new is not None and old != new and old.overlaps(new),
+            "drop": old is not None and new is None,
+            "add": old is None and new is not None,
+            "undo": old is None and new is None,
+        }
+        if not expected[self.action] or (self.undoes is not None) != (self.action == "undo"):
+            raise ValueError(f"the fields old, new and undoes are not those of the action {self.action!r}")
+        return self
+
+    @classmethod
+    def of(cls, old: Mark | None, new: Mark | None, *, text: str, seen: "Seen", who: str) -> Self:
+        """Return the correction of an old mark to a new one; with the same mark twice it accepts the mark.
+
+        Raises:
+            ValueError: when no action goes with these marks, or a mark is not in the text.
+        """
+        action: Action = "drop" if new is None else "add" if old is None else "accept" if old == new else "relabel"
+        anchor = old or new
+        for mark in filter(None, (old, new)):
+            if text[mark.start : mark.end] != mark.text:
+                raise ValueError(f"expected the text at {mark.start} to be {mark.text!r}")
+        if anchor is None:
+            raise ValueError("expected an old mark, a new one or both")
+        return cls(
+            id=_new_id(),
+            action=action,
+            who=who,
+            when=_now(),
+            doc_id=seen.doc_id,
+            tagger=seen.tagger,
+            generation=seen.generation,
+            text_sha256=text_digest(text),
+            old=old,
+            new=new,
+            before=text[max(0, anchor.start - CONTEXT) : anchor.start],
+            after=text[anchor.end : anchor.end + CONTEXT],
+        )
+
+    def undone(self, *, who: str) -> Self:
+        """Return the line that undoes this one, which may be an ``undo`` itself."""
+        return type(self)(
+            id=_new_id(),
+            action="undo",
+            who=who,
+            when=_now(),
+            doc_id=self.doc_id,
+            tagger=self.tagger,
+            generation=self.generation,
+            text_sha256=self.text_sha256,
+            undoes=self.id,
+        )
+
+    @property
+    def anchor(self) -> Mark:
+        """The mark by which the place is found: the old one, or the new one where there is no old."""
+        found = self.old or self.new
+        if found is None:
+            raise ValueError("an undo has no mark")
+        return found
+
+    def moved(self, distance: int) -> Self:
+        """Return the same correction, so many code points later."""
+        marks = {"old": self.old and self.old.moved(distance), "new": self.new and self.new.moved(distance)}
+        return self.model_copy(update=marks)
+
+    def overlaps(self, other: "Correction") -> bool:
+        """Return whether a mark of one shares a code point with a mark of the other."""
+        return any(mark.overlaps(theirs) for mark in self.marks for theirs in other.marks)
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """Old and new, as far as there are such."""
+        return tuple(mark for mark in (self.old, self.new) if mark is not None)
+
+
+class Seen(Config):
+    """What a person looked at: a document of a generation, with the signature of its tagger."""
+
+    doc_id: str
+    tagger: str
+    generation: int
+
+
+def current_corrections(log: Iterable[Correction]) -> dict[str, tuple[Correction, ...]]:
+    """Return the corrections of each document that no line has undone, in the order of the log.
+
+    An undo that is undone does not count. Documents without a correction are left out.
+    """
+    lines = list(log)
+    undone: set[str] = set()
+    for line in reversed(lines):
+        if line.undoes is not None and line.id not in undone:
+            undone.add(line.undoes)
+    found: dict[str, list[Correction]] = {}
+    for line in lines:
+        if line.action != "undo" and line.id not in undone:
+            found.setdefault(line.doc_id, []).append(line)
+    return {doc_id: tuple(corrections) for doc_id, corrections in found.items()}
+
+
+def corrections_digest(corrections: Sequence[Correction]) -> str:
+    """Return the SHA-256, in hex, of all that decides what corrections do to a document's rows."""
+    kept = {"action", "text_sha256", "old", "new", "before", "after"}
+    values = [correction.model_dump(mode="json", include=kept) for correction in corrections]
+    return sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """Return the SHA-256 of a text in UTF-8, in hex, as the table of documents has it."""
+    return sha256(text.encode()).hexdigest()
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

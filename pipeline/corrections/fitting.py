@@ -1,0 +1,199 @@
+"""Fits corrections to the text of a document as it is, which may have changed since, and finds equal places."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from unicodedata import category
+
+from concord.pipeline.corrections.correction import Correction, Mark, text_digest
+
+ENOUGH_CONTEXT = 8
+"""Code points around an entity that must agree before it is taken for the same in a changed text."""
+_WORD_CHARACTER = re.compile(r"\w")
+
+Offsets = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A correction that no longer fits its document, and why, in plain words."""
+
+    correction: Correction
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overruled:
+    """A correction that a later one replaces because they concern the same words and disagree."""
+
+    earlier: Correction
+    later: Correction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """What corrections mean for a document.
+
+    Attributes:
+        corrections: those that count, with the offsets of this text, in its order; no two overlap.
+        misfits: in the order of the log.
+        overruled: in the order of the log.
+    """
+
+    corrections: tuple[Correction, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+    overruled: tuple[Overruled, ...] = ()
+
+
+def fit_corrections(
+    corrections: Sequence[Correction], text: str, sentences: Iterable[Sequence[Offsets]] | None = None
+) -> Fit:
+    """Fit the corrections of a document, in the order of the log, to its text.
+
+    In the text on which a correction was made its offsets hold. In any other text its words are searched for, and the
+    text around them decides between several places. Of two that concern the same words, the later one counts.
+
+    Args:
+        sentences: the offsets of the words of each sentence; marks must then begin and end with a word, in one
+            sentence. None leaves this unchecked.
+    """
+    if not corrections:
+        return Fit()
+    words = None if sentences is None else _Words(sentences)
+    digest = text_digest(text)
+    fitted: list[Correction] = []
+    misfits: list[Misfit] = []
+    overruled: list[Overruled] = []
+    for correction in corrections:
+        placed = _place(correction, text, digest)
+        if isinstance(placed, Correction) and words is not None:
+            placed = next(filter(None, map(words.fault, placed.marks)), None) or placed
+        if isinstance(placed, str):
+            misfits.append(Misfit(correction, placed))
+            continue
+        rest = []
+        for earlier in fitted:
+            if not earlier.overlaps(placed):
+                rest.append(earlier)
+            elif earlier.new != placed.new:
+                overruled.append(Overruled(earlier, placed))
+        fitted = [*rest, placed]
+    return Fit(
+        corrections=tuple(sorted(fitted, key=lambda correction: correction.anchor.start)),
+        misfits=tuple(misfits),
+        overruled=tuple(overruled),
+    )
+
+
+def corrected_marks(marks: Iterable[Mark], corrections: Sequence[Correction]) -> list[Mark]:
+    """Return the entities of a document with fitted corrections, in order.
+
+    An entity that overlaps a mark of a correction, old or new, gives way.
+    """
+    kept = [mark for mark in marks if not any(mark.overlaps(own) for one in corrections for own in one.marks)]
+    return sorted([*kept, *(one.new for one in corrections if one.new is not None)], key=lambda mark: mark.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the words of a correction occur: its offsets, and the entities that it overlaps there."""
+
+    doc_id: str
+    start: int
+    end: int
+    found: tuple[Mark, ...] = ()
+
+
+def find_places(doc_id: str, text: str, marks: Sequence[Mark], surface: str) -> list[Place]:
+    """Return where some words occur in a document, in order, with the entities that they overlap.
+
+    White space of any kind equals white space; an occurrence inside a longer word does not count.
+
+    Args:
+        marks: the entities of the document as they are.
+    """
+    parts = surface.split()
+    if not parts:
+        return []
+    pattern = r"\s+".join(map(re.escape, parts))
+    left = r"(?<!\w)" if _WORD_CHARACTER.match(parts[0]) else ""
+    right = r"(?!\w)" if _WORD_CHARACTER.match(parts[-1][-1]) else ""
+    spans = (found.span() for found in re.finditer(left + pattern + right, text))
+    # A mark that combines with the last letter belongs to the word.
+    places = [
+        Place(doc_id, *span) for span in spans if not category(text[span[1] : span[1] + 1] or " ").startswith("M")
+    ]
+    return [
+        replace(place, found=tuple(mark for mark in marks if mark.start < place.end and place.start < mark.end))
+        for place in places
+    ]
+
+
+def marks_at(place: Place, text: str, label: str | None) -> Iterator[tuple[Mark | None, Mark | None]]:
+    """Yield the old and new mark of each single correction that makes a place an entity of a type, or none if None.
+
+    A place that is this already is accepted.
+    """
+    new = None
+    if label is not None:
+        new = Mark(start=place.start, end=place.end, type=label, text=text[place.start : place.end])
+    first, *others = place.found or (None,)
+    if first is not None or new is not None:
+        yield first, new
+    yield from ((mark, None) for mark in others)
+
+
+def _place(correction: Correction, text: str, digest: str) -> Correction | str:
+    """Return a correction with the offsets of a text, or why it does not fit."""
+    if correction.text_sha256 == digest:
+        wrong = next((mark for mark in correction.marks if text[mark.start : mark.end] != mark.text), None)
+        return correction if wrong is None else f"{wrong.text!r} is not the text at {wrong.start} to {wrong.end}"
+    anchor = correction.anchor
+    starts = [found.start() for found in re.finditer(f"(?={re.escape(anchor.text)})", text)]
+    if not starts:
+        return f"the text has changed, and {anchor.text!r} is no longer in it"
+    agreements = [_agreement(correction, text, start) for start in starts]
+    best = max(agreements)
+    if best < min(ENOUGH_CONTEXT, len(correction.before) + len(correction.after)):
+        return f"the text has changed around {anchor.text!r}"
+    ties = [start for start, agreement in zip(starts, agreements, strict=True) if agreement == best]
+    if len(ties) > 1 and anchor.start not in ties:
+        return f"the text has changed, and {anchor.text!r} is now at {len(ties)} places that look the same"
+    start = anchor.start if anchor.start in ties else ties[0]
+    moved = correction.moved(start - anchor.start)
+    if any(mark.start < 0 or text[mark.start : mark.end] != mark.text for mark in moved.marks):
+        return f"the text has changed around {anchor.text!r}"
+    return moved
+
+
+def _agreement(correction: Correction, text: str, start: int) -> int:
+    """Return how many code points before and after a place agree with those around the anchor."""
+    before = text[max(0, start - len(correction.before)) : start]
+    end = start + len(correction.anchor.text)
+    after = text[end : end + len(correction.after)]
+    return _common(before[::-1], correction.before[::-1]) + _common(after, correction.after)
+
+
+def _common(left: str, right: str) -> int:
+    """Return the length of the prefix that two texts share."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(left), len(right)))
+
+
+class _Words:
+    """Where words begin and end, and in which sentence."""
+
+    def __init__(self, sentences: Iterable[Sequence[Offsets]]) -> None:
+        numbered = list(
+            chain.from_iterable([(number, *word) for word in words] for number, words in enumerate(sentences))
+        )
+        self._starts = {start: number for number, start, _ in numbered}
+        self._ends = {end: number for number, _, end in numbered}
+
+    def fault(self, mark: Mark) -> str | None:
+        """Return why a mark cannot be labelled word by word; None if it can."""
+        first, last = self._starts.get(mark.start), self._ends.get(mark.end)
+        if first is None or last is None:
+            return f"{mark.text!r} does not begin and end with a word"
+        return None if first == last else f"{mark.text!r} crosses the boundary of a sentence"

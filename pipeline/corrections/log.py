@@ -1,0 +1,142 @@
+"""The log of corrections: ``corrections.jsonl`` in the folder of a collection, which only ever grows.
+
+One line is one correction. Writers take turns by a lock on the file; what one appends is on disk before the next reads
+or writes. A process that is killed can leave a line that is cut short at the end. Readers ignore it, and the next
+writer ends it with a mark, so that it stays ignored.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
+
+from concord.models.config import ConfigError
+from concord.pipeline.corrections.correction import Correction
+from concord.pipeline.errors import InputError
+from concord.pipeline.storage.atomic_writes import crash_point, store_errors, sync_folder
+from concord.pipeline.storage.output_paths import OutputPath
+
+logger = logging.getLogger(__name__)
+
+LOG_NAME = "corrections.jsonl"
+_CUT = b" (cut short)"
+"""Ends a line that a killed process left. No correction ends like this, because it ends with a brace."""
+
+
+def log_path(output: OutputPath) -> Path:
+    """Return the path of a collection's log; ConfigError for a collection in an object store, which cannot append."""
+    if not isinstance(output, Path):
+        raise ConfigError(
+            f"{output}: expected a collection in a folder, got one in an object store, to which no line can be "
+            "appended; copy the collection to a folder to correct it"
+        )
+    return output / LOG_NAME
+
+
+def read_log(path: Path) -> list[Correction]:
+    """Read all corrections, undone ones and ``undo`` included, in the order in which they were made.
+
+    Without the file there are none. A line that a killed writer left is ignored with a warning.
+
+    Raises:
+        InputError: for any other line that is no correction, or whose id was taken; the message says which.
+    """
+    try:
+        with path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH)
+            content = stream.read()
+    except FileNotFoundError:
+        return []
+    lines = content.split(b"\n")
+    found: dict[str, Correction] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        is_last = number == len(lines)
+        if line.endswith(_CUT) or (is_last and not _is_object(line)):
+            logger.warning("%s: line %d: cut short by a writer that was killed; ignored", path, number)
+            continue
+        correction = _parse(line, where=f"{path}: line {number}")
+        if correction.id in found:
+            raise InputError(f"{path}: line {number}: expected an id of its own, got {correction.id!r} once more")
+        if correction.undoes is not None and correction.undoes not in found:
+            raise InputError(
+                f"{path}: line {number}: undoes {correction.undoes!r}, which no earlier line has as its id"
+            )
+        found[correction.id] = correction
+    return list(found.values())
+
+
+def append_to_log(path: Path, corrections: Sequence[Correction]) -> None:
+    """Append corrections, all in one write, and flush them to disk; several processes may do so at once.
+
+    Raises:
+        StoreError: when there is no space; then none of them is in the log.
+    """
+    if not corrections:
+        return
+    content = b"".join(
+        orjson.dumps(correction.model_dump(mode="json", exclude_defaults=True)) + b"\n" for correction in corrections
+    )
+    with store_errors(path):
+        is_new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _append(descriptor, _line_end(descriptor) + content)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            sync_folder(path.parent)
+
+
+def _append(descriptor: int, content: bytes) -> None:
+    """Write all bytes at the end of the file and flush them; on failure none of them stays."""
+    size = os.fstat(descriptor).st_size
+    rest = memoryview(content)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+            crash_point("write")
+        os.fsync(descriptor)
+    except OSError:
+        # These bytes were never reported as written. Where even this fails, the next writer marks them.
+        with suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
+
+
+def _line_end(descriptor: int) -> bytes:
+    """Return what ends the last line: nothing if it is ended, and a mark if it was cut short."""
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return b""
+    with os.fdopen(os.dup(descriptor), "rb") as stream:
+        stream.seek(0)
+        line = stream.read().rpartition(b"\n")[2]
+    return b"\n" if _is_object(line) else _CUT + b"\n"
+
+
+def _is_object(line: bytes) -> bool:
+    """Return whether a line is complete: no part of a JSON object is one."""
+    try:
+        return isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _parse(line: bytes, *, where: str) -> Correction:
+    try:
+        return Correction.model_validate_json(line)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        raise InputError(
+            f"{where}: expected a correction, got a line that is none ({place + ': ' if place else ''}{fault['msg']}); "
+            "fix or remove the line"
+        ) from None
