@@ -1,7 +1,8 @@
 """Saved taggers: a folder with tagger.json and weights.safetensors, and calibration.json if fitted; nothing is pickled.
 
 A tuned encoder is saved beside them in the folder `encoder`, a complete Hugging Face folder (weights, configuration,
-tokenizer), so loading the tagger needs no pretrained one. A frozen encoder is never saved. A first pass is a saved
+tokenizer), so loading the tagger needs no pretrained one. Of a frozen encoder only those weights are saved there, in
+fp16, that another training has tuned. A first pass is a saved
 tagger of its own, in the folder `first_pass`; the map of its states is among the weights of the tagger it belongs to.
 """
 
@@ -24,12 +25,12 @@ from concord.models.tagger import Tagger
 from concord.models.tensor_files import write_tensors
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words import encoder
+from concord.models.words.encoder import ENCODER_NAME, EncoderConfig
 from concord.models.words.tuned_encoder import TunedEncoder
 
 FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
 WEIGHTS_NAME = "weights.safetensors"
-ENCODER_NAME = "encoder"
 FIRST_PASS_NAME = "first_pass"
 PARTS = (ENCODER_NAME, FIRST_PASS_NAME)
 """Folders that may be part of a saved tagger."""
@@ -65,6 +66,9 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
     if tagger.tuned_encoder is not None:
         digest = _save_encoder(tagger.tuned_encoder, folder / ENCODER_NAME, half=half)
         config["encoder"] |= {"source": ENCODER_NAME, "sha256": digest}
+    elif tagger.config.encoder is not None and tagger.config.encoder.weights is not None:
+        _save_difference(tagger.config.encoder, folder / ENCODER_NAME)
+        config["encoder"] |= {"weights": "."}
     saved = {
         "format_version": FORMAT_VERSION,
         "tagger": tagger.name,
@@ -148,9 +152,13 @@ def read_saved(folder: Path) -> SavedTagger:
 
 
 def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Point the configuration of a saved tagger at the tuned encoder in the tagger's folder, if it has one."""
+    """Point the configuration of a saved tagger at the encoder in the tagger's folder, if it has one of its own."""
     read = config.get("encoder")
-    if not isinstance(read, dict) or read.get("tuned") is not True:
+    if not isinstance(read, dict):
+        return config
+    if read.get("weights") is not None:
+        return {**config, "encoder": read | {"weights": str(folder)}}
+    if read.get("tuned") is not True:
         return config
     return {**config, "encoder": read | {"source": str(folder / ENCODER_NAME)}}
 
@@ -209,6 +217,13 @@ def _save_encoder(tuned: TunedEncoder, folder: Path, *, half: bool) -> str:
     weights = folder / encoder.WEIGHTS_NAME
     write_tensors(_stored(tuned.network.state_dict(), half=half), weights, metadata={"format": "pt"})
     return _file_digest(weights).hex()
+
+
+def _save_difference(config: EncoderConfig, folder: Path) -> None:
+    """Save what another training has tuned of a frozen encoder."""
+    weights = encoder.read_difference(config)  # first: it may be read from the same folder
+    folder.mkdir(exist_ok=True)
+    write_tensors(_stored(weights, half=True), folder / encoder.DIFFERENCE_NAME)
 
 
 def _stored(weights: Mapping[str, Tensor], *, half: bool) -> dict[str, Tensor]:

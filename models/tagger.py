@@ -140,7 +140,11 @@ class Tagger(nn.Module, ABC):
 
     def encoder_group(self) -> Mapping[str, list[nn.Parameter]]:
         """Return the group ``encoder`` with a tuned encoder's parameters; no group without a tuned encoder."""
-        return {} if self.tuned_encoder is None else {"encoder": list(self.tuned_encoder.parameters())}
+        return (
+            {}
+            if self.tuned_encoder is None
+            else {"encoder": [one for one in self.tuned_encoder.parameters() if one.requires_grad]}
+        )
 
     def move_to(self, device: str) -> "Tagger":
         """Move the tagger to a device, ``cpu`` or ``cuda``; on CUDA, TF32 is switched off for exact fp32 products."""

@@ -36,18 +36,28 @@ _OPTION_KEYS = {
 }
 
 
+class TrainCorpus(Config):
+    """A corpus to train on, and how much it counts."""
+
+    path: str
+    """A path or pattern."""
+    weight: float = Field(default=1.0, gt=0)
+    """How often an epoch reads each of its documents; of a fraction, so large a part of the documents is read, the same
+    in every epoch."""
+
+
 class DataConfig(GoldFormat):
     """The gold corpora of a training: ``.conllu`` or ``.conll`` files, optionally ``.gz`` or ``.zst``.
 
     A tagger learns entities, or with the scheme ``TOKENS`` labels of single words, such as parts of speech.
     """
 
-    train: list[str]
+    train: list[str | TrainCorpus]
     """One path or pattern (such as corpora/*.train.conllu), or a list of them; read in this order."""
     dev: str | list[str]
-    """In the same form. Alone decides the best epoch and the threshold."""
+    """Paths or patterns. Alone decides the best epoch and the threshold, by the mean over the files' scores."""
     test: str | list[str] | None = None
-    """In the same form. Scored once, with the selected model, and only reported."""
+    """Paths or patterns. Scored once, with the selected model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
     """Entity type of the corpora -> type to learn; null drops it, and types that are not listed stay. Token labels are
     renamed in the same way."""
@@ -60,9 +70,14 @@ class DataConfig(GoldFormat):
         return [train] if isinstance(train, str) else train
 
     def paths(self, part: Literal["train", "dev", "test"]) -> list[str]:
-        """Return the corpora of a part; none if there is no such part."""
-        found: str | list[str] | None = getattr(self, part)
-        return [found] if isinstance(found, str) else found or []
+        """Return the paths of a part; none if there is no such part."""
+        found: str | list[str | TrainCorpus] | None = getattr(self, part)
+        listed = [found] if isinstance(found, str) else found or []
+        return [corpus if isinstance(corpus, str) else corpus.path for corpus in listed]
+
+    def train_corpora(self) -> list[TrainCorpus]:
+        """Return the training corpora with their weights."""
+        return [TrainCorpus(path=corpus) if isinstance(corpus, str) else corpus for corpus in self.train]
 
 
 class ProfileConfig(Config):
@@ -251,7 +266,7 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     apply_overrides(job, overrides)
     checked = TrainJob.from_mapping(job, where=str(path))
     data = checked.data
-    paths: dict[str, Any] = {"train": _corpora(data.train, key="data.train")}
+    paths: dict[str, Any] = {"train": _train_corpora(data.train)}
     for name in ("dev", "test"):
         found = _corpora(data.paths(name), key=f"data.{name}")
         # One corpus is a plain value, however it is given, so that the job and its digest are the same.
@@ -349,6 +364,18 @@ def _corpora(wanted: Sequence[str], *, key: str) -> list[str]:
         if not matching:
             raise ConfigError(f"{key}: expected files that match {path}, found none")
         found += matching
+    return found
+
+
+def _train_corpora(wanted: Sequence[str | TrainCorpus]) -> list[str | TrainCorpus]:
+    """Return corpora with absolute paths; each file that matches a pattern has the weight of the pattern."""
+    found: list[str | TrainCorpus] = []
+    for corpus in wanted:
+        if isinstance(corpus, str):
+            found += _corpora([corpus], key="data.train")
+        else:
+            paths = _corpora([corpus.path], key="data.train")
+            found += [corpus.model_copy(update={"path": path}) for path in paths]
     return found
 
 

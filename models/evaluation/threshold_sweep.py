@@ -44,6 +44,14 @@ def sweep_threshold(
     return [ThresholdScore(threshold=threshold, score=score(labels_at(table, threshold))) for threshold in grid]
 
 
+def mean_curve(curves: Sequence[Sequence[ThresholdScore]]) -> list[ThresholdScore]:
+    """Return the mean score of several corpora at each threshold of the grid."""
+    return [
+        ThresholdScore(threshold=entries[0].threshold, score=sum(entry.score for entry in entries) / len(entries))
+        for entries in zip(*curves, strict=True)
+    ]
+
+
 def best_threshold(curve: Sequence[ThresholdScore]) -> ThresholdScore:
     """Return the best entry; ties go to the largest threshold, which refines the fewest words."""
     return max(curve, key=lambda entry: (entry.score, entry.threshold))

@@ -5,6 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from pydantic import Field
+
+from concord.models.config import Config
 from concord.models.data.sentence import Sentence
 from concord.models.schemes import LabelScheme
 
@@ -14,6 +17,29 @@ _POOL_BATCHES = 20
 Unit = Sequence[Sentence]
 """Sentences that stay together: a part of a document, or a single sentence."""
 _Item = TypeVar("_Item")
+
+
+class CaseNoise(Config):
+    """Which share of the sentences an epoch reads with another case; the others stay as they are."""
+
+    lower: float = Field(default=0.0, ge=0, le=0.5)
+    """In lower case, as in hasty messages."""
+    upper: float = Field(default=0.0, ge=0, le=0.5)
+    """In upper case, as in headlines."""
+
+
+def change_case(batches: Sequence[Sequence[Unit]], noise: CaseNoise, chooser: random.Random) -> list[list[Unit]]:
+    """Change the case of randomly chosen sentences; labels and trees stay."""
+
+    def changed(sentence: Sentence) -> Sentence:
+        drawn = chooser.random()
+        if drawn < noise.lower:
+            return replace(sentence, words=tuple(map(str.lower, sentence.words)))
+        if drawn < noise.lower + noise.upper:
+            return replace(sentence, words=tuple(map(str.upper, sentence.words)))
+        return sentence
+
+    return [[list(map(changed, unit)) for unit in batch] for batch in batches]
 
 
 def sentence_batches(documents: Sequence[Unit], shuffler: random.Random, *, batch_sentences: int) -> list[list[Unit]]:

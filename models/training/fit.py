@@ -23,11 +23,20 @@ from concord.models.evaluation.threshold_sweep import (
     best_threshold,
     label_sequences,
     labels_at,
+    mean_curve,
     sweep_threshold,
 )
-from concord.models.tagger import Tagger
+from concord.models.inference.token_table import TokenTable
+from concord.models.tagger import Precision, Tagger
 from concord.models.tensor_files import write_tensors
-from concord.models.training.batches import Unit, document_batches, sentence_batches, split_long
+from concord.models.training.batches import (
+    CaseNoise,
+    Unit,
+    change_case,
+    document_batches,
+    sentence_batches,
+    split_long,
+)
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 from concord.models.two_stage.tagger import TwoStageTagger
 
@@ -52,6 +61,11 @@ class FitConfig(Config):
     """Maximum norm of the gradient over all parameters; None for no clipping."""
     patience: int | None = Field(default=None, ge=1)
     """Epochs without a better dev score after which training stops; None trains all epochs."""
+    case_noise: CaseNoise | None = None
+    """Sentences to read in another case, chosen again in every epoch, so that a tagger does not rely on it."""
+    precision: Precision = "fp32"
+    """bf16 computes networks in bfloat16, several times as fast on a processor that has it; weights and optimizers stay
+    in fp32, and so do probabilities and CRFs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +75,8 @@ class EpochResult:
     epoch: int
     """1-based."""
     loss: float
-    """Mean over batches. dev_f1, dev_precision, dev_recall: of strict spans; None for a tagger of token labels.
+    """Mean over batches. Scores are means over the dev corpora.
+    dev_f1, dev_precision, dev_recall: of strict spans; None for a tagger of token labels.
     draft_f1: of stage one alone; equal to dev_f1 for a tagger of one stage."""
     dev_f1: float | None = None
     dev_precision: float | None = None
@@ -117,7 +132,7 @@ class FitResult:
 def fit(
     tagger: Tagger,
     train: Documents,
-    dev: Documents,
+    dev: Sequence[Documents],
     config: FitConfig,
     folder: Path,
     *,
@@ -128,6 +143,8 @@ def fit(
     """Train a tagger on the device it is on.
 
     Args:
+        dev: one corpus or several; the score that chooses epoch and threshold is the mean over corpora, so that a large
+            one counts no more than a small one.
         folder: where the state of the last epoch and the bundle of the best one are written.
         on_epoch: called after each epoch of this call.
         resume: continue from the state in ``folder``, if there is one; the result is that of an uninterrupted training.
@@ -141,7 +158,8 @@ def fit(
     trainer = _Trainer(tagger, train, config)
     history = trainer.restore(folder / STATE_NAME) if resume else []
     tagger.keep_features(trainer.documents)
-    tagger.keep_features(dev)
+    for corpus in dev:
+        tagger.keep_features(corpus)
     for epoch in range(len(history), config.epochs):
         if _out_of_patience(history, config.patience):
             break
@@ -168,26 +186,33 @@ def fit(
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
 
 
-def _score(tagger: Tagger, dev: Documents) -> tuple[dict[str, float], float | None]:
+def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], float | None]:
     """Return the scores of final labels and drafts, by their names in EpochResult, and the threshold.
 
-    For a tagger of two stages this also sets the tagger's threshold to the best one.
+    Each is a mean over corpora. For a tagger of two stages this also sets the tagger's threshold to the best one.
     """
-    gold = gold_sequences(dev)
     tagger.eval()
-    table = tagger.tabulate(dev, threshold=REFINE_ALL)
-    labels, threshold = table.label, None
+    tables = [tagger.tabulate(corpus, threshold=REFINE_ALL) for corpus in dev]
+    threshold = None
     if isinstance(tagger, TwoStageTagger):
-        threshold = best_threshold(sweep_threshold(table, dev, tagger.vocabulary)).threshold
+        curves = [sweep_threshold(table, corpus, tagger.vocabulary) for table, corpus in zip(tables, dev, strict=True)]
+        threshold = best_threshold(mean_curve(curves)).threshold
         tagger.set_threshold(threshold)
-        labels = labels_at(table, threshold)
+    scores = [
+        _score_corpus(table, corpus, tagger, threshold=threshold) for table, corpus in zip(tables, dev, strict=True)
+    ]
+    return {name: sum(score[name] for score in scores) / len(scores) for name in scores[0]}, threshold
+
+
+def _score_corpus(table: TokenTable, dev: Documents, tagger: Tagger, *, threshold: float | None) -> dict[str, float]:
+    gold = gold_sequences(dev)
+    labels = table.label if threshold is None else labels_at(table, threshold)
     stages = [label_sequences(column, dev, tagger.vocabulary) for column in (labels, table.draft)]
     if not tagger.vocabulary.scheme.has_entities:
         dev_accuracy, draft_accuracy = (token_scores(gold, predicted).accuracy for predicted in stages)
-        return {"dev_accuracy": dev_accuracy, "draft_accuracy": draft_accuracy}, threshold
+        return {"dev_accuracy": dev_accuracy, "draft_accuracy": draft_accuracy}
     final, draft = (span_scores(gold, predicted).overall for predicted in stages)
-    scores = {"dev_f1": final.f1, "dev_precision": final.precision, "dev_recall": final.recall, "draft_f1": draft.f1}
-    return scores, threshold
+    return {"dev_f1": final.f1, "dev_precision": final.precision, "dev_recall": final.recall, "draft_f1": draft.f1}
 
 
 def _out_of_patience(history: Sequence[EpochResult], patience: int | None) -> bool:
@@ -297,7 +322,8 @@ class _Trainer:
             rate = learning_rate(self._config.optimizers[name], epoch=epoch, step=self._step, steps=self._steps)
             set_learning_rate(optimizer, rate)
             optimizer.zero_grad(set_to_none=True)
-        loss = self._tagger.loss(batch)
+        with self._tagger.autocast(self._config.precision):
+            loss = self._tagger.loss(batch)
         loss.backward()
         if self._config.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._tagger.parameters(), self._config.clip_norm)
@@ -313,8 +339,11 @@ class _Trainer:
         size = self._config.batch_sentences
         if self._tagger.learns_from_documents:
             longest = self._config.document_sentences
-            return document_batches(documents, shuffler, batch_sentences=size, document_sentences=longest)
-        return sentence_batches(documents, shuffler, batch_sentences=size)
+            plan = document_batches(documents, shuffler, batch_sentences=size, document_sentences=longest)
+        else:
+            plan = sentence_batches(documents, shuffler, batch_sentences=size)
+        noise = self._config.case_noise
+        return plan if noise is None else change_case(plan, noise, shuffler)
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], *, prefix: str) -> None:

@@ -122,7 +122,7 @@ class TwoStageTagger(Tagger):
         """
         gold, features = batch.gold, self.encoder_features(batch)
         logits, hidden = self.draft_network(batch, features)
-        probabilities = logits.detach().softmax(dim=-1)
+        probabilities = logits.detach().float().softmax(dim=-1)
         memory, rows = self._fill_memory(batch, hidden, probabilities), _batch_rows(batch)
         total = nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"

@@ -90,8 +90,12 @@ class Bert:
         return layer_norm(states, weight.shape, weight, bias, self._epsilon)
 
 
-def read_bert(folder: Path, *, weights_name: str, device: str) -> tuple[Bert, SubwordTokenizer] | None:
+def read_bert(
+    folder: Path, *, weights_name: str, device: str, replaced: Mapping[str, Tensor] | None = None
+) -> tuple[Bert, SubwordTokenizer] | None:
     """Read a Hugging Face folder; None if it has another network or tokenizer, which transformers has to read.
+
+    The weights in ``replaced`` take the place of those of the same names in the folder.
 
     Raises:
         OSError, ValueError, KeyError, SafetensorError: when its files are damaged.
@@ -106,6 +110,7 @@ def read_bert(folder: Path, *, weights_name: str, device: str) -> tuple[Bert, Su
     if tokenizer is None or not names or not is_float32:
         return None
     weights = load_file(folder / weights_name, device=device)
+    weights |= {name: value.to(device) for name, value in (replaced or {}).items()}
     return Bert(config, {name: weights[name] for name in names}), tokenizer
 
 

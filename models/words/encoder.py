@@ -10,17 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from concord.models.config import Config
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer
 
 WEIGHTS_NAME = "model.safetensors"
+ENCODER_NAME = "encoder"
+"""Folder of a saved tagger for its own encoder: a whole one, with ``model.safetensors``, or what differs from one."""
+DIFFERENCE_NAME = "difference.safetensors"
 
 
 class EncoderMissingError(ValueError):
@@ -40,6 +44,17 @@ class EncoderConfig(Config):
     """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
     tuned: bool = False
     """Fine-tune the encoder with the tagger, as its parameter group `encoder`, and save it with the tagger."""
+    tuned_layers: int | None = Field(default=None, ge=1)
+    """Fine-tune so many last layers of it; None fine-tunes all of them and the embeddings."""
+    weights: str | None = None
+    """Folder of a saved tagger whose tuned encoder replaces the weights of the source, frozen again. Weights that
+    differ from the source's are rounded to fp16, and saved with the tagger."""
+
+    @model_validator(mode="after")
+    def _is_tuned_or_replaced(self) -> Self:
+        if self.tuned and self.weights is not None:
+            raise ValueError("expected tuned or weights, got both")
+        return self
 
 
 def find_encoder(source: str) -> Path:
@@ -107,7 +122,8 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
     from concord.models.words.bert import read_bert
 
     try:
-        found = read_bert(folder, weights_name=WEIGHTS_NAME, device=device)
+        replaced = read_difference(config)
+        found = read_bert(folder, weights_name=WEIGHTS_NAME, device=device, replaced=replaced)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(folder, error) from error
     if found is not None:
@@ -117,6 +133,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         )
         return FrozenNetwork(states=network.states, reader=reader, width=network.width)
     loaded = _read_by_transformers(config, folder)
+    loaded.network.load_state_dict(replaced, strict=False)
     frozen = loaded.network.requires_grad_(False).to(device)
 
     def states(rows: Sequence[list[int]]) -> Sequence[Tensor]:
@@ -124,6 +141,31 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
 
     return FrozenNetwork(states=states, reader=loaded.reader, width=loaded.width)
+
+
+def read_difference(config: EncoderConfig) -> dict[str, Tensor]:
+    """Return the weights that replace the source's, by their names there, float32 with the values of fp16.
+
+    Raises:
+        EncoderMissingError: when they cannot be read, or are not those of the source's network.
+    """
+    if config.weights is None:
+        return {}
+    folder = Path(config.weights) / ENCODER_NAME
+    try:
+        if (folder / DIFFERENCE_NAME).exists():
+            return {name: value.float() for name, value in load_file(folder / DIFFERENCE_NAME).items()}
+        tuned, source = load_file(folder / WEIGHTS_NAME), load_file(_checked_folder(config) / WEIGHTS_NAME)
+    except (OSError, SafetensorError) as error:
+        raise EncoderMissingError(
+            f"encoder.weights: expected a saved tagger with an encoder of its own in {config.weights}: {error}"
+        ) from error
+    if unknown := [name for name, value in tuned.items() if name not in source or source[name].shape != value.shape]:
+        raise EncoderMissingError(
+            f"encoder.weights: expected weights of {config.source}, got {unknown[0]} in {folder / WEIGHTS_NAME}"
+        )
+    rounded = {name: value.half().float() for name, value in tuned.items()}
+    return {name: value for name, value in rounded.items() if not torch.equal(value, source[name].half().float())}
 
 
 def layer_states(network: Any, numbers: Tensor, attention: Tensor) -> Sequence[Tensor]:

@@ -44,6 +44,9 @@ class TunedEncoder(nn.Module):
         self.network: Any = loaded.network
         self._reader = loaded.reader
         self._last_layers = config.last_layers
+        if config.tuned_layers is not None:
+            for parameter, above in self.layers_above().items():
+                parameter.requires_grad_(above < config.tuned_layers)
         self.files = _read_files(loaded.folder)
 
     @override

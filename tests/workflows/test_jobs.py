@@ -276,6 +276,17 @@ def test_corpora_are_one_path_or_many(train_file: Path, tmp_path: Path, monkeypa
     assert one.data.paths("test") == []
 
 
+def test_training_corpora_have_weights(train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.conllu", "b.conllu", "c.conll"):
+        (tmp_path / name).touch()
+    data = read_train_job(train_file, overrides=["data.train=[c.conll, {path: '*.conllu', weight: 1.5}]"]).data
+    assert data.paths("train") == [str(tmp_path / name) for name in ("c.conll", "a.conllu", "b.conllu")]
+    assert [corpus.weight for corpus in data.train_corpora()] == [1, 1.5, 1.5]
+    with pytest.raises(ConfigError, match=r"data\.train.*weight.*greater than 0"):
+        read_train_job(train_file, overrides=["data.train=[{path: c.conll, weight: 0}]"])
+
+
 def test_a_pattern_without_corpora_is_named(train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"data\.dev: expected files that match .*/none\*\.conllu, found none"):

@@ -108,7 +108,7 @@ def _load_features(job: TrainJob, path: Path, device: str) -> None:
     if path.exists():
         _read_features(encoder, path)
         return
-    documents = read_corpora([*job.data.train, *job.data.paths("dev")], labels={})
+    documents = read_corpora([*job.data.paths("train"), *job.data.paths("dev")], labels={})
     encoder.cache([sentence.words for document in documents for sentence in document if sentence.words])
     staged = path.with_suffix(".staged")
     encoder.write_cache(staged)

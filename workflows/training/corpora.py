@@ -1,5 +1,6 @@
 """Read gold corpora for training and evaluation, with labels renamed as the job asks, and check them."""
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,13 @@ def read_documents(
         replace(document, sentences=tuple(relabel(document.sentences, labels, scheme=form.read_scheme)))
         for document in documents
     ]
+
+
+def weighted(documents: Documents, weight: float) -> Documents:
+    """Repeat documents as often as the weight says, and a fixed random choice of them for its fraction."""
+    whole, fraction = divmod(weight, 1)
+    chosen = random.Random(0).sample(range(len(documents)), round(fraction * len(documents)))
+    return [*(list(documents) * int(whole)), *(documents[index] for index in sorted(chosen))]
 
 
 def relabel(sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: LabelScheme) -> list[Sentence]:

@@ -7,6 +7,8 @@ never stops the training.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,10 +40,11 @@ from concord.workflows.training.corpora import (
     read_corpora,
     require_sentences,
     tree_source,
+    weighted,
 )
 from concord.workflows.training.plots import draw_curves
 from concord.workflows.training.progress import TrainingProgress
-from concord.workflows.training.provenance import Provenance, describe_part, write_provenance
+from concord.workflows.training.provenance import Provenance, describe_part, read_provenance, write_provenance
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
@@ -92,7 +95,7 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     config = FitConfig.from_mapping(job.fit, where="fit")
     folder = options.folder or default_folder(job)
     model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
-    corpora = _read_corpora(job, label_scheme(model.scheme))
+    corpora, dev = _read_corpora(job, label_scheme(model.scheme))
     tagger = _build_tagger(job, model, corpora, config).move_to(device)
     _claim_folder(folder, job, resume=options.resume)
     _write_resolved(job, model, config, folder)
@@ -104,16 +107,16 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
         result = fit(
             tagger,
             corpora["train"],
-            corpora["dev"],
+            dev,
             config,
             folder,
             on_epoch=lambda epoch: _report_epoch(epoch, config, tracked_run),
             resume=options.resume,
             on_batch=TrainingProgress() if shows_progress() else None,
         )
-        train_part = describe_part("train", job.data.train, corpora["train"])
+        train_part = describe_part("train", job.data.paths("train"), corpora["train"])
         dev_part = describe_part("dev", job.data.paths("dev"), corpora["dev"])
-        write_provenance(result.bundle, Provenance(parts=[train_part, dev_part]))
+        write_provenance(result.bundle, _seen_by_encoder(model).merged_with(train_part).merged_with(dev_part))
         values = _write_result(job, corpora, result, folder)
         if tracked_run is not None:
             tracked_run.log_metrics(_score_metrics(values), step=result.best.epoch)
@@ -143,19 +146,26 @@ def default_folder(job: TrainJob) -> Path:
 
 def evaluation_job(job: TrainJob, bundle: Path, data: Sequence[str]) -> evaluate.EvaluateJob:
     """Return the job that scores the bundle of a training on corpora, read as the training read its own."""
-    return evaluate.EvaluateJob(folder=bundle, data=data, labels=job.data.labels, form=job.data, train=job.data.train)
+    return evaluate.EvaluateJob(
+        folder=bundle, data=data, labels=job.data.labels, form=job.data, train=job.data.paths("train")
+    )
 
 
-def _read_corpora(job: TrainJob, scheme: LabelScheme) -> dict[str, Documents]:
-    """Read train, dev and, if there is one, test."""
+def _read_corpora(job: TrainJob, scheme: LabelScheme) -> tuple[dict[str, Documents], list[Documents]]:
+    """Read train, dev and, if there is one, test; also return the documents of each dev corpus apart."""
     data, trees = job.data, tagger_class(job.tagger).needs_trees
     form = gold_format(data, scheme)
     parts = PARTS if data.test is not None else ("train", "dev")
-    corpora: dict[str, Documents] = {
-        part: read_corpora(data.paths(part), labels=data.labels, form=form, trees=trees) for part in parts
-    }
-    for part in PARTS[:2]:
-        require_sentences(corpora[part], data.paths(part))
+    read = partial(read_corpora, labels=data.labels, form=form, trees=trees)
+    files = {part: [read([path]) for path in data.paths(part)] for part in parts}
+    files["train"] = [
+        weighted(documents, corpus.weight)
+        for documents, corpus in zip(files["train"], data.train_corpora(), strict=True)
+    ]
+    corpora: dict[str, Documents] = {part: list(chain.from_iterable(found)) for part, found in files.items()}
+    require_sentences(corpora["train"], data.paths("train"))
+    for path, documents in zip(data.paths("dev"), files["dev"], strict=True):
+        require_sentences(documents, [path])
     dev = ", ".join(data.paths("dev"))
     unseen = label_types(corpora["dev"], scheme) - label_types(corpora["train"], scheme)
     if unseen and scheme.has_entities:
@@ -165,7 +175,14 @@ def _read_corpora(job: TrainJob, scheme: LabelScheme) -> dict[str, Documents]:
         )
     if unseen:
         warn(f"{dev} holds {', '.join(sorted(unseen))}, the training corpora do not; these labels count as wrong.")
-    return corpora
+    return corpora, files["dev"]
+
+
+def _seen_by_encoder(model: TaggerConfig) -> Provenance:
+    """Return the provenance of the tagger whose tuned encoder a training reads; an empty one if it reads none."""
+    weights = model.encoder.weights if model.encoder is not None else None
+    known = read_provenance(Path(weights)) if weights is not None else None
+    return known or Provenance(parts=[])
 
 
 def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: Mapping[str, Documents], config: FitConfig) -> Tagger:
@@ -336,7 +353,7 @@ def _description(job: TrainJob, values: Mapping[str, Any]) -> str:
     scores = [
         f"{name.replace('_f1', ' F1').replace('_', ' ')} {score:.2f}" for name, score in _version_scores(values).items()
     ]
-    data = ", ".join(Path(path).name for path in job.data.train)
+    data = ", ".join(Path(path).name for path in job.data.paths("train"))
     epoch = f"epoch {values['best']['epoch']} of {values['epochs']}"
     return f"{job.tagger} ({job.profile}), {epoch}, trained on {data}: {', '.join(scores)}"
 

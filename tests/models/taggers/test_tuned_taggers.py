@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from concord_testing.checkout import CHECKOUT
+from safetensors.torch import load_file
 from torch import Tensor
 
 from concord.models.checkpoint import (
     CONFIG_NAME,
-    ENCODER_NAME,
     WEIGHTS_NAME,
     ModelLoadError,
     load_tagger,
@@ -27,6 +27,7 @@ from concord.models.registry import available, build_tagger
 from concord.models.tagger import Tagger
 from concord.models.training.fit import EpochResult, FitConfig, fit
 from concord.models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
+from concord.models.words.encoder import DIFFERENCE_NAME, ENCODER_NAME, EncoderMissingError
 from concord.workflows.jobs import read_train_config
 
 pytestmark = [pytest.mark.encoder, pytest.mark.slow]
@@ -111,7 +112,7 @@ def test_profiles_train_and_predict(
     config = model | {"encoder": model["encoder"] | {"source": tuned["source"], "sha256": None}}
     torch.manual_seed(1)
     tagger = build_tagger(name, config, vocabulary)
-    result = fit(tagger, documents, documents, FitConfig.from_mapping(values), tmp_path)
+    result = fit(tagger, documents, [documents], FitConfig.from_mapping(values), tmp_path)
     assert result.epochs[-1].loss < result.epochs[0].loss
     assert set(result.best.learning_rates) == set(tagger.parameter_groups())
 
@@ -220,7 +221,7 @@ def test_training_requires_an_optimizer_for_the_encoder(
     build: Build, documents: Documents, tuned: Mapping[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"expected the groups \['encoder', 'tagger'\], got \['tagger'\]"):
-        fit(build("bilstm_crf", encoder=tuned), documents, documents, FitConfig(), tmp_path)
+        fit(build("bilstm_crf", encoder=tuned), documents, [documents], FitConfig(), tmp_path)
 
 
 class Killed(Exception):
@@ -241,10 +242,10 @@ def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
     optimizers["encoder"] = {**heads, "learning_rate": 0.001, "layer_decay": 0.8, "schedule": "linear"}
     config = FitConfig.from_mapping({"epochs": 3, "batch_sentences": 3, "optimizers": optimizers})
     before = weights(whole)
-    expected = fit(whole, documents, documents, config, tmp_path / "whole")
+    expected = fit(whole, documents, [documents], config, tmp_path / "whole")
     with pytest.raises(Killed):
-        fit(broken, documents, documents, config, tmp_path / "broken", on_epoch=stop)
-    found = fit(resumed, documents, documents, config, tmp_path / "broken")
+        fit(broken, documents, [documents], config, tmp_path / "broken", on_epoch=stop)
+    found = fit(resumed, documents, [documents], config, tmp_path / "broken")
     assert [epoch.loss for epoch in found.epochs] == [epoch.loss for epoch in expected.epochs]
     assert [epoch.learning_rates for epoch in found.epochs] == [epoch.learning_rates for epoch in expected.epochs]
     for key, value in whole.state_dict().items():
@@ -304,6 +305,57 @@ def test_digest_covers_every_file(build: Build, tuned: Mapping[str, Any], tmp_pa
     (tmp_path / ENCODER_NAME / "added_tokens.json").write_text("{}")
     digests.add(tagger_digest(tmp_path))
     assert len(digests) == len(files) + 2
+
+
+def test_last_layers_alone_are_tuned_on_request(build: Build, documents: Documents, tuned: Mapping[str, Any]) -> None:
+    tagger = build("bilstm_crf", encoder={**tuned, "tuned_layers": 1})
+    before = weights(tagger)
+    train(tagger, documents)
+    changed = {name for name, value in weights(tagger).items() if not torch.equal(value, before[name])}
+    assert changed
+    assert all("encoder.layer.1." in name for name in changed)
+    trained = {id(parameter) for parameter in tagger.parameter_groups()["encoder"]}
+    assert tagger.tuned_encoder is not None
+    assert trained == {id(weight) for name, weight in tagger.tuned_encoder.named_parameters() if ".1." in name}
+
+
+def test_tuned_weights_are_read_frozen_and_their_difference_is_saved(
+    build: Build, documents: Documents, tuned: Mapping[str, Any], encoder_values: Mapping[str, Any], tmp_path: Path
+) -> None:
+    teacher = build("bilstm_softmax", encoder={**tuned, "tuned_layers": 1})
+    train(teacher, documents)
+    save_tagger(teacher, tmp_path / "tuned")
+    frozen = build("doc_uanet", encoder={**encoder_values, "weights": str(tmp_path / "tuned")})
+    features = frozen.encoder_features(encode(frozen, documents))
+    expected = teacher.encoder_features(encode(teacher, documents))
+    plain = build("doc_uanet", encoder=encoder_values)
+    assert features is not None
+    assert expected is not None
+    assert torch.allclose(features, expected, atol=0.02)  # rounded to fp16
+    unlike = plain.encoder_features(encode(plain, documents))
+    assert unlike is not None
+    assert not torch.allclose(features, unlike, atol=0.02)
+    save_tagger(frozen, tmp_path / "saved")
+    stored = load_file(tmp_path / "saved" / ENCODER_NAME / DIFFERENCE_NAME)
+    assert all("encoder.layer.1." in name and value.dtype == torch.float16 for name, value in stored.items())
+    shutil.rmtree(tmp_path / "tuned")
+    shutil.move(tmp_path / "saved", tmp_path / "moved")
+    loaded = load_tagger(tmp_path / "moved")
+    again = loaded.encoder_features(encode(loaded, documents))
+    assert again is not None
+    assert torch.equal(again, features)
+    save_tagger(loaded, tmp_path / "again")
+    assert tagger_digest(tmp_path / "again") == tagger_digest(tmp_path / "moved")
+
+
+def test_weights_without_an_encoder_are_refused(
+    build: Build, encoder_values: Mapping[str, Any], tmp_path: Path
+) -> None:
+    save_tagger(build("bilstm_crf"), tmp_path)
+    with pytest.raises(EncoderMissingError, match=r"encoder\.weights: expected a saved tagger with an encoder"):
+        build("bilstm_crf", encoder={**encoder_values, "weights": str(tmp_path)})
+    with pytest.raises(ConfigError, match="expected tuned or weights, got both"):
+        build("bilstm_crf", encoder={**encoder_values, "weights": str(tmp_path), "tuned": True})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Training: resuming, the best epoch and its threshold, and splitting of long sentences."""
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from concord.models.evaluation.threshold_sweep import (
     REFINE_ALL,
     best_threshold,
     label_sequences,
+    mean_curve,
     sweep_threshold,
 )
 from concord.models.registry import build_tagger
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
+from concord.models.training.batches import CaseNoise, change_case
 from concord.models.training.fit import EpochResult, FitConfig, fit
 from concord.models.training.optim import OptimizerConfig, build_optimizers
 from concord.models.two_stage.tagger import TwoStageTagger
@@ -85,10 +88,10 @@ def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(name: st
 
     whole, broken, resumed = (new_tagger(name).move_to(device) for _ in range(3))
     config = fit_config(whole)
-    expected = fit(whole, corpus(12), corpus(4), config, tmp_path / "whole")
+    expected = fit(whole, corpus(12), [corpus(4)], config, tmp_path / "whole")
     with pytest.raises(Killed):
-        fit(broken, corpus(12), corpus(4), config, tmp_path / "broken", on_epoch=stop)
-    found = fit(resumed, corpus(12), corpus(4), config, tmp_path / "broken")
+        fit(broken, corpus(12), [corpus(4)], config, tmp_path / "broken", on_epoch=stop)
+    found = fit(resumed, corpus(12), [corpus(4)], config, tmp_path / "broken")
     assert len(found.epochs) == 4
     assert [epoch.loss for epoch in found.epochs] == [epoch.loss for epoch in expected.epochs]
     assert [epoch.dev_f1 for epoch in found.epochs] == [epoch.dev_f1 for epoch in expected.epochs]
@@ -100,7 +103,7 @@ def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(name: st
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_bundle_is_the_tagger_of_the_best_epoch(name: str, tmp_path: Path) -> None:
     tagger = new_tagger(name)
-    result = fit(tagger, corpus(12), corpus(4), fit_config(tagger), tmp_path)
+    result = fit(tagger, corpus(12), [corpus(4)], fit_config(tagger), tmp_path)
     assert result.best.dev_f1 == max(epoch.dev_f1 or 0.0 for epoch in result.epochs)
     best = load_tagger(result.bundle)
     assert best.threshold == result.best.threshold
@@ -112,26 +115,26 @@ def test_bundle_is_the_tagger_of_the_best_epoch(name: str, tmp_path: Path) -> No
 
 def test_state_of_another_training_is_rejected(tmp_path: Path) -> None:
     tagger = new_tagger("bilstm_crf")
-    fit(tagger, corpus(12), corpus(4), fit_config(tagger, epochs=1), tmp_path)
+    fit(tagger, corpus(12), [corpus(4)], fit_config(tagger, epochs=1), tmp_path)
     with pytest.raises(ConfigError, match="state of a training with this configuration"):
-        fit(tagger, corpus(12), corpus(4), fit_config(tagger, epochs=2), tmp_path)
+        fit(tagger, corpus(12), [corpus(4)], fit_config(tagger, epochs=2), tmp_path)
 
 
 def test_damaged_state_is_named(tmp_path: Path) -> None:
     state = tmp_path / "state.safetensors"
-    fit(new_tagger("bilstm_crf"), corpus(4), corpus(2), FitConfig(epochs=1), tmp_path)
+    fit(new_tagger("bilstm_crf"), corpus(4), [corpus(2)], FitConfig(epochs=1), tmp_path)
     whole = state.read_bytes()
     for damaged in (whole[:1000], b"", whole.replace(b'"step"', b'"stop"')):
         state.write_bytes(damaged)
         with pytest.raises(ConfigError, match=r"state\.safetensors: expected the state of a training, .* start again"):
-            fit(new_tagger("bilstm_crf"), corpus(4), corpus(2), FitConfig(epochs=1), tmp_path)
+            fit(new_tagger("bilstm_crf"), corpus(4), [corpus(2)], FitConfig(epochs=1), tmp_path)
 
 
 def test_training_stops_after_epochs_of_patience(tmp_path: Path) -> None:
     tagger = new_tagger("bilstm_crf")
     optimizers = {"tagger": {"kind": "sgd", "learning_rate": 1e-12}}
     config = fit_config(tagger, epochs=9, patience=2, optimizers=optimizers)
-    assert len(fit(tagger, corpus(12), corpus(4), config, tmp_path).epochs) == 3
+    assert len(fit(tagger, corpus(12), [corpus(4)], config, tmp_path).epochs) == 3
 
 
 def test_sentence_longer_than_the_window_is_split_for_training(tmp_path: Path) -> None:
@@ -139,7 +142,7 @@ def test_sentence_longer_than_the_window_is_split_for_training(tmp_path: Path) -
     long = Sentence(words=("Maria",) * 40, labels=("B-PER", *["I-PER"] * 39))
     config = MODELS["bilstm_crf"] | {"window_words": 16, "window_overlap": 4}
     tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences([long]))
-    result = fit(tagger, [[long]], corpus(1), fit_config(tagger, epochs=1), tmp_path)
+    result = fit(tagger, [[long]], [corpus(1)], fit_config(tagger, epochs=1), tmp_path)
     assert math.isfinite(result.best.loss)
 
 
@@ -149,7 +152,7 @@ def test_parts_of_a_long_training_sentence_have_their_own_trees(tmp_path: Path) 
     long = with_tree(Sentence(words=words, labels=("O", "B-PER", *["I-PER"] * 30, *["O"] * 8)))
     config = {"representation": REPRESENTATION, "window_words": 16, "window_overlap": 4}
     tagger = build_tagger("dependency_aware", config, Vocabulary.from_sentences([long]))
-    result = fit(tagger, [[long]], [[long]], fit_config(tagger, epochs=1), tmp_path)
+    result = fit(tagger, [[long]], [[[long]]], fit_config(tagger, epochs=1), tmp_path)
     assert math.isfinite(result.best.loss)
 
 
@@ -163,7 +166,7 @@ def test_optimizers_must_match_the_parameter_groups() -> None:
 def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
     tagger = new_tagger("doc_uanet")
     dev = corpus(8)
-    fit(tagger, corpus(12), dev, fit_config(tagger, epochs=2), tmp_path)
+    fit(tagger, corpus(12), [dev], fit_config(tagger, epochs=2), tmp_path)
     gold = [sentence.labels or () for document in dev for sentence in document]
     curve = sweep_threshold(tagger.eval().tabulate(dev, threshold=REFINE_ALL), dev, tagger.vocabulary)
     for entry in curve[:: len(curve) // 6]:
@@ -184,7 +187,7 @@ def test_best_epoch_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: P
     torch.manual_seed(3)
     vocabulary = Vocabulary.from_sentences([each for document in train for each in document], scheme=TOKENS)
     tagger = build_tagger(name, MODELS[name] | {"scheme": "TOKENS"}, vocabulary)
-    result = fit(tagger, train, dev, fit_config(tagger), tmp_path)
+    result = fit(tagger, train, [dev], fit_config(tagger), tmp_path)
     best = load_tagger(result.bundle)
     assert best.vocabulary == vocabulary
     assert result.best.dev_score == result.best.dev_accuracy == max(epoch.dev_accuracy or 0 for epoch in result.epochs)
@@ -215,7 +218,7 @@ def test_entity_is_split_with_a_long_sentence_but_token_labels_are_unchanged(
         return original(batch)
 
     monkeypatch.setattr(tagger, "loss", loss)
-    fit(tagger, [[long]], [[long]], fit_config(tagger, epochs=1), tmp_path)
+    fit(tagger, [[long]], [[[long]]], fit_config(tagger, epochs=1), tmp_path)
     pieces = [sentence for batch in batches for sentence in batch.sentences if len(sentence.words) == 4]
     assert [piece.labels for piece in pieces] == [(expected, "I-X", "I-X", "I-X")]
 
@@ -223,3 +226,44 @@ def test_entity_is_split_with_a_long_sentence_but_token_labels_are_unchanged(
 def sequences(labels: torch.Tensor, dev: Sequence[Sequence[Sentence]], tagger: Tagger) -> list[tuple[str, ...]]:
     assert isinstance(tagger, TwoStageTagger)
     return label_sequences(labels, dev, tagger.vocabulary)
+
+
+def test_dev_score_and_threshold_are_means_over_corpora(tmp_path: Path) -> None:
+    tagger, first, second = new_tagger("doc_uanet"), corpus(2), corpus(9)[5:]
+    result = fit(tagger, corpus(12), [first, second], fit_config(tagger, epochs=2), tmp_path)
+    best = load_tagger(result.bundle)
+    assert isinstance(best, TwoStageTagger)
+    curves = [
+        sweep_threshold(best.tabulate(dev, threshold=REFINE_ALL), dev, best.vocabulary) for dev in (first, second)
+    ]
+    chosen = best_threshold(mean_curve(curves))
+    assert best.threshold == chosen.threshold
+    assert result.best.dev_f1 == pytest.approx(chosen.score)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_in_bf16_follows_that_in_fp32(name: str, tmp_path: Path) -> None:
+    found = {}
+    for precision in ("fp32", "bf16"):
+        tagger = new_tagger(name)
+        config = fit_config(tagger, epochs=3, precision=precision)
+        found[precision] = fit(tagger, corpus(12), [corpus(4)], config, tmp_path / precision)
+        assert {value.dtype for value in tagger.parameters()} == {torch.float32}
+    for exact, rounded in zip(found["fp32"].epochs, found["bf16"].epochs, strict=True):
+        assert rounded.loss == pytest.approx(exact.loss, rel=0.05)
+    assert found["bf16"].epochs[0].loss != found["fp32"].epochs[0].loss
+
+
+def test_case_noise_changes_words_alone_and_differs_between_epochs() -> None:
+    batches = [[document] for document in corpus(300)]
+    noise = CaseNoise(lower=0.2, upper=0.1)
+    changed = change_case(batches, noise, random.Random(1))
+    again, other = change_case(batches, noise, random.Random(1)), change_case(batches, noise, random.Random(2))
+    assert changed == again != other
+    sentences = [sentence for batch in changed for unit in batch for sentence in unit]
+    plain = [sentence for batch in batches for unit in batch for sentence in unit]
+    lowered = sum(one.words == tuple(map(str.lower, old.words)) for one, old in zip(sentences, plain, strict=True))
+    raised = sum(one.words == tuple(map(str.upper, old.words)) for one, old in zip(sentences, plain, strict=True))
+    assert 0.15 < lowered / len(plain) < 0.25
+    assert 0.06 < raised / len(plain) < 0.14
+    assert [one.labels for one in sentences] == [old.labels for old in plain]

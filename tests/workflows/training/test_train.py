@@ -26,7 +26,7 @@ from concord.workflows.jobs import read_train_config, read_train_job
 from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
 from concord.workflows.registry.model_versions import fetch, resolve
 from concord.workflows.training import train
-from concord.workflows.training.corpora import label_types, read_corpora
+from concord.workflows.training.corpora import label_types, read_corpora, weighted
 from concord.workflows.training.train import TrainOptions, default_folder
 
 pytestmark = pytest.mark.slow
@@ -279,6 +279,16 @@ def test_train_warns_of_token_labels_that_only_dev_has(
     job = read_train_job(train_file, overrides=[*overrides, f"data.dev={dev}"])
     train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
     assert "holds INTERJECTION, the training corpora do not" in capsys.readouterr().err
+
+
+def test_a_weight_repeats_documents_and_chooses_a_fraction() -> None:
+    documents = [[Sentence(words=(str(number),))] for number in range(10)]
+    assert weighted(documents, 1) == documents
+    assert weighted(documents, 2.3)[:20] == documents * 2
+    chosen = weighted(documents, 0.3)
+    assert weighted(documents, 2.3)[20:] == chosen
+    assert len(chosen) == 3
+    assert [document for document in documents if document in chosen] == chosen
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
