@@ -7,8 +7,8 @@ from torch import Tensor
 
 from concord.models.labels import Span
 
-Source = Literal["model", "terms"]
-"""Where the label of an entity comes from: the tagger alone, or a list of terms that it agrees with."""
+Source = Literal["model", "terms", "corrected"]
+"""Where the label of an entity comes from: the tagger alone, a list of terms that it agrees with, or a person."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.errors import PlanError
 from concord.pipeline.identity import ComponentIdentity, Recipe, digested_config
 
@@ -100,12 +101,14 @@ class Shard:
     Attributes:
         carries: committed shards whose rows it copies.
         parses: committed shards that hold parses of its documents.
+        corrections: of the documents that it annotates, in the order of the log.
     """
 
     index: int
     pieces: tuple[Piece, ...] = ()
     carries: tuple[RowsToCopy, ...] = ()
     parses: tuple[ShardRef, ...] = ()
+    corrections: tuple[Correction, ...] = ()
 
     @property
     def name(self) -> str:
@@ -132,6 +135,8 @@ class Changes(Config):
     """Dead letters that are tried again."""
     changed: int = 0
     """Existing documents whose text has changed."""
+    corrected: int = 0
+    """Existing documents with the same text whose corrections have changed."""
     moved: int = 0
     """Existing documents with the same text under another name, in another file or with another meta."""
     removed: int = 0
@@ -152,6 +157,7 @@ class Changes(Config):
             "new": self.new,
             f"dead letter{'s' * (self.retried != 1)} retried": self.retried,
             "changed": self.changed,
+            "with other corrections": self.corrected,
             "moved or renamed": self.moved,
             "removed": self.removed,
             "to be tagged again": self.again,
@@ -161,7 +167,10 @@ class Changes(Config):
 
 
 PLAN_VERSION = 2
-_DECIDING = {"plan_version", "schema_version", "generation", "parser", "tagger", "threads", "sources", "shards", "kept"}
+_DECIDING = {
+    *("plan_version", "schema_version", "generation", "parser", "tagger", "threads", "sources", "shards", "kept"),
+    "corrected",
+}
 
 
 class Source(Config):
@@ -198,6 +207,8 @@ class Plan(Config):
     """What this generation works on."""
     kept: tuple[RowsToCopy, ...] = ()
     """Committed shards of earlier generations that stay untouched."""
+    corrected: dict[str, str] = Field(default_factory=dict)
+    """The digest of the corrections in a document's rows, by id; documents without corrections are left out."""
     changes: Changes = Changes()
     """How the input differs from the existing output."""
     reasons: tuple[str, ...] = ()
@@ -238,6 +249,12 @@ class Plan(Config):
     def digest(self) -> str:
         """SHA-256 in hex of everything that decides the output; see deciding_config for what does not."""
         values = self.model_dump(mode="json", include=_DECIDING) | {"config": digested_config(self.config)}
+        # So that the digest of a plan without corrections is that of earlier releases.
+        if not values["corrected"]:
+            del values["corrected"]
+        for shard in values["shards"]:
+            if not shard["corrections"]:
+                del shard["corrections"]
         return sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property

@@ -74,8 +74,8 @@ class EntityRow(NamedTuple):
 
     Offsets are code points of the raw text, half-open; ``start_token`` and ``end_token`` number its first and last word
     within the sentence in which it begins. ``confidence`` is the probability that exactly these words are an entity of
-    this label, ``uncertainty`` the largest of its words in nats. ``source`` is ``model``, or ``terms`` where the words
-    are a match of the run's list of terms with this label.
+    this label, ``uncertainty`` the largest of its words in nats. ``source`` is ``model``, ``terms`` where the words are
+    a match of the run's list of terms with this label, or ``corrected`` where a person accepted, changed or added it.
     """
 
     entity_id: int

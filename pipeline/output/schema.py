@@ -84,7 +84,11 @@ TOKENS = _schema(
     _field("feats", pa.string(), "morphological features, as in CoNLL-U", nullable=True),
     _field("head", pa.int32(), "token_id of the head, 0 for the root"),
     _field("deprel", pa.string(), "relation to the head"),
-    _field("draft_ner", pa.string(), "stage one's label in BIO2; equals ner for a tagger of one stage"),
+    _field(
+        "draft_ner",
+        pa.string(),
+        "stage one's label in BIO2; equals ner for a tagger of one stage, but for corrected words",
+    ),
     _field("ner", pa.string(), "final label in BIO2; a sentence that continues another may begin with I-"),
     _field(
         "ner_prob",
@@ -123,7 +127,8 @@ ENTITIES = _schema(
     _field(
         "source",
         pa.string(),
-        "where the label comes from: model, or terms where these words are a match of tagger.terms with this label",
+        "where the label comes from: model; terms where these words are a match of tagger.terms with this label; or "
+        "corrected where a person accepted, changed or added the entity",
     ),
 )
 

@@ -20,7 +20,13 @@ from concord.pipeline.planning.existing_output import ExistingOutput, fingerprin
 from concord.pipeline.planning.file_hashes import FileHashes
 from concord.pipeline.planning.input_diff import InputRecord, RecordToAnnotate, choose_retries, diff_input
 from concord.pipeline.planning.inputs import InputFile, absolute_input, absolute_output, find_inputs, states_behind_url
-from concord.pipeline.planning.next_generation import NextGeneration, cut_shards, next_generation
+from concord.pipeline.planning.next_generation import (
+    Corrections,
+    NextGeneration,
+    annotated_corrections,
+    cut_shards,
+    next_generation,
+)
 from concord.pipeline.planning.text_field import check_text_field
 from concord.pipeline.readers.encodings import check_encoding
 from concord.pipeline.readers.read_file import LINE_BASED, read_piece, scan_file
@@ -42,6 +48,7 @@ def make_plan(
     reasons: Sequence[str] = (),
     hashes: FileHashes | None = None,
     name_documents: bool = False,
+    corrections: Corrections | None = None,
 ) -> Plan:
     """Scan the input, in order, and cut what is to be done into shards.
 
@@ -53,6 +60,7 @@ def make_plan(
         reasons: why its rows are not current, in plain words.
         hashes: hashes the files; in this process and without a cache if None.
         name_documents: fill ``Plan.named``.
+        corrections: those that the rows should have; none if None.
 
     Raises:
         InputError: when there is nothing to read, or when none of the first records has a text.
@@ -68,9 +76,9 @@ def make_plan(
         check_text_field(inputs.files, config.reader)
     named: defaultdict[str, list[str]] | None = defaultdict(list) if name_documents else None
     if existing is None:
-        sources, work = _plan_all(inputs.files, config, hashes, named)
+        sources, work = _plan_all(inputs.files, config, hashes, named, corrections or {})
     else:
-        sources, work = _plan_changes(inputs.files, config, hashes, existing, named)
+        sources, work = _plan_changes(inputs.files, config, hashes, existing, named, corrections or {})
     files = inputs.files[: len(sources)]
     if is_url(config.input):
         # One more listing covers all files; looking at each would cost a request a file.
@@ -89,6 +97,7 @@ def make_plan(
         sources=tuple(sources),
         shards=work.shards,
         kept=work.reused,
+        corrected=dict(work.corrected),
         changes=work.changes,
         reasons=tuple(reasons) if work.changes.again else (),
         read=sum(source.records for source in sources),
@@ -106,6 +115,7 @@ def retry_plan(
     existing: ExistingOutput,
     choice: DeadLetterFilter,
     hashes: FileHashes,
+    corrections: Corrections,
 ) -> Plan:
     """Make the plan that tries chosen dead letters of a finished generation again and changes nothing else.
 
@@ -123,7 +133,7 @@ def retry_plan(
     reused_files = counts.keys() - files.keys()
     diff = diff_input(existing, chain.from_iterable(records), reused_files=reused_files, retries=retries)
     # Small shards are merged when the collection is next brought up to date.
-    work = next_generation(existing, diff, config.planning.model_copy(update={"compact_at": None}))
+    work = next_generation(existing, diff, config.planning.model_copy(update={"compact_at": None}), corrections)
     read_again = {source.uri: source for source in _sources(files.values(), states, digests, counts)}
     sources = tuple(read_again.get(source.uri, source) for source in base.sources)
     return Plan(
@@ -137,6 +147,7 @@ def retry_plan(
         sources=sources,
         shards=work.shards,
         kept=work.reused,
+        corrected=dict(work.corrected),
         changes=work.changes,
         read=sum(source.records for source in sources),
         ignored=base.ignored,
@@ -149,6 +160,7 @@ def _plan_all(
     config: AnnotateConfig,
     hashes: FileHashes,
     named: defaultdict[str, list[str]] | None,
+    corrections: Corrections,
 ) -> tuple[list[Source], NextGeneration]:
     """Plan to annotate every record."""
     states: dict[str, FileState] = {}
@@ -173,10 +185,12 @@ def _plan_all(
             counts[file.path] = count
             room = room and room - count
 
-    shards = cut_shards(records(), shard_bytes=config.planning.shard_bytes)
+    shards = cut_shards(records(), shard_bytes=config.planning.shard_bytes, corrections=corrections)
     digests = hashes.hash(states)
     sources = _sources(files[: len(states)], states, digests, counts)
-    return sources, NextGeneration(reused=(), shards=shards, changes=Changes(new=sum(counts.values())))
+    changes = Changes(new=sum(counts.values()))
+    corrected = annotated_corrections(shards)
+    return sources, NextGeneration(reused=(), shards=shards, changes=changes, corrected=corrected)
 
 
 def _plan_changes(
@@ -185,6 +199,7 @@ def _plan_changes(
     hashes: FileHashes,
     existing: ExistingOutput,
     named: defaultdict[str, list[str]] | None,
+    corrections: Corrections,
 ) -> tuple[list[Source], NextGeneration]:
     """Plan to annotate the records that are not current.
 
@@ -213,7 +228,7 @@ def _plan_changes(
             is_same = document.was == document.doc_id
             named["moved"].append(document.doc_id if is_same else f"{document.was} -> {document.doc_id}")
         named["removed"] = sorted(diff.removed)
-    return _sources(files, states, digests, counts), next_generation(existing, diff, config.planning)
+    return _sources(files, states, digests, counts), next_generation(existing, diff, config.planning, corrections)
 
 
 def _files_with(letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -> dict[str, InputFile]:

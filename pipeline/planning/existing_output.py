@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -42,6 +42,8 @@ class ExistingOutput:
         dead_letters: by the shard that holds them.
         characters: how much text a shard holds, in code points.
         files: the input files as they were annotated, by path.
+        corrected: the digest of the corrections in a document's rows, by id, where it has any.
+        wanted: that of the corrections which its rows should have.
     """
 
     shards: frozenset[ShardRef]
@@ -52,6 +54,12 @@ class ExistingOutput:
     dead_letters: Mapping[ShardRef, Sequence[ExistingDeadLetter]]
     characters: Mapping[ShardRef, int]
     files: Mapping[str, Source]
+    corrected: Mapping[str, str] = field(default_factory=dict)
+    wanted: Mapping[str, str] = field(default_factory=dict)
+
+    def is_corrected_as(self, was: str, doc_id: str) -> bool:
+        """Return whether the rows of an existing document have the corrections that a document of the input needs."""
+        return self.corrected.get(was) == self.wanted.get(doc_id)
 
     def unchanged_files(self, digests: Mapping[str, str]) -> set[str]:
         """Return the files whose content is as it was annotated, given the SHA-256 in hex of the input's, by path."""
@@ -66,6 +74,9 @@ class ExistingOutput:
         unchanged = self.unchanged_files(digests)
         records = Counter(document.source_uri for document in self.documents.values())
         outdated = {document.source_uri for document in self.documents.values() if document.shard not in self.current}
+        if self.corrected != self.wanted:
+            corrected = (doc_id for doc_id in self.documents if not self.is_corrected_as(doc_id, doc_id))
+            outdated.update(self.documents[doc_id].source_uri for doc_id in corrected)
         failed: dict[str | None, str] = {}
         denied: list[ExistingDeadLetter] = []
         for shard, letters in self.dead_letters.items():
@@ -91,8 +102,15 @@ def scan_existing(
     current: Collection[ShardRef],
     parsed: Collection[ShardRef],
     files: Mapping[str, Source],
+    corrected: Mapping[ShardRef, Mapping[str, str]],
+    wanted: Mapping[str, str],
 ) -> ExistingOutput:
-    """Read which documents and dead letters committed shards hold; of two that hold a document, the later counts."""
+    """Read which documents and dead letters committed shards hold; of two that hold a document, the later counts.
+
+    Args:
+        corrected: by shard, the digests of the corrections in its documents' rows.
+        wanted: see ``ExistingOutput``.
+    """
     documents: dict[str, ExistingDocument] = {}
     superseded: defaultdict[ShardRef, list[str]] = defaultdict(list)
     characters: Counter[ShardRef] = Counter()
@@ -123,7 +141,16 @@ def scan_existing(
         dead_letters=dead_letters,
         characters=characters,
         files=files,
+        corrected=_own_digests(documents, corrected) if any(corrected.values()) else {},
+        wanted=wanted,
     )
+
+
+def _own_digests(
+    documents: Mapping[str, ExistingDocument], corrected: Mapping[ShardRef, Mapping[str, str]]
+) -> dict[str, str]:
+    found = ((doc_id, corrected[document.shard].get(doc_id)) for doc_id, document in documents.items())
+    return {doc_id: digest for doc_id, digest in found if digest is not None}
 
 
 def fingerprint(text: str | None) -> bytes:

@@ -20,7 +20,7 @@ from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.fields import DUPLICATE_ID
 from concord.pipeline.readers.records import ScannedRecord
 
-Reason = Literal["new", "retried", "changed", "again"]
+Reason = Literal["new", "retried", "changed", "corrected", "again"]
 
 
 class InputRecord(NamedTuple):
@@ -139,7 +139,8 @@ def diff_input(
             if not is_duplicate:
                 seen.add(doc_id)
                 document = existing.documents.get(doc_id)
-        if document is not None and record.has_content_of(document) and document.shard in existing.current:
+        is_current = document is not None and record.has_content_of(document) and document.shard in existing.current
+        if document is not None and is_current and existing.is_corrected_as(doc_id, doc_id):
             reused.add(doc_id)
             if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
                 renamed[document.shard].append(_renamed(doc_id, record))
@@ -205,7 +206,8 @@ def _reason(
         return "retried" if attempts else "new", None
     if document.text != record.text:
         return "changed", None
-    return "again", document.shard if document.shard in existing.parsed else None
+    is_current = document.shard in existing.current and record.has_content_of(document)
+    return "corrected" if is_current else "again", document.shard if document.shard in existing.parsed else None
 
 
 def _find_by_text(
@@ -217,9 +219,9 @@ def _find_by_text(
         if document.shard in existing.current:
             by_text[document.text, document.encoding].append(doc_id)
     for item in items:
-        ids = by_text.get((item.record.text, item.record.encoding))
-        may_be_renamed = not item.is_duplicate and item.record.doc_id not in existing.documents
-        yield ids.popleft() if ids and may_be_renamed else None
+        ids, doc_id = by_text.get((item.record.text, item.record.encoding)), item.record.doc_id or ""
+        may_be_renamed = ids and not item.is_duplicate and item.record.doc_id not in existing.documents
+        yield ids.popleft() if ids and may_be_renamed and existing.is_corrected_as(ids[0], doc_id) else None
 
 
 def _renamed(was: str, record: InputRecord) -> RenamedDocument:

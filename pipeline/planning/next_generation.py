@@ -1,10 +1,11 @@
 """The shards of a generation: those to annotate, those to copy in part, and those that stay."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from concord.pipeline.config import PlanningConfig
+from concord.pipeline.corrections.correction import Correction, corrections_digest
 from concord.pipeline.plan import Changes, Piece, RowsToCopy, Shard, ShardRef
 from concord.pipeline.planning.existing_output import ExistingOutput
 from concord.pipeline.planning.input_diff import InputDiff, RecordToAnnotate
@@ -19,16 +20,27 @@ class NextGeneration(NamedTuple):
     reused: tuple[RowsToCopy, ...]
     shards: tuple[Shard, ...]
     changes: Changes
+    corrected: Mapping[str, str]
+    """See ``Plan.corrected``."""
 
 
-def next_generation(existing: ExistingOutput, diff: InputDiff, config: PlanningConfig) -> NextGeneration:
+Corrections = Mapping[str, Sequence[Correction]]
+"""The corrections that count, by document, in the order of the log."""
+
+
+def next_generation(
+    existing: ExistingOutput, diff: InputDiff, config: PlanningConfig, corrections: Corrections
+) -> NextGeneration:
     """Turn the differences of an input into shards.
 
     Existing shards keep their numbers, also where they are rewritten; new ones come after all of them.
     """
     rows_to_copy = list(_rows_to_copy(existing, diff))
     first_index = 1 + max((shard.shard for shard in existing.current), default=-1)
-    shards = list(cut_shards(diff.to_annotate, shard_bytes=config.shard_bytes, first_index=first_index))
+    shards = list(
+        cut_shards(diff.to_annotate, shard_bytes=config.shard_bytes, first_index=first_index, corrections=corrections)
+    )
+    corrected = _reused_corrections(existing, diff) | annotated_corrections(shards)
     is_all_reused = len(rows_to_copy) == len(existing.shards) and all(rows.is_whole for rows in rows_to_copy)
     # A run that finds nothing to do rewrites nothing, not even small shards.
     groups = [] if is_all_reused and not shards else _small_shards(rows_to_copy, existing, config)
@@ -47,19 +59,46 @@ def next_generation(existing: ExistingOutput, diff: InputDiff, config: PlanningC
             unchanged=len(diff.reused),
             compacted=len(merged),
         ),
+        corrected=corrected,
     )
 
 
-def cut_shards(items: Iterable[RecordToAnnotate], *, shard_bytes: int, first_index: int = 0) -> tuple[Shard, ...]:
+def cut_shards(
+    items: Iterable[RecordToAnnotate], *, shard_bytes: int, corrections: Corrections, first_index: int = 0
+) -> tuple[Shard, ...]:
     """Cut records, in the order of the input, into shards; each is closed as soon as it holds enough bytes."""
     return tuple(
         Shard(
             index=index,
             pieces=tuple(_piece(stretch) for stretch in _stretches(group)),
             parses=tuple(dict.fromkeys(item.parse for item in group if item.parse is not None)),
+            corrections=_corrections_of(group, corrections) if corrections else (),
         )
         for index, group in enumerate(_groups(items, shard_bytes), first_index)
     )
+
+
+def annotated_corrections(shards: Iterable[Shard]) -> dict[str, str]:
+    """Return the digest of the corrections of each document that shards annotate, by id."""
+    by_document: defaultdict[str, list[Correction]] = defaultdict(list)
+    for shard in shards:
+        for correction in shard.corrections:
+            by_document[correction.doc_id].append(correction)
+    return {doc_id: corrections_digest(own) for doc_id, own in by_document.items()}
+
+
+def _corrections_of(group: Sequence[RecordToAnnotate], corrections: Corrections) -> tuple[Correction, ...]:
+    ids = (item.record.doc_id or "" for item in group if not item.is_duplicate)
+    return tuple(correction for doc_id in ids for correction in corrections.get(doc_id, ()))
+
+
+def _reused_corrections(existing: ExistingOutput, diff: InputDiff) -> dict[str, str]:
+    """Return the digests of the corrections in the rows that are reused, by the id that they then have."""
+    if not existing.corrected:
+        return {}
+    names = {document.was: document.doc_id for moved in diff.renamed.values() for document in moved}
+    reused = existing.corrected.keys() & set(diff.reused)
+    return {names.get(doc_id, doc_id): existing.corrected[doc_id] for doc_id in sorted(reused)}
 
 
 def _rows_to_copy(existing: ExistingOutput, diff: InputDiff) -> Iterator[RowsToCopy]:

@@ -2,9 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.corrections.correction import corrections_digest, current_corrections
+from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.errors import IntegrityError, ModelError, PlanError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, component_signature
@@ -53,6 +57,9 @@ class Planner:
         if not config.tagger.accept_parser:
             check_trees(tagger.name, tagger.trees, parser=component_signature(self._parser))
         self._recipe = Recipe.of(config, self._parser, tagger.identity, SCHEMA_VERSION)
+        # A store takes no line at the end of a file, so there are no corrections.
+        log = read_log(log_path(folder.output)) if isinstance(folder.output, Path) else []
+        self._corrections = current_corrections(log)
         self.hashes = FileHashes(
             folder.run / "files.json", hash_files=self._hash_files, use_cache=not config.planning.rehash
         )
@@ -90,9 +97,16 @@ class Planner:
         if not folder.is_complete(base):
             raise IntegrityError(f"{folder.output}: files are missing or cut short; 'concord annotate' restores them")
         existing = self._scan_existing([base], files=_known_files(base, None, limit=base.config.limit))
-        generation = max(latest.generation, base.generation + 1)
+        # Other documents keep the corrections that their rows have.
+        wanted = {doc_id: digest for doc_id, digest in existing.wanted.items() if doc_id not in existing.documents}
         plan = retry_plan(
-            base, self._config, generation=generation, existing=existing, choice=choice, hashes=self.hashes
+            base,
+            self._config,
+            generation=max(latest.generation, base.generation + 1),
+            existing=replace(existing, wanted=wanted | dict(existing.corrected)),
+            choice=choice,
+            hashes=self.hashes,
+            corrections=self._corrections,
         )
         if latest.generation != base.generation and plan.digest != latest.digest:
             raise PlanError(
@@ -154,6 +168,7 @@ class Planner:
             reasons=[line for plan in plans for line in self._recipe.difference(plan.recipe)],
             hashes=self.hashes,
             name_documents=self._name_documents,
+            corrections=self._corrections,
         )
         if existing is not None:
             self._check_removed(plan, existing, limit=self._config.limit)
@@ -171,6 +186,7 @@ class Planner:
         reports: dict[ShardRef, ShardReport] = {}
         current: dict[int, ShardRef] = {}
         parsed: set[ShardRef] = set()
+        corrected: dict[ShardRef, Mapping[str, str]] = {}
         for plan in plans:
             committed = self._folder.committed_shards(plan)
             for rows in (rows for shard in plan.shards if shard.index in committed for rows in shard.carries):
@@ -178,6 +194,7 @@ class Planner:
             found = (*self._folder.reused_shards(plan).values(), *committed.values())
             own = {shard_ref(report): report for report in found}
             reports |= own
+            corrected |= dict.fromkeys(own, plan.corrected)
             if not self._recipe.difference(plan.recipe):
                 # Of a shard that was rewritten by a run whose plan is lost, only the later state counts.
                 current |= {shard.shard: shard for shard in own}
@@ -189,6 +206,8 @@ class Planner:
             current=reports.keys() & set(current.values()),
             parsed=parsed & reports.keys(),
             files=files,
+            corrected=corrected,
+            wanted={doc_id: corrections_digest(own) for doc_id, own in self._corrections.items()},
         )
 
     def _check_recipe(self, base: Plan) -> None:

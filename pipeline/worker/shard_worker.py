@@ -23,6 +23,7 @@ from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.pipeline.worker.commit_stage import CommitStage
+from concord.pipeline.worker.corrected_documents import correct_documents
 from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, Suspect, WorkPlace
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
 from concord.pipeline.worker.parse_stage import DocumentParser, ParseStage
@@ -132,6 +133,7 @@ class ShardWorker:
         with clock.timing("read"):
             records = self.read_stage.run(shard, parses=parses)
         step, outcomes = self._annotate(shard, records, attempts, clock)
+        outcomes = correct_documents(outcomes, shard.corrections)
         annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         words = sum(len(prediction.labels) for document in annotated for prediction in document.predictions)
         with clock.timing("write"):

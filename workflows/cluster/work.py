@@ -2,19 +2,21 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.corrections.log import LOG_NAME
 from concord.pipeline.errors import ConcordError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
-from concord.pipeline.storage.files import file_state
+from concord.pipeline.storage.files import file_sha256, file_state
 from concord.workflows.jobs import names_model
 from concord.workflows.registry import model_versions
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 
 def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
-    """Return the SHA-256, in hex, of a job, its tagger, and the sizes and times of its input files.
+    """Return the SHA-256, in hex, of a job, its tagger, its corrections, and the sizes and times of its input files.
 
     Jobs of equal digests do the same, so that one of them is enough. None if this machine cannot see the input or the
     tagger, which only the nodes of a cluster need to.
@@ -27,7 +29,10 @@ def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
         tagger = _tagger(config)
     except ConcordError:
         return None
-    decisive = json.dumps([job_digest, tagger, states], sort_keys=True)
+    corrections = Path(config.output.path) / LOG_NAME
+    decisive = json.dumps(
+        [job_digest, tagger, states, *([file_sha256(corrections)] if corrections.is_file() else [])], sort_keys=True
+    )
     return hashlib.sha256(decisive.encode()).hexdigest()
 
 

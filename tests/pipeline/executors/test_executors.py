@@ -1,5 +1,6 @@
 """Every executor writes the same bytes for the same shards; failures of Ray."""
 
+import json
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ import pytest
 from concord_testing import fakes, runs
 
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.corrections.correction import Correction, Mark, Seen
+from concord.pipeline.corrections.log import LOG_NAME, append_to_log
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildWorker, stop_request
 from concord.pipeline.executors.ray_auth import auth_mode
@@ -60,6 +63,23 @@ def test_ray_executor_writes_the_same_bytes_as_the_local_one(source: Path, tmp_p
     runs.run_job(runs.job(source, tmp_path / "local"))
     assert finish(start(ray_job(source, tmp_path / "ray"), ray_address)) == 0
     assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")
+
+
+@pytest.mark.ray
+def test_corrections_travel_with_their_shard(source: Path, tmp_path: Path, ray_address: str) -> None:
+    text = json.loads(source.read_text().splitlines()[5])["text"]
+    mark = Mark(start=0, end=len(text.split()[0]), type="ORG", text=text.split()[0])
+    seen = Seen(doc_id="d5", tagger="t", generation=0)
+    made = Correction.of(None, mark, text=text, seen=seen, who="ada")
+    for name in ("local", "ray"):
+        (tmp_path / name).mkdir()
+        append_to_log(tmp_path / name / LOG_NAME, [made])
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert finish(start(ray_job(source, tmp_path / "ray"), ray_address)) == 0
+    found = [runs.committed_bytes(tmp_path / name) for name in ("local", "ray")]
+    assert [name for name in found[0] if found[0][name] != found[1].get(name)] == []
+    entities = pq.read_table(tmp_path / "ray" / "entities").to_pylist()
+    assert [row["label"] for row in entities if row["source"] == "corrected"] == ["ORG"]
 
 
 @pytest.mark.ray

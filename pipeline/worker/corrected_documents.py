@@ -1,0 +1,139 @@
+"""Put people's corrections into annotated documents, before their rows are written."""
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
+
+from concord.models.labels import OUTSIDE, Span
+from concord.models.outputs import Prediction, Source
+from concord.pipeline.corrections.correction import Correction, Mark
+from concord.pipeline.corrections.fitting import Fit, Offsets, fit_corrections
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument
+
+logger = logging.getLogger(__name__)
+
+OutcomeT = TypeVar("OutcomeT", AnnotatedDocument, DeadLetter, AnnotatedDocument | DeadLetter)
+
+
+def correct_documents(outcomes: list[OutcomeT], corrections: Sequence[Correction]) -> list[OutcomeT]:
+    """Correct the documents among some outcomes; without corrections the outcomes are returned as they are.
+
+    A correction that does not fit leaves the document as it is, with a warning.
+
+    Args:
+        corrections: in the order of the log.
+    """
+    if not corrections:
+        return outcomes
+    by_document: defaultdict[str, list[Correction]] = defaultdict(list)
+    for correction in corrections:
+        by_document[correction.doc_id].append(correction)
+    return [
+        correct_document(outcome, by_document[outcome.parsed.document.doc_id])[0]
+        if isinstance(outcome, AnnotatedDocument) and outcome.parsed.document.doc_id in by_document
+        else outcome
+        for outcome in outcomes
+    ]
+
+
+def correct_document(annotated: AnnotatedDocument, corrections: Sequence[Correction]) -> tuple[AnnotatedDocument, Fit]:
+    """Return a document with its corrections, given in the order of the log, and what became of each.
+
+    An entity that overlaps a mark of a correction gives way, and its words are outside of entities. All words of such
+    an entity or mark are certain: their labels have probability 1, as have the corrected entities.
+    """
+    parsed = annotated.parsed
+    fit = fit_corrections(corrections, parsed.document.text, _sentences(parsed))
+    for misfit in fit.misfits:
+        logger.warning(
+            "document %r: a correction of %s no longer fits and is left out: %s; see concord corrections list",
+            parsed.document.doc_id,
+            misfit.correction.who,
+            misfit.reason,
+        )
+    if not fit.corrections:
+        return annotated, fit
+    words = [word[:2] for sentence in parsed.sentences for word in sentence.words]
+    corrected = _corrected(annotated.predictions, words, fit.corrections)
+    in_fp32 = annotated.in_fp32 and _corrected(annotated.in_fp32, words, fit.corrections)
+    return replace(annotated, predictions=corrected, in_fp32=in_fp32), fit
+
+
+class _Entity(NamedTuple):
+    """An entity by its words, numbered through the document, half-open."""
+
+    start: int
+    end: int
+    label: str
+    confidence: float
+    source: Source
+
+
+def _sentences(parsed: ParsedDocument) -> Iterator[list[Offsets]]:
+    """Yield the offsets of each sentence's words; the pieces of an over-long sentence are one."""
+    offsets: list[Offsets] = []
+    for sentence in parsed.sentences:
+        if offsets and not sentence.continues:
+            yield offsets
+            offsets = []
+        offsets = [*offsets, *(word[:2] for word in sentence.words)]
+    yield offsets
+
+
+def _corrected(
+    predictions: Sequence[Prediction], words: Sequence[Offsets], corrections: Sequence[Correction]
+) -> tuple[Prediction, ...]:
+    """Return predictions with corrections that fit, given the offsets of all words of the document."""
+    lengths = [len(prediction.labels) for prediction in predictions]
+    firsts = [*accumulate(lengths, initial=0)]
+    labels = [label for prediction in predictions for label in prediction.labels]
+    probabilities = [value for prediction in predictions for value in prediction.probabilities]
+    marked = [_word_range(mark, words) for correction in corrections for mark in correction.marks]
+    entities: list[_Entity] = []
+    replaced = list(marked)
+    for entity in _entities(predictions, firsts):
+        gives_way = any(entity.start < mark.stop and mark.start < entity.end for mark in marked)
+        replaced += [range(entity.start, entity.end)] if gives_way else []
+        entities += [] if gives_way else [entity]
+    for place in (place for span in replaced for place in span):
+        labels[place], probabilities[place] = OUTSIDE, 1.0
+    for mark in (correction.new for correction in corrections if correction.new is not None):
+        own = _word_range(mark, words)
+        entities.append(_Entity(own.start, own.stop, mark.type, 1.0, "corrected"))
+        for place in own:
+            labels[place] = f"{'B' if place == own.start else 'I'}-{mark.type}"
+    entities.sort(key=attrgetter("start"))
+    starts = [entity.start for entity in entities]
+    parts = []
+    for prediction, first, length in zip(predictions, firsts, lengths, strict=False):
+        end = first + length
+        own_entities = entities[bisect_left(starts, first) : bisect_left(starts, end)]
+        parts.append(
+            replace(
+                prediction,
+                labels=tuple(labels[first:end]),
+                probabilities=tuple(probabilities[first:end]),
+                spans=tuple(Span(entity.start - first, entity.end - first, entity.label) for entity in own_entities),
+                confidences=tuple(entity.confidence for entity in own_entities),
+                sources=tuple(entity.source for entity in own_entities),
+            )
+        )
+    return tuple(parts)
+
+
+def _entities(predictions: Sequence[Prediction], firsts: Sequence[int]) -> Iterator[_Entity]:
+    for prediction, first in zip(predictions, firsts, strict=False):
+        sources: Sequence[Source] = prediction.sources or ["model"] * len(prediction.spans)
+        for span, confidence, source in zip(prediction.spans, prediction.confidences, sources, strict=True):
+            yield _Entity(first + span.start, first + span.end, span.label, confidence, source)
+
+
+def _word_range(mark: Mark, words: Sequence[Offsets]) -> range:
+    """Return the numbers of the words that a mark covers, which begins and ends with a word."""
+    start = bisect_left(words, mark.start, key=lambda word: word[0])
+    return range(start, bisect_right(words, mark.end, key=lambda word: word[1]))
