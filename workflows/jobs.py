@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from concord.models.config import Config, ConfigError
 from concord.pipeline.config import AnnotateConfig, ParserConfig
@@ -40,10 +40,19 @@ class TrainCorpus(Config):
     """A corpus to train on, and how much it counts."""
 
     path: str
-    """A path or pattern."""
+    """A path or pattern; or a folder of labels that ``concord distil`` has written."""
     weight: float = Field(default=1.0, gt=0)
     """How often an epoch reads each of its documents; of a fraction, so large a part of the documents is read, the same
     in every epoch."""
+    lacks: list[str] = Field(default_factory=list)
+    """Entity types, as they are called after ``labels``, that the corpus does not annotate: its outside words may be of
+    these types."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is lacking where nothing is, so that such a corpus has the digest that it always had."""
+        values: dict[str, Any] = dump(self)
+        return values if self.lacks else {key: value for key, value in values.items() if key != "lacks"}
 
 
 class DataConfig(GoldFormat):

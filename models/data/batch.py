@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence, first_words
 from concord.models.data.vocabulary import Vocabulary
 
@@ -70,6 +73,25 @@ class Forms:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Targets:
+    """What the words of a batch are trained on where the labels of a sentence are not certain."""
+
+    weights: Tensor
+    """Shape ``(B, T, L)``, float32; zeros where padded. Probabilities of labels, or 1 for each label that a word may
+    have, which is one for a gold label."""
+    are_sets: Tensor
+    """Which sentences have labels that words may have, rather than probabilities; shape ``(B,)``, bool."""
+
+    def part(self, rows: Tensor, width: int) -> "Targets":
+        """Return the targets of some sentences, of at most ``width`` words each."""
+        return Targets(weights=self.weights[rows, :width], are_sets=self.are_sets[rows])
+
+    def to(self, device: torch.device | str) -> "Targets":
+        """Move the targets to a device."""
+        return Targets(weights=self.weights.to(device), are_sets=self.are_sets.to(device))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
     """A batch of sentences as tensors."""
 
@@ -86,17 +108,25 @@ class Batch:
     mask: Tensor
     """True for words, false for padding, shape ``(B, T)``, bool."""
     labels: Tensor | None
-    """Numbers of the gold labels, shape ``(B, T)``, int64, -100 where padded; None if a sentence has none."""
+    """Numbers of the gold labels, shape ``(B, T)``, int64, -100 where padded; None if a sentence has none, or has soft
+    labels."""
     tags: Tensor | None
     relations: Tensor | None
     """Numbers of tags and relations, shape ``(B, T)``, int64, 0 where padded; None if a sentence has none."""
     documents: Tensor
     """Number of each sentence's document, shape ``(B,)``, int64, on the CPU; for a tagger that learns from documents,
     the sentences of a document are adjacent and in reading order."""
+    targets: Targets | None = None
+    """What to train on instead of gold labels, where a sentence of the batch has soft labels."""
 
     @property
     def gold(self) -> Tensor:
-        """The gold labels; raises ValueError if a sentence of the batch has none."""
+        """The gold labels; raises ConfigError if a sentence has soft labels, ValueError if it has none."""
+        if self.targets is not None:
+            raise ConfigError(
+                "data.train: expected gold labels for this tagger, whose loss knows no others, got soft or incomplete "
+                "labels; train it on gold corpora alone"
+            )
         if self.labels is None:
             raise ValueError("loss: expected gold labels for every sentence of the batch, got a sentence without")
         return self.labels
@@ -116,6 +146,7 @@ class Batch:
             tags=None if self.tags is None else self.tags[rows, :width],
             relations=None if self.relations is None else self.relations[rows, :width],
             documents=self.documents[rows],
+            targets=None if self.targets is None else self.targets.part(rows, width),
         )
 
 
@@ -135,6 +166,7 @@ class BatchEncoder:
         self._word_numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
         self._character_numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
         self._label_numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+        self._numbers_of_names: dict[tuple[str, ...], NDArray[np.int64]] = {}
         self._tag_numbers = {tag: number for number, tag in enumerate(vocabulary.tags, start=2)}
         self._relation_numbers = {relation: number for number, relation in enumerate(vocabulary.relations, start=2)}
 
@@ -151,7 +183,7 @@ class BatchEncoder:
         The forms, if given, contain all words of the sentences and are on the device.
 
         Raises:
-            ValueError: for an empty sentence, or a gold label that is not in the vocabulary.
+            ValueError: for an empty sentence, or a label that is not in the vocabulary.
         """
         lengths = [len(sentence.words) for sentence in sentences]
         if not lengths or min(lengths) == 0:
@@ -164,7 +196,8 @@ class BatchEncoder:
         form_index = torch.zeros(shape, dtype=torch.int64)
         form_index[mask] = torch.tensor([forms.rows[word] for sentence in sentences for word in sentence.words])
         form_index = form_index.to(device)
-        labels = self._encode_labels(sentences, shape)
+        targets = self._encode_targets(sentences, shape)
+        labels = self._encode_labels(sentences, shape) if targets is None else None
         tags = self._encode_column([sentence.tags for sentence in sentences], self._tag_numbers, mask)
         relations = self._encode_column([sentence.relations for sentence in sentences], self._relation_numbers, mask)
         return Batch(
@@ -178,6 +211,7 @@ class BatchEncoder:
             tags=None if tags is None else tags.to(device),
             relations=None if relations is None else relations.to(device),
             documents=torch.tensor(documents if documents is not None else range(len(sentences))),
+            targets=None if targets is None else targets.to(device),
         )
 
     def encode_forms(
@@ -222,12 +256,44 @@ class BatchEncoder:
             return None
         labels = torch.full(shape, IGNORED_LABEL, dtype=torch.int64)
         for row, sentence in enumerate(sentences):
-            own = self._vocabulary.scheme.from_gold(sentence.labels or ())
-            for column, label in enumerate(own):
-                if label not in self._label_numbers:
-                    raise ValueError(
-                        f"label: expected one of {', '.join(self._vocabulary.labels)}, got {label!r} "
-                        f"at word {column + 1} of {first_words(sentence)!r}"
-                    )
-                labels[row, column] = self._label_numbers[label]
+            numbers = self._gold_numbers(sentence)
+            labels[row, : len(numbers)] = torch.tensor(numbers)
         return labels
+
+    def _gold_numbers(self, sentence: Sentence) -> list[int]:
+        """Return the numbers of a sentence's gold labels."""
+        own = self._vocabulary.scheme.from_gold(sentence.labels or ())
+        for column, label in enumerate(own):
+            if label not in self._label_numbers:
+                raise ValueError(
+                    f"label: expected one of {', '.join(self._vocabulary.labels)}, got {label!r} "
+                    f"at word {column + 1} of {first_words(sentence)!r}"
+                )
+        return [self._label_numbers[label] for label in own]
+
+    def _encode_targets(self, sentences: Sequence[Sentence], shape: tuple[int, int]) -> Targets | None:
+        """Encode gold and soft labels alike; None if no sentence has soft labels, or one has none at all."""
+        if all(sentence.soft is None for sentence in sentences):
+            return None
+        if any(sentence.soft is None and sentence.labels is None for sentence in sentences):
+            return None
+        weights = np.zeros((*shape, len(self._vocabulary.labels)), dtype=np.float32)
+        for row, sentence in enumerate(sentences):
+            soft = sentence.soft
+            if soft is None:
+                weights[row, range(len(sentence.words)), self._gold_numbers(sentence)] = 1.0
+            else:
+                numbers = self._soft_numbers(soft.names)[soft.labels]
+                weights[row, soft.words, numbers] = 1.0 if soft.probabilities is None else soft.probabilities
+        are_sets = [sentence.soft is None or sentence.soft.probabilities is None for sentence in sentences]
+        return Targets(weights=torch.from_numpy(weights), are_sets=torch.tensor(are_sets))
+
+    def _soft_numbers(self, names: tuple[str, ...]) -> NDArray[np.int64]:
+        """Return the number of each name among the vocabulary's labels."""
+        if names not in self._numbers_of_names:
+            if unknown := set(names) - self._label_numbers.keys():
+                raise ValueError(
+                    f"soft labels: expected some of {', '.join(self._vocabulary.labels)}, got {min(unknown)!r}"
+                )
+            self._numbers_of_names[names] = np.array([self._label_numbers[name] for name in names])
+        return self._numbers_of_names[names]

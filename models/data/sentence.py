@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from concord.models.data.soft_labels import SoftLabels
+
 
 class TreeError(ValueError):
     """A sentence without a dependency tree, or with an invalid one; the message quotes the sentence."""
@@ -19,6 +21,8 @@ class Sentence:
     heads: tuple[int, ...] | None = None
     relations: tuple[str, ...] | None = None
     """Tags, heads and relations: part of speech, head (1-based, 0 for the root) and relation to the head."""
+    soft: SoftLabels | None = None
+    """What training reads in place of the gold labels: probabilities of labels, or the labels that words may have."""
 
     def __post_init__(self) -> None:
         for name in ("labels", "tags", "heads", "relations"):
@@ -38,6 +42,7 @@ class Sentence:
             tags=self.tags and self.tags[span],
             heads=heads,
             relations=self.relations and self.relations[span],
+            soft=self.soft and self.soft.part(start, end),
         )
 
 

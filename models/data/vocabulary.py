@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from pydantic import Field
@@ -87,6 +88,7 @@ class Vocabulary:
         """
         words, characters, tags, relations = (Counter[str]() for _ in range(4))
         types = set(entity_types)
+        soft_names: set[tuple[str, ...]] = set()
         for sentence in sentences:
             for word in sentence.words:
                 words[_word_form(word, lowercase=lowercase, digits=digits)] += 1
@@ -94,6 +96,9 @@ class Vocabulary:
             tags.update(sentence.tags or ())
             relations.update(sentence.relations or ())
             types |= scheme.types(sentence.labels or ())
+            if sentence.soft is not None:
+                soft_names.add(sentence.soft.names)
+        types |= scheme.types(chain.from_iterable(soft_names))
         pretrained = dict.fromkeys(
             word for word in pretrained_words if _word_form(word, lowercase=lowercase, digits=digits) == word
         )

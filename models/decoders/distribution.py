@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from concord.models.config import ConfigError
+from concord.models.data.batch import Batch
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpanQuery:
@@ -37,6 +40,40 @@ class LabelDistribution(ABC):
     @abstractmethod
     def log_prob(self, labels: Tensor) -> Tensor:
         """Return the log-probability of label sequences ``(B, T)`` in nats, shape ``(B,)``; padding is ignored."""
+
+    def log_likelihood(self, batch: Batch) -> Tensor:
+        """Return how well the distribution fits a batch's labels, in nats, shape ``(B,)``.
+
+        That is the log-probability of gold labels; of soft labels ``log_prob_allowed`` or ``expected_log_prob``.
+
+        Raises:
+            ConfigError: for soft labels, if a distribution of this kind cannot be trained on them.
+        """
+        if batch.targets is None:
+            return self.log_prob(batch.gold)
+        weights, are_sets = batch.targets.weights, batch.targets.are_sets
+        if are_sets.all():
+            return self.log_prob_allowed(weights > 0)
+        if not are_sets.any():
+            return self.expected_log_prob(weights)
+        return torch.where(are_sets, self.log_prob_allowed(weights > 0), self.expected_log_prob(weights))
+
+    def log_prob_allowed(self, allowed: Tensor) -> Tensor:
+        """Return the log-probability that every word has an allowed label, in nats, shape ``(B,)``.
+
+        Allowed labels have shape ``(B, T, L)``, bool; every word has one.
+        """
+        del allowed
+        raise ConfigError(f"data.train: a {type(self).__name__} is trained on gold labels alone, got soft ones")
+
+    def expected_log_prob(self, weights: Tensor) -> Tensor:
+        """Return the negative cross-entropy of the words' labels, in nats, shape ``(B,)``.
+
+        It is the sum over words t and labels l of ``q_t(l) log p_t(l)``, where q are the weights, ``(B, T, L)``, and p
+        the marginals.
+        """
+        del weights
+        raise ConfigError(f"data.train: a {type(self).__name__} is trained on gold labels alone, got soft ones")
 
     @abstractmethod
     def mode(self) -> Tensor:

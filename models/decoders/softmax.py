@@ -28,6 +28,17 @@ class SoftmaxDistribution(LabelDistribution):
         return (gold * self._mask).sum(dim=1)
 
     @override
+    def log_prob_allowed(self, allowed: Tensor) -> Tensor:
+        # Padding allows every label, since a logarithm of no probability has no gradient.
+        possible = allowed | ~self._mask[:, :, None]
+        words = self._log_probabilities.masked_fill(~possible, float("-inf")).logsumexp(dim=-1)
+        return (words * self._mask).sum(dim=1)
+
+    @override
+    def expected_log_prob(self, weights: Tensor) -> Tensor:
+        return (weights * self._log_probabilities).sum(dim=(1, 2))
+
+    @override
     def mode(self) -> Tensor:
         return self._log_probabilities.argmax(dim=-1) * self._mask
 

@@ -35,9 +35,9 @@ def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overla
 
 
 def unlabelled_part(sentence: Sentence, start: int, end: int) -> Sentence:
-    """Return part of a sentence without its gold labels, whose types the tagger may not know."""
+    """Return part of a sentence without its labels, whose types the tagger may not know."""
     part = sentence if end - start == len(sentence.words) else sentence.part(start, end)
-    return part if part.labels is None else replace(part, labels=None)
+    return part if part.labels is None and part.soft is None else replace(part, labels=None, soft=None)
 
 
 def _window_bounds(length: int, longest: int, overlap: int) -> Iterator[tuple[int, int, tuple[int, int]]]:

@@ -53,4 +53,4 @@ class BiLstmCnnTagger(OneStageTagger):
     @override
     def loss(self, batch: Batch) -> Tensor:
         """Return the mean over words of their negative log-likelihood in nats, as in the paper."""
-        return -self.distribution(batch).log_prob(batch.gold).sum() / batch.mask.sum()
+        return -self.distribution(batch).log_likelihood(batch).sum() / batch.mask.sum()

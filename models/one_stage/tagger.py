@@ -21,7 +21,7 @@ class OneStageTagger(Tagger):
     @override
     def loss(self, batch: Batch) -> Tensor:
         """Return the mean over sentences of their negative log-likelihood in nats."""
-        return -self.distribution(batch).log_prob(batch.gold).mean()
+        return -self.distribution(batch).log_likelihood(batch).mean()
 
     @override
     def fill(self, table: TokenTable, settings: CallSettings) -> None:

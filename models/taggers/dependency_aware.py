@@ -95,7 +95,7 @@ class DependencyAware(OneStageTagger):
     @override
     def loss(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihood per word in nats plus the regularization."""
-        likelihood = self.distribution(batch).log_prob(batch.gold).sum() / int(batch.lengths.sum())
+        likelihood = self.distribution(batch).log_likelihood(batch).sum() / int(batch.lengths.sum())
         layers = [module.layer for module in self.modules() if isinstance(module, _Sublayer)]
         squares = sum(weight.square().sum() for layer in layers for weight in layer.parameters())
         return self._config.regularization * squares - likelihood

@@ -18,7 +18,7 @@ from typing_extensions import override
 from concord.models.data.batch import IGNORED_LABEL, Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
-from concord.models.decoders.softmax import joint_probability
+from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
 from concord.models.inference.token_table import KeptWords, TokenTable
 from concord.models.inference.windows import Window
 from concord.models.layers.captured_outputs import capture_outputs
@@ -120,20 +120,18 @@ class TwoStageTagger(Tagger):
 
         A tuned encoder learns from stage one alone; stage two reads its features detached.
         """
-        gold, features = batch.gold, self.encoder_features(batch)
+        features = self.encoder_features(batch)
         logits, hidden = self.draft_network(batch, features)
         probabilities = logits.detach().float().softmax(dim=-1)
         memory, rows = self._fill_memory(batch, hidden, probabilities), _batch_rows(batch)
-        total = nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
-        )
+        total = _cross_entropy(logits, batch)
         for group in _groups_by_length(batch.lengths):
             part = batch.part(group)
             cells = group, slice(part.mask.shape[1])
             part_features = features[cells].detach() if features is not None else None
             contents = memory.read(rows[cells]) if memory is not None else None
             refined = self.refine_network(part, part_features, probabilities[cells], contents)
-            total = total - self.refine_network.distribution(refined, part.mask).log_prob(gold[cells]).sum()
+            total = total - self.refine_network.distribution(refined, part.mask).log_likelihood(part).sum()
         return total / len(batch.sentences)
 
     @override
@@ -308,6 +306,15 @@ class TwoStageTagger(Tagger):
         if memory is not None:
             memory.write(torch.arange(int(batch.lengths.sum())), hidden[batch.mask], probabilities[batch.mask])
         return memory
+
+
+def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the negative log-likelihood of a batch's labels under a softmax of logits ``(B, T, L)``, a scalar."""
+    if batch.targets is not None:
+        return -SoftmaxDistribution(logits, batch.mask).log_likelihood(batch).sum()
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), batch.gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+    )
 
 
 def merge_stages(

@@ -75,13 +75,8 @@ class StanzaParser:
             on_batch: called after each batch of a network, with no words as long as they are not known; what it raises
                 ends the call.
         """
-        views = [parser_view(document.text) for document in documents]
         with torch_threads(1), torch.inference_mode():
-            tokenized = self._stanza.tokenize(views, on_batch=on_batch)
-            faults = [
-                find_token_fault(view, [token for sentence in sentences for token in sentence])
-                for view, sentences in zip(views, tokenized, strict=True)
-            ]
+            tokenized, faults = self._tokenize(documents, on_batch)
             pieces = [
                 [] if fault else list(_pieces(sentences, cap=self._sentence_cap))
                 for fault, sentences in zip(faults, tokenized, strict=True)
@@ -92,6 +87,30 @@ class StanzaParser:
             _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
             for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
         ]
+
+    def split(self, documents: Sequence[Document]) -> list[list[tuple[str, ...]] | DeadLetter]:
+        """Split documents into sentences of words, without tags and trees; otherwise as ``parse`` does.
+
+        A sentence above the cap is not cut.
+        """
+        with torch_threads(1), torch.inference_mode():
+            tokenized, faults = self._tokenize(documents, None)
+        return [
+            _dead_letter(document, fault) if fault else [tuple(_forms(sentence)) for sentence in sentences]
+            for document, fault, sentences in zip(documents, faults, tokenized, strict=True)
+        ]
+
+    def _tokenize(
+        self, documents: Sequence[Document], on_batch: OnBatch | None
+    ) -> tuple[list[list[list[Token]]], list[str | None]]:
+        """Return the sentences of tokens of each document, and where they do not cover its text, if anywhere."""
+        views = [parser_view(document.text) for document in documents]
+        tokenized = self._stanza.tokenize(views, on_batch=on_batch)
+        faults = [
+            find_token_fault(view, [token for sentence in sentences for token in sentence])
+            for view, sentences in zip(views, tokenized, strict=True)
+        ]
+        return tokenized, faults
 
     def parse_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[WordAnalysis, ...]]:
         """Tag and parse sentences that are split into words already, each independently of the others.

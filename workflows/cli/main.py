@@ -19,6 +19,7 @@ VERBS = (
     model.prepare,
     model.parse,
     model.train,
+    model.distil,
     model.evaluate,
     model.compare,
     model.calibrate,

@@ -110,6 +110,74 @@ def train(
     return run(train_job, TrainOptions(folder=output, tracked=not no_tracking, **options))
 
 
+@verb(
+    example="concord distil runs/a/bundle runs/b/bundle my/student.yaml --text my/texts --output runs/student",
+)
+@click.argument("teachers", nargs=-1, required=True, metavar="TEACHER...")
+@click.argument("job", metavar="CONF.yaml", type=EXISTING_FILE)
+@click.option(
+    "--text",
+    "texts",
+    required=True,
+    multiple=True,
+    help="Texts to label: a file, folder or pattern as for annotate, or a corpus (.conllu, .conll); may be repeated.",
+)
+@click.option("--output", "-o", required=True, type=FOLDER, help="Folder of the run.")
+@click.option("--labels", type=FOLDER, help="Folder of the teachers' labels.  [default: labels in the run's folder]")
+@click.option(
+    "--weight",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="How often an epoch reads each text; of a fraction, so many of the texts are read.",
+)
+@click.option("--text-field", default="text", show_default=True, help="Field or column that holds the text.")
+@click.option("--profile", default="small", show_default=True, help="The profile of the file to train.")
+@alias_option("Point this alias of the registry at the new version.")
+@device_option
+@threads_option
+@click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
+@set_option
+def distil(
+    teachers: tuple[str, ...],
+    *,
+    job: Path,
+    texts: tuple[str, ...],
+    output: Path,
+    labels: Path | None,
+    weight: float,
+    text_field: str,
+    profile: str,
+    no_tracking: bool,
+    overrides: tuple[str, ...],
+    **options: Any,
+) -> Answer:
+    """Train a tagger on texts that other taggers label, beside its gold corpora.
+
+    TEACHERs are folders, bundled taggers, or models:/NAME@ALIAS; several label by the mean of their probabilities.
+    CONF.yaml and --set describe the student, as for 'concord train'. It learns the probabilities of the teachers, not
+    only their best labels.
+
+    The same command continues a run that was interrupted. Other students may share the labels: name their folder in
+    --labels, or in data.train of 'concord train'.
+    """
+    from concord.pipeline.config import ReaderConfig
+    from concord.workflows.jobs import read_train_job
+    from concord.workflows.training.distil import DistilJob, run
+    from concord.workflows.training.train import TrainOptions
+
+    distillation = DistilJob(
+        teachers=teachers,
+        texts=texts,
+        student=read_train_job(job, profile=profile, overrides=overrides),
+        options=TrainOptions(folder=output, resume=True, tracked=not no_tracking, **options),
+        labels=labels,
+        weight=weight,
+        reader=ReaderConfig(text_field=text_field),
+    )
+    return run(distillation)
+
+
 @verb(example="concord evaluate entities_en --data examples/train/dev.conllu")
 @click.argument("model")
 @gold_options

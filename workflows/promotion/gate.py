@@ -239,7 +239,10 @@ def _examine_against(
 
 def _overlap(candidate: ResolvedTagger, documents: Documents) -> Overlap | None:
     provenance = read_provenance(candidate.folder)
-    return None if provenance is None else find_overlap(provenance, documents)
+    if provenance is None:
+        return None
+    overlap = find_overlap(provenance, documents)
+    return overlap if overlap.seen or provenance.is_complete else None
 
 
 def _evidence(

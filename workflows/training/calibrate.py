@@ -153,6 +153,8 @@ def _check_unseen(
     if provenance is None or not provenance.parts:
         warn(f"{job.model} has no record of its training data; whether it has seen {option} is unknown.")
         return None
+    if not provenance.is_complete:
+        warn(f"{job.model} had a teacher without a record of its data; whether that has seen {option} is unknown.")
     known = [part for part in provenance.parts if option != "--data" or part.role != "calibration"]
     found = find_overlap(Provenance(parts=known), documents)
     if found.seen and not job.allow_overlap:

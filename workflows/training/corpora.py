@@ -1,12 +1,13 @@
 """Read gold corpora for training and evaluation, with labels renamed as the job asks, and check them."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence, TreeError, check_trees
+from concord.models.data.soft_labels import allowed_labels
 from concord.models.evaluation.metrics import gold_sequences
 from concord.models.labels import Span, decode_spans, encode_spans
 from concord.models.layers.tree_lstm import grow_forest
@@ -15,6 +16,7 @@ from concord.models.tagger import Tagger
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
+from concord.pipeline.corpora.soft_corpus import Labelling, is_soft_corpus, read_labelling, read_soft_corpus
 from concord.pipeline.errors import InputError
 from concord.workflows.console import warn
 
@@ -73,8 +75,75 @@ def require_sentences(documents: Iterable[Iterable[Sentence]], paths: Iterable[s
 def read_corpora(
     paths: Iterable[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None, trees: bool = False
 ) -> Documents:
-    """Read the sentences of gold corpora; arguments and errors as in ``read_documents``."""
-    return [list(document.sentences) for document in read_documents(paths, labels=labels, form=form, trees=trees)]
+    """Read the sentences of gold and soft corpora; arguments and errors as in ``read_documents``.
+
+    The labels of a soft corpus are not renamed.
+    """
+    documents: list[Sequence[Sentence]] = []
+    for path in paths:
+        if is_soft_corpus(path):
+            documents += read_soft_corpus(Path(path))
+        else:
+            documents += [found.sentences for found in read_documents([path], labels=labels, form=form, trees=trees)]
+    return documents
+
+
+def known_types(files: Sequence[Documents], paths: Sequence[str], *, scheme: LabelScheme) -> set[str]:
+    """Return what training corpora distinguish, their soft labels included.
+
+    Raises:
+        ConfigError: when the teachers of a soft corpus do not fit the others, as in ``check_teachers``.
+    """
+    types = set[str]().union(*(label_types(documents, scheme) for documents in files))
+    soft = [(path, read_labelling(Path(path))) for path in paths if is_soft_corpus(path)]
+    for path, teachers in soft:
+        check_teachers(path, teachers, scheme=scheme, types=types)
+    return types.union(*(scheme.types(teachers.labels) for _, teachers in soft))
+
+
+def mark_incomplete(
+    documents: Documents, lacks: Collection[str], *, types: Collection[str], scheme: LabelScheme
+) -> Documents:
+    """Let the outside words of a corpus be of the entity types that it lacks; ``types`` are all that there are."""
+    if not lacks:
+        return documents
+    if unknown := set(lacks) - (set(types) if scheme.has_entities else set()):
+        raise ConfigError(
+            f"data.train: lacks: expected entity types of the other corpora ({', '.join(sorted(types))}), "
+            f"got {', '.join(sorted(unknown))}"
+        )
+    names = scheme.label_set(types)
+    return [
+        [
+            sentence
+            if sentence.labels is None
+            else replace(sentence, soft=allowed_labels(sentence.labels, names, lacks=lacks, scheme=scheme))
+            for sentence in document
+        ]
+        for document in documents
+    ]
+
+
+def check_teachers(where: str, teachers: Labelling, *, scheme: LabelScheme, types: set[str]) -> None:
+    """Check that teachers know the labels of a student.
+
+    Args:
+        where: what to name in messages.
+        types: that the student learns from gold corpora.
+
+    Raises:
+        ConfigError: when they label in another scheme, or lack a type, whose entities they would teach to be outside.
+    """
+    if teachers.scheme != scheme.name:
+        raise ConfigError(
+            f"model.scheme: expected {teachers.scheme}, in which {where} is labelled, got {scheme.name}; "
+            f"--set model.scheme={teachers.scheme}"
+        )
+    if missing := types - scheme.types(teachers.labels):
+        raise ConfigError(
+            f"{where}: expected teachers that know {', '.join(sorted(missing))} of the gold corpora, got labels of "
+            f"{', '.join(sorted(scheme.types(teachers.labels)))}; map or drop types under data.labels"
+        )
 
 
 def read_documents(

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from concord.models.config import Config, ConfigError
 from concord.models.data.sentence import Sentence
+from concord.pipeline.corpora.soft_corpus import CorpusFile, is_soft_corpus, read_labelling
 from concord.pipeline.errors import ModelError
-from concord.pipeline.storage.files import file_sha256
 
 PROVENANCE_NAME = "provenance.json"
 Role = Literal["train", "dev", "calibration"]
@@ -28,14 +30,6 @@ LEAST_WORDS = 10
 _HASH_LENGTH = 16
 
 
-class CorpusFile(Config):
-    """One file of a corpus."""
-
-    name: str
-    """The file's name with its folder's."""
-    sha256: str
-
-
 class Part(Config):
     """The documents that a bundle has seen in one role."""
 
@@ -46,15 +40,30 @@ class Part(Config):
     sentence is one."""
 
 
+class Teacher(Config):
+    """A tagger whose labels a bundle was trained on."""
+
+    name: str
+    digest: str
+    recorded: bool
+    """Whether its own provenance was known; if so, the bundle's parts hold what it has seen."""
+
+
 class Provenance(Config):
-    """All corpora that a bundle has seen."""
+    """All corpora that a bundle has seen, by itself or through its teachers."""
 
     format_version: Literal[1] = 1
     parts: list[Part]
+    teachers: list[Teacher] = Field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what all teachers have seen is recorded."""
+        return all(teacher.recorded for teacher in self.teachers)
 
     def with_part(self, part: Part) -> "Provenance":
         """Add a part, in place of one of the same role."""
-        return Provenance(parts=[*(known for known in self.parts if known.role != part.role), part])
+        return self.model_copy(update={"parts": [*(known for known in self.parts if known.role != part.role), part]})
 
     def merged_with(self, part: Part) -> "Provenance":
         """Add the files and documents of a part to those of the same role."""
@@ -64,6 +73,27 @@ class Provenance(Config):
         files = [*own.files, *(file for file in part.files if file not in own.files)]
         documents = sorted({*own.documents, *part.documents})
         return self.with_part(Part(role=part.role, files=files, documents=documents))
+
+    def taught_by(self, name: str, digest: str, own: "Provenance | None") -> "Provenance":
+        """Add a teacher and all that it has seen, but for its calibration; ``own`` is None where that is not known."""
+        merged = self
+        for part in own.parts if own is not None else ():
+            merged = merged.merged_with(part) if part.role != "calibration" else merged
+        earlier = own.teachers if own is not None else []
+        teacher = Teacher(name=name, digest=digest, recorded=own is not None and bool(own.parts) and own.is_complete)
+        teachers = [*self.teachers, *(known for known in (teacher, *earlier) if known not in self.teachers)]
+        return merged.model_copy(update={"teachers": teachers})
+
+    def seen_through(self, paths: Iterable[str]) -> "Provenance":
+        """Add the teachers of soft corpora, and all that these have seen; other corpora have none."""
+        merged = self
+        for path in filter(is_soft_corpus, paths):
+            known = read_provenance(Path(path)) or Provenance(parts=[])
+            for part in known.parts:
+                merged = merged.merged_with(part)
+            new = [teacher for teacher in known.teachers if teacher not in merged.teachers]
+            merged = merged.model_copy(update={"teachers": [*merged.teachers, *new]})
+        return merged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +118,7 @@ class Overlap:
 def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> Part:
     """Return the part for corpora whose documents have been read."""
     unique = map(Path, dict.fromkeys(paths))
-    files = [CorpusFile(name=f"{path.parent.name}/{path.name}", sha256=file_sha256(path)) for path in unique]
+    files = [file for path in unique for file in _corpus_files(path)]
     return Part(role=role, files=files, documents=sorted(set(_hashes(documents))))
 
 
@@ -108,7 +138,11 @@ def document_hash(document: Sequence[Sentence]) -> str:
 
 def write_provenance(folder: Path, provenance: Provenance) -> None:
     """Write the provenance into a bundle, replacing any existing one."""
-    text = json.dumps(provenance.model_dump(mode="json"), indent=1, sort_keys=True)
+    text = json.dumps(
+        provenance.model_dump(mode="json", exclude=None if provenance.teachers else {"teachers"}),
+        indent=1,
+        sort_keys=True,
+    )
     (folder / PROVENANCE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
@@ -127,6 +161,13 @@ def read_provenance(folder: Path) -> Provenance | None:
         raise ModelError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: expected JSON, got {error}") from error
+
+
+def _corpus_files(path: Path) -> list[CorpusFile]:
+    """Return the files of a corpus; of a soft one, those of its texts."""
+    if is_soft_corpus(path):
+        return read_labelling(path).texts
+    return [CorpusFile.of(str(path))]
 
 
 def _hashes(documents: Iterable[Sequence[Sentence]]) -> list[str]:

@@ -25,6 +25,7 @@ from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitR
 from concord.models.words.encoder import EncoderMissingError
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
+from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.errors import ModelError
 from concord.workflows.console import Answer, indented, info, shows_progress, table, warn
 from concord.workflows.environment import code_tags, describe_environment
@@ -36,7 +37,9 @@ from concord.workflows.training import evaluate
 from concord.workflows.training.corpora import (
     Documents,
     gold_format,
+    known_types,
     label_types,
+    mark_incomplete,
     read_corpora,
     require_sentences,
     tree_source,
@@ -116,7 +119,8 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
         )
         train_part = describe_part("train", job.data.paths("train"), corpora["train"])
         dev_part = describe_part("dev", job.data.paths("dev"), corpora["dev"])
-        write_provenance(result.bundle, _seen_by_encoder(model).merged_with(train_part).merged_with(dev_part))
+        provenance = _seen_by_encoder(model).seen_through(job.data.paths("train"))
+        write_provenance(result.bundle, provenance.merged_with(train_part).merged_with(dev_part))
         values = _write_result(job, corpora, result, folder)
         if tracked_run is not None:
             tracked_run.log_metrics(_score_metrics(values), step=result.best.epoch)
@@ -146,9 +150,8 @@ def default_folder(job: TrainJob) -> Path:
 
 def evaluation_job(job: TrainJob, bundle: Path, data: Sequence[str]) -> evaluate.EvaluateJob:
     """Return the job that scores the bundle of a training on corpora, read as the training read its own."""
-    return evaluate.EvaluateJob(
-        folder=bundle, data=data, labels=job.data.labels, form=job.data, train=job.data.paths("train")
-    )
+    gold = [path for path in job.data.paths("train") if not is_soft_corpus(path)]
+    return evaluate.EvaluateJob(folder=bundle, data=data, labels=job.data.labels, form=job.data, train=gold)
 
 
 def _read_corpora(job: TrainJob, scheme: LabelScheme) -> tuple[dict[str, Documents], list[Documents]]:
@@ -158,8 +161,9 @@ def _read_corpora(job: TrainJob, scheme: LabelScheme) -> tuple[dict[str, Documen
     parts = PARTS if data.test is not None else ("train", "dev")
     read = partial(read_corpora, labels=data.labels, form=form, trees=trees)
     files = {part: [read([path]) for path in data.paths(part)] for part in parts}
+    known = known_types(files["train"], data.paths("train"), scheme=scheme)
     files["train"] = [
-        weighted(documents, corpus.weight)
+        weighted(mark_incomplete(documents, corpus.lacks, types=known, scheme=scheme), corpus.weight)
         for documents, corpus in zip(files["train"], data.train_corpora(), strict=True)
     ]
     corpora: dict[str, Documents] = {part: list(chain.from_iterable(found)) for part, found in files.items()}
@@ -167,7 +171,7 @@ def _read_corpora(job: TrainJob, scheme: LabelScheme) -> tuple[dict[str, Documen
     for path, documents in zip(data.paths("dev"), files["dev"], strict=True):
         require_sentences(documents, [path])
     dev = ", ".join(data.paths("dev"))
-    unseen = label_types(corpora["dev"], scheme) - label_types(corpora["train"], scheme)
+    unseen = label_types(corpora["dev"], scheme) - known
     if unseen and scheme.has_entities:
         raise ConfigError(
             f"{dev}: holds entities of type {', '.join(sorted(unseen))}, the training corpora hold none; "
@@ -280,7 +284,10 @@ def _start_tracking(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
         name=folder.name,
         parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
         tags={"concord.kind": "training", "concord.job": job.digest, **code_tags()},
-        datasets=[describe_dataset(path, role) for path, role in _datasets(job)],
+        datasets=[
+            describe_dataset(f"{path}/{LABELLING_NAME}" if is_soft_corpus(path) else path, role)
+            for path, role in _datasets(job)
+        ],
     )
 
 

@@ -7,7 +7,15 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.decoders.crf.partition import Posterior, log_likelihood, log_partition, marginals, posterior
+from concord.models.decoders.crf.partition import (
+    Posterior,
+    log_likelihood,
+    log_marginals,
+    log_partition,
+    log_prob_allowed,
+    marginals,
+    posterior,
+)
 from concord.models.decoders.crf.scan import viterbi
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.schemes import LabelScheme
@@ -81,6 +89,15 @@ class CrfDistribution(LabelDistribution):
     @override
     def log_prob(self, labels: Tensor) -> Tensor:
         return log_likelihood(*self._scores, self._mask, (labels * self._mask).clamp(min=0))
+
+    @override
+    def log_prob_allowed(self, allowed: Tensor) -> Tensor:
+        return log_prob_allowed(*self._scores, self._mask, allowed)
+
+    @override
+    def expected_log_prob(self, weights: Tensor) -> Tensor:
+        """See the base class; a teacher's words are taken as independent, so that transitions learn from marginals."""
+        return (weights * log_marginals(*self._scores, self._mask)).sum(dim=(1, 2))
 
     @override
     def mode(self) -> Tensor:

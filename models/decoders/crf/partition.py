@@ -4,7 +4,7 @@ A scan or, on a GPU, a tree multiplies factors; if scores are too far apart for 
 are used. Padding is left out, so gradients there are exactly 0.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,6 +52,34 @@ def log_likelihood(
         return _sequence_scores(*scores, mask, labels) - log_space.log_partition(*scores, mask)
     found: Tensor = _LogLikelihood.apply(*scores, mask, labels, factors)  # type: ignore[no-untyped-call]
     return found
+
+
+def log_prob_allowed(
+    emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor, allowed: Tensor
+) -> Tensor:
+    """Return the log-probability that every word has an allowed label, shape ``(B,)``.
+
+    It is log Z over the sequences of allowed labels less log Z; allowed labels have shape ``(B, T, L)``, bool.
+    """
+    packing = Packing.of(mask)
+    factors = Factors.of(emissions, transitions, start, end, packing)
+    if factors is None:
+        possible = emissions.masked_fill(~(allowed | ~mask[:, :, None]), float("-inf"))
+        constrained = log_space.log_partition(possible, transitions, start, end, mask)
+        return constrained - log_space.log_partition(emissions, transitions, start, end, mask)
+    constrained = _messages(replace(factors, words=factors.words * packing.pack(allowed))).log_partition
+    return (constrained - _messages(factors).log_partition).to(emissions.dtype)
+
+
+def log_marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
+    """Return the logarithms of the words' label probabilities, shape ``(B, T, L)``, zeros where padded."""
+    packing = Packing.of(mask)
+    factors = Factors.of(emissions, transitions, start, end, packing)
+    if factors is None:
+        return log_space.log_marginals(emissions, transitions, start, end, mask)
+    found = _messages(factors)
+    joint = found.before * found.after
+    return packing.pad(joint.log() - joint.sum(dim=1, keepdim=True).log()).to(emissions.dtype)
 
 
 def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:

@@ -1,0 +1,57 @@
+"""Labels that are not certain: a teacher's probabilities of labels, or the set of labels that each word may have."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concord.models.labels import OUTSIDE
+from concord.models.schemes import LabelScheme
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SoftLabels:
+    """The K labels that the words of a sentence may have, in the order of the words."""
+
+    names: tuple[str, ...]
+    """Labels by number, in the tagger's own scheme."""
+    words: NDArray[np.int32]
+    """The word of each label, shape ``(K,)``, never falling."""
+    labels: NDArray[np.int16]
+    """Number of each label, shape ``(K,)``."""
+    probabilities: NDArray[np.float32] | None = None
+    """Shape ``(K,)``, their sum over a word is 1; None if each of a word's labels may be the right one."""
+
+    def part(self, start: int, end: int) -> "SoftLabels":
+        """Return the labels of the words from ``start`` to ``end``, half-open."""
+        inside = slice(*np.searchsorted(self.words, (start, end)).tolist())
+        return replace(
+            self,
+            words=self.words[inside] - start,
+            labels=self.labels[inside],
+            probabilities=None if self.probabilities is None else self.probabilities[inside],
+        )
+
+
+def allowed_labels(
+    gold: Sequence[str], names: tuple[str, ...], *, lacks: Collection[str], scheme: LabelScheme
+) -> SoftLabels:
+    """Return the labels that words may have in a corpus that lacks some entity types.
+
+    A word outside of all entities may be outside, or anything in an entity of these types; where they are all types
+    that there are, nothing is known of such a word.
+
+    Args:
+        gold: labels of a sentence, in BIO2.
+        names: all labels, in the scheme.
+        lacks: entity types that the corpus does not annotate.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    own = np.array([numbers[label] for label in scheme.from_gold(gold)], dtype=np.int16)
+    outside = own == numbers[OUTSIDE]
+    free = np.array([numbers[label] for label in scheme.label_set(lacks)], dtype=np.int16)
+    counts = np.where(outside, len(free), 1)
+    labels = np.repeat(own, counts)
+    labels[np.repeat(outside, counts)] = np.tile(free, int(outside.sum()))
+    return SoftLabels(names=names, words=np.repeat(np.arange(len(own), dtype=np.int32), counts), labels=labels)
