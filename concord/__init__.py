@@ -49,13 +49,18 @@ _LAZY = {
 
 
 def load(
-    model: str | Path | None = None, *, device: str | None = None, settings: Mapping[str, Any] | None = None
+    model: str | Path | None = None,
+    *,
+    terms: str | Path | None = None,
+    device: str | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> "Nlp":
     """Load a tagger and its parser, to be called with texts.
 
     Args:
         model: a bundle's folder, the name of a bundled tagger, or ``models:/NAME@ALIAS`` of the MLflow registry;
             ``entities_en`` if None, or ``entities_en_small`` where the encoder is not installed.
+        terms: a list of terms and patterns, one JSON object a line, as ``tagger.terms`` of an annotation job.
         device: cpu, cuda or auto; cpu if None.
         settings: further keys of ``parser`` and ``tagger`` in an annotation job, as ``--set`` takes them:
             ``{"parser.package": "default"}``.
@@ -63,11 +68,12 @@ def load(
     Raises:
         ConfigError: for a key or value that does not exist.
         ModelError: when the tagger or the parser cannot be loaded.
+        InputError: when the list of terms cannot be read, or has labels that the tagger does not know.
     """
     _prepare_process()
     from concord import nlp
 
-    return nlp.load(model, device=device, settings=settings)
+    return nlp.load(model, terms=terms, device=device, settings=settings)
 
 
 def annotate(

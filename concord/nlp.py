@@ -137,10 +137,15 @@ class Nlp:
 
 
 def load(
-    model: str | Path | None = None, *, device: str | None = None, settings: Mapping[str, Any] | None = None
+    model: str | Path | None = None,
+    *,
+    terms: str | Path | None = None,
+    device: str | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Nlp:
     """Load a tagger and its parser; see ``concord.load``."""
-    values = job_values({"model": None if model is None else str(model), "device": device}, settings)
+    paths = {name: None if path is None else str(path) for name, path in (("model", model), ("terms", terms))}
+    values = job_values({**paths, "device": device}, settings)
     for key in values:
         if not key.startswith(("parser.", "tagger.")):
             raise ConfigError(f"{key}: expected a key of parser or tagger, since nothing else has an effect on load")

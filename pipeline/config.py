@@ -76,6 +76,10 @@ class TaggerRunConfig(Config):
     gate: float | None = Field(default=None, ge=0)
     """Entropy in nats from which a word sends its sentence from the first pass of a tagger that has one to the encoder
     and both stages; the tagger's own gate if null, and all sentences if 0."""
+    terms: str | None = None
+    """A list of terms and patterns, one JSON object a line as for spaCy's EntityRuler: words that match it where the
+    tagger says otherwise are decided by stage two, which reads the list's label as their draft; a tagger of one stage
+    takes the list's label where it is not sure of its own."""
     accept_parser: bool = False
     """Allow a tagger that reads trees to run with another parser than the one whose trees it learned from."""
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
 
@@ -13,7 +15,7 @@ _NOT_DECIDING: dict[str, Any] = {
     "planning": {"hash_with_ray_bytes", "rehash"},
     "reader": {"max_record_bytes", "max_unpack_ratio"},
     "parser": {"directory"},
-    "tagger": {"model", "accept_parser"},
+    "tagger": {"model", "terms", "accept_parser"},
 }
 
 
@@ -30,6 +32,14 @@ class ComponentIdentity(Config):
     """Its version in the registry or of its package, if it has one."""
     digest: str
     """SHA-256 in hex over its weight files and configuration."""
+    terms: str | None = None
+    """SHA-256 in hex of the list of terms that a tagger is run with."""
+
+    @model_serializer(mode="wrap")
+    def _without_missing_list(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Earlier releases had no lists: the digest of a plan without one stays.
+        values: dict[str, Any] = dump(self)
+        return {key: value for key, value in values.items() if key != "terms" or value is not None}
 
 
 class Recipe(Config):
@@ -93,15 +103,16 @@ class ResolvedTagger:
 
 def component_signature(component: ComponentIdentity) -> str:
     """Return the value of the columns ``parser`` and ``tagger`` and of the tables' metadata."""
-    return f"{component.name}@{component.digest}"
+    terms = "" if component.terms is None else f"+terms@{component.terms}"
+    return f"{component.name}@{component.digest}{terms}"
 
 
 def deciding_config(config: AnnotateConfig) -> dict[str, Any]:
     """Return the part of a configuration that can change a byte of the output.
 
     Left out are the path of the output, the executor (its threads are a field of the plan), what only decides the exit
-    code, the report or what a run is allowed to do, the folders of parser and tagger (their digests represent them),
-    whether the tagger may have learned from another parser's trees, and the bounds of what is read: a record beyond
+    code, the report or what a run is allowed to do, the files of parser, tagger and terms (they have digests), whether
+    the tagger may have learned from another parser's trees, and the bounds of what is read: a record beyond
     them is a dead letter, which may be tried again with others.
     """
     return config.model_dump(mode="json", exclude=_NOT_DECIDING)

@@ -7,13 +7,14 @@ from typing import Self
 import pyarrow as pa
 
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
+from concord.pipeline.corpora.read_terms import read_terms_for
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
 from concord.pipeline.errors import ModelError, ShortageError
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.output.schema import UNCALIBRATED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
-from concord.pipeline.planning.planner import check_trees
+from concord.pipeline.planning.planner import check_trees, run_identity
 from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
@@ -47,6 +48,7 @@ class TextAnnotator:
 
         Raises:
             ModelError: when one of them cannot be loaded, or the tagger learned from another parser's trees.
+        InputError: when the list of terms cannot be read, or has labels that the tagger does not know.
         """
         bound_caches()
         loaded = load_tagger(tagger.folder, device=run.device)
@@ -57,9 +59,9 @@ class TextAnnotator:
             check_trees(loaded.name, loaded.trees, parser=signature)
         return cls(
             parse=ParseStage(build_parser(parser), batch_documents=parser.batch_documents),
-            tag=TagStage(loaded, run),
+            tag=TagStage(loaded, run, terms=read_terms_for(loaded, run.terms)),
             parser=signature,
-            tagger=component_signature(tagger.identity),
+            tagger=component_signature(run_identity(tagger, run)),
             calibration=UNCALIBRATED if loaded.calibration is None else loaded.calibration.summary,
         )
 

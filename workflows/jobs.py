@@ -26,6 +26,7 @@ JOB_SUFFIXES = {".yaml", ".yml"}
 _OPTION_KEYS = {
     "output": "output.path",
     "model": "tagger.model",
+    "terms": "tagger.terms",
     "device": "tagger.device",
     "executor": "executor.kind",
     "actors": "executor.actors",
@@ -201,9 +202,13 @@ def read_annotate_job(
         "output": config.output.model_copy(update={"path": absolute(config.output.path)}),
         **_parser_path(config.parser),
     }
+    tagger: dict[str, Any] = {}
     if names_model(config):
-        model = absolute_model(config.tagger.model)
-        paths["tagger"] = config.tagger.model_copy(update={"model": model})
+        tagger["model"] = absolute_model(config.tagger.model)
+    if config.tagger.terms is not None:
+        tagger["terms"] = absolute(config.tagger.terms)
+    if tagger:
+        paths["tagger"] = config.tagger.model_copy(update=tagger)
     return config.model_copy(update=paths)
 
 

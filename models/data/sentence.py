@@ -23,9 +23,11 @@ class Sentence:
     """Tags, heads and relations: part of speech, head (1-based, 0 for the root) and relation to the head."""
     soft: SoftLabels | None = None
     """What training reads in place of the gold labels: probabilities of labels, or the labels that words may have."""
+    terms: tuple[str, ...] | None = None
+    """Labels by a list of terms, in BIO2; None where it has no match."""
 
     def __post_init__(self) -> None:
-        for name in ("labels", "tags", "heads", "relations"):
+        for name in ("labels", "tags", "heads", "relations", "terms"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.words):
                 raise ValueError(f"Sentence.{name}: expected {len(self.words)} entries, got {len(values)}")
@@ -43,6 +45,7 @@ class Sentence:
             heads=heads,
             relations=self.relations and self.relations[span],
             soft=self.soft and self.soft.part(start, end),
+            terms=self.terms and self.terms[span],
         )
 
 

@@ -16,6 +16,7 @@ from concord.models.decoders.distribution import LabelDistribution, SpanQuery, e
 from concord.models.inference.windows import Window
 from concord.models.labels import Span
 from concord.models.outputs import Prediction, Refined
+from concord.models.terms.contradictions import find_contradictions, overrule_unsure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +99,7 @@ class TokenTable:
     ) -> None:
         """Write the results of a one-stage tagger; the uncertainty is the entropy of a word's marginals."""
         labels, marginals = distribution.mode(), distribution.marginals()
+        labels = overrule_unsure(labels, marginals, find_contradictions(batch, labels, vocabulary))
         words = KeptWords.of(windows, batch.mask.shape[1])
         self.write_labels(words, labels, probabilities=marginals, uncertainty=entropy(marginals))
         self.write_spans(windows, labels, vocabulary, distribution.span_probability)

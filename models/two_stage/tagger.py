@@ -25,6 +25,7 @@ from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.variational_lstm import LstmSample
 from concord.models.outputs import AttentionWeights, Draft, Refined
 from concord.models.tagger import CallSettings, Tagger
+from concord.models.terms.contradictions import find_contradictions, leave_to_stage_two
 from concord.models.two_stage.config import FirstPassConfig, MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
@@ -182,9 +183,10 @@ class TwoStageTagger(Tagger):
                 settings.on_batch(0, words)
             with self.autocast(settings.precision):
                 found = first(batch)
-            is_sure = found.is_sure(batch, gate)
+            labels, is_sure = found.distribution.mode(), found.is_sure(batch, gate)
+            for contradiction in find_contradictions(batch, labels, self.vocabulary):
+                is_sure[contradiction.sentence] = False
             sure = KeptWords.of(windows, batch.mask.shape[1]).where(is_sure[:, None].expand_as(batch.mask))
-            labels = found.distribution.mode()
             table.write_labels(sure, labels, probabilities=found.marginals, uncertainty=found.uncertainty)
             table.first[sure.rows] = True
             sentences = is_sure.nonzero()[:, 0].tolist()
@@ -211,6 +213,7 @@ class TwoStageTagger(Tagger):
                 draft = self._draft(batch, features, samples=settings.samples)
             words = KeptWords.of(windows, batch.mask.shape[1])
             table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
+            draft = leave_to_stage_two(draft, find_contradictions(batch, draft.labels, self.vocabulary))
             if memory is not None:
                 hidden, probabilities = draft.hidden.flatten(0, 1), draft.probabilities.flatten(0, 1)
                 memory.write(words.rows, hidden[words.cells], probabilities[words.cells])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.config import AnnotateConfig, TaggerRunConfig
 from concord.pipeline.corrections.correction import corrections_digest, current_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.errors import IntegrityError, ModelError, PlanError
@@ -21,6 +21,7 @@ from concord.pipeline.plan import Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
+from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.threads import default_threads, threads_of_environment
 
@@ -56,7 +57,8 @@ class Planner:
         self._parser = parser or parser_identity(config.parser)
         if not config.tagger.accept_parser:
             check_trees(tagger.name, tagger.trees, parser=component_signature(self._parser))
-        self._recipe = Recipe.of(config, self._parser, tagger.identity, SCHEMA_VERSION)
+        self._identity = run_identity(tagger, config.tagger)
+        self._recipe = Recipe.of(config, self._parser, self._identity, SCHEMA_VERSION)
         # A store takes no line at the end of a file, so there are no corrections.
         log = read_log(log_path(folder.output)) if isinstance(folder.output, Path) else []
         self._corrections = current_corrections(log)
@@ -160,7 +162,7 @@ class Planner:
         plan = make_plan(
             self._config,
             parser=self._parser,
-            tagger=self._tagger.identity,
+            tagger=self._identity,
             tagger_folder=self._tagger.folder.absolute(),
             threads=self._threads(),
             generation=generation,
@@ -256,6 +258,17 @@ class Planner:
         from concord.pipeline.executors.ray_cluster import hash_files
 
         return hash_files(list(states))
+
+
+def run_identity(tagger: ResolvedTagger, run: TaggerRunConfig) -> ComponentIdentity:
+    """Return the identity of a tagger and the list of terms that it is run with, if any.
+
+    Raises:
+        InputError: when the list cannot be read.
+    """
+    if run.terms is None:
+        return tagger.identity
+    return tagger.identity.model_copy(update={"terms": file_sha256(run.terms)})
 
 
 def check_trees(name: str, trees: str | None, *, parser: str) -> None:

@@ -5,13 +5,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import torch
 
 from concord.models.tagger import Tagger
+from concord.models.terms.term_matcher import TermMatcher
 from concord.pipeline.config import ParserConfig
+from concord.pipeline.corpora.read_terms import read_terms_for
 from concord.pipeline.documents import STAGES, AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import IntegrityError, ModelError, ShortageError
 from concord.pipeline.identity import component_signature
@@ -71,16 +74,24 @@ class ShardWorker:
     """
 
     def __init__(
-        self, plan: Plan, *, parser: DocumentParser, tagger: DocumentTagger, on_cpu: OnCpu | None = None
+        self,
+        plan: Plan,
+        *,
+        parser: DocumentParser,
+        tagger: DocumentTagger,
+        terms: TermMatcher | None = None,
+        on_cpu: OnCpu | None = None,
     ) -> None:
         """Build the stages of a plan.
 
         Args:
+            terms: the list that the plan names.
             on_cpu: provides both models on the CPU, for the last step; None if they are there already.
         """
         folder = OutputFolder(plan.config.output.path)
         self.read_stage = ReadStage(plan.config.reader, folder, marks=plan.marks)
         self._config = plan.config
+        self._terms = terms
         self._tracker = ShardTracker()
         self.parse_stage, self.tag_stage = self._stages(parser, tagger, step=BackOffStep.AS_PLANNED)
         self.commit_stage = CommitStage(
@@ -231,7 +242,12 @@ class ShardWorker:
         batch_documents = max(1, config.parser.batch_documents // step.divisor)
         return (
             ParseStage(parser, batch_documents=batch_documents, on_share=tracker.on_parse),
-            TagStage(tagger, config.tagger.model_copy(update={"batch_words": batch_words}), on_share=tracker.on_tag),
+            TagStage(
+                tagger,
+                config.tagger.model_copy(update={"batch_words": batch_words}),
+                terms=self._terms,
+                on_share=tracker.on_tag,
+            ),
         )
 
     def _annotate_alone(
@@ -289,6 +305,7 @@ def build_worker(plan: Plan) -> ShardWorker:
 
     Raises:
         ModelError: when one cannot be loaded or the tagger is not the one of the plan.
+        InputError: when the list of terms cannot be read or is not the one of the plan.
     """
     bound_caches()
     torch.set_num_threads(plan.threads)
@@ -296,8 +313,10 @@ def build_worker(plan: Plan) -> ShardWorker:
     if tagger_digest(folder) != plan.tagger.digest:
         raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
     tagger = load_tagger(folder, device=plan.config.tagger.device)
+    terms = read_terms_for(tagger, plan.config.tagger.terms, digest=plan.tagger.terms)
     parser = build_parser(plan.config.parser)
-    return ShardWorker(plan, parser=parser, tagger=tagger, on_cpu=lambda: _on_cpu(plan.config.parser, parser, tagger))
+    on_cpu = partial(_on_cpu, plan.config.parser, parser, tagger)
+    return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)
 
 
 def _left_out(record: Record, suspect: Suspect | None) -> Record:

@@ -9,9 +9,10 @@ from typing import Literal, Protocol
 
 from concord.models.calibration import Calibration
 from concord.models.data.sentence import Sentence
-from concord.models.labels import Span
-from concord.models.outputs import Prediction
+from concord.models.labels import Span, decode_spans
+from concord.models.outputs import Prediction, Source
 from concord.models.tagger import OnBatch
+from concord.models.terms.term_matcher import TermMatcher
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedSentence
 from concord.pipeline.worker.bisect import run_bisecting
@@ -55,10 +56,18 @@ class TagStage:
     span then ends past that piece's words.
     """
 
-    def __init__(self, tagger: DocumentTagger, config: TaggerRunConfig, *, on_share: OnShare | None = None) -> None:
-        """Take the tagger and its settings for this run."""
+    def __init__(
+        self,
+        tagger: DocumentTagger,
+        config: TaggerRunConfig,
+        *,
+        terms: TermMatcher | None = None,
+        on_share: OnShare | None = None,
+    ) -> None:
+        """Take the tagger, its settings for this run, and the list of terms that the settings name."""
         self._tagger = tagger
         self._config = config
+        self._terms = terms
         self._on_share = on_share
 
     @property
@@ -94,9 +103,10 @@ class TagStage:
     ) -> list[tuple[Prediction, ...]]:
         """Return one prediction for each ParsedSentence, by document."""
         joined = [_join_pieces(document.sentences) for document in documents]
+        sentences = [[self._with_terms(_sentence(pieces)) for pieces in document] for document in joined]
         with shortage_errors():
             predicted = self._tagger.predict_documents(
-                [[_sentence(pieces) for pieces in document] for document in joined],
+                sentences,
                 batch_words=self._config.batch_words,
                 samples=self._config.samples,
                 threshold=self._config.threshold,
@@ -107,11 +117,14 @@ class TagStage:
         return [
             tuple(
                 piece
-                for prediction, pieces in zip(predictions, document, strict=True)
-                for piece in _cut(prediction, [len(piece.words) for piece in pieces])
+                for prediction, pieces, sentence in zip(predictions, document, own, strict=True)
+                for piece in _cut(_with_sources(prediction, sentence), [len(piece.words) for piece in pieces])
             )
-            for document, predictions in zip(joined, predicted, strict=True)
+            for document, own, predictions in zip(joined, sentences, predicted, strict=True)
         ]
+
+    def _with_terms(self, sentence: Sentence) -> Sentence:
+        return sentence if self._terms is None else self._terms.mark(sentence)
 
     def _on_batch(self, done: int, words: int) -> None:
         if self._on_share is not None:
@@ -143,17 +156,27 @@ def _sentence(pieces: Sequence[ParsedSentence]) -> Sentence:
     )
 
 
+def _with_sources(prediction: Prediction, sentence: Sentence) -> Prediction:
+    """Say which entities are matches of the list of terms."""
+    if sentence.terms is None:
+        return prediction
+    matches = set(decode_spans(sentence.terms, "BIO"))
+    sources: tuple[Source, ...] = tuple("terms" if span in matches else "model" for span in prediction.spans)
+    return replace(prediction, sources=sources)
+
+
 def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
     """Cut a sentence's prediction into its pieces, given their lengths in words; ValueError if it is no valid one."""
     if len(prediction.labels) != sum(lengths):
         raise ValueError(f"labels: expected one for each of {sum(lengths)} words, got {len(prediction.labels)}")
     if not all(map(math.isfinite, chain(prediction.probabilities, prediction.uncertainty, prediction.confidences))):
         raise ValueError("expected finite probabilities and uncertainties, got others")
-    entities = list(zip(prediction.spans, prediction.confidences, strict=True))
+    sources: Sequence[Source] = prediction.sources or ["model"] * len(prediction.spans)
+    entities = list(zip(prediction.spans, prediction.confidences, sources, strict=True))
     start = 0
     for length in lengths:
         end = start + length
-        own = [(span, confidence) for span, confidence in entities if start <= span.start < end]
+        own = [entity for entity in entities if start <= entity[0].start < end]
         yield Prediction(
             labels=prediction.labels[start:end],
             draft_labels=prediction.draft_labels[start:end],
@@ -161,7 +184,8 @@ def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]
             margins=prediction.margins[start:end],
             uncertainty=prediction.uncertainty[start:end],
             refined=prediction.refined[start:end],
-            spans=tuple(Span(span.start - start, span.end - start, span.label) for span, _ in own),
-            confidences=tuple(confidence for _, confidence in own),
+            spans=tuple(Span(span.start - start, span.end - start, span.label) for span, _, _ in own),
+            confidences=tuple(confidence for _, confidence, _ in own),
+            sources=tuple(source for _, _, source in own) if prediction.sources else (),
         )
         start = end

@@ -12,6 +12,7 @@ PAGES = (
     "docs/README.md",
     "docs/benchmarks.md",
     "docs/annotating.md",
+    "docs/labels.md",
     "docs/training.md",
 )
 PAGES_WITH_EXAMPLES = (*PAGES, "examples/README.md")

@@ -57,7 +57,11 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
     job = plan.config.model_dump(mode="json")
     job["output"]["path"] = str(output.absolute())
     config = annotate_config(job, overrides=overrides)
-    return _run(config, ResolvedTagger(**plan.tagger.model_dump(), folder=Path(plan.tagger_folder)), retry=selection)
+    return _run(
+        config,
+        ResolvedTagger(**plan.tagger.model_dump(exclude={"terms"}), folder=Path(plan.tagger_folder)),
+        retry=selection,
+    )
 
 
 def preview(config: AnnotateConfig) -> Answer:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from concord.pipeline.annotate import dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import PlanError, StoreError
+from concord.pipeline.errors import InputError, PlanError, StoreError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
@@ -186,6 +186,25 @@ def test_collection_of_an_earlier_release_is_updated_with_its_parses(
     assert (report.changes.again, report.changes.parsed, report.changes.changed) == (19, 19, 1)
     assert "schema_version: was 2, is now 4" in report.reasons
     assert_equals_one_run(archive, report, output={"path": str(archive.parent / "fresh"), "keep_text": keep_text})
+
+
+def test_another_list_of_terms_tags_all_documents_again(archive: Path) -> None:
+    terms = archive.parent / "terms.jsonl"
+    terms.write_text('{"label": "PER", "pattern": "Anna"}\n')
+    without = runs.run_job(job(archive))
+    plan = OutputFolder(without.output).plan()
+    assert "terms" not in plan.model_dump(mode="json")["tagger"]
+    first = runs.run_job(job(archive, tagger={"terms": str(terms)}))
+    assert (first.changes.again, first.changes.parsed) == (20, 20)
+    moved = terms.rename(archive.parent / "moved.jsonl")
+    assert runs.run_job(job(archive, tagger={"terms": str(moved)})).changes.again == 0
+    moved.write_text('{"label": "PER", "pattern": "Bob"}\n')
+    assert runs.run_job(job(archive, tagger={"terms": str(moved)})).changes.again == 20
+    again = runs.run_job(job(archive))
+    assert again.changes.again == 20
+    assert OutputFolder(again.output).plan().tagger == plan.tagger
+    with pytest.raises(InputError, match=r"terms\.jsonl: cannot be read"):
+        runs.run_job(job(archive, tagger={"terms": str(terms)}))
 
 
 def test_texts_are_stored_when_the_job_wants_them(archive: Path) -> None:

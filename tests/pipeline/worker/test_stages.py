@@ -12,6 +12,7 @@ from concord_testing import fakes, runs
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span
 from concord.models.outputs import Prediction
+from concord.models.terms.term_matcher import TermMatcher, read_term
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import ModelError, ReconciliationError, StoreError
@@ -121,6 +122,28 @@ def test_tag_stage_joins_pieces_of_a_sentence_and_cuts_the_predictions() -> None
     assert (first.spans, second.spans) == ((Span(7, 10, "PER"),), ())
     for field in ("draft_labels", "probabilities", "margins", "uncertainty", "refined"):
         assert [len(getattr(first, field)), len(getattr(second, field))] == [8, 4]
+
+
+def test_tag_stage_says_which_entities_are_terms() -> None:
+    terms = TermMatcher([read_term({"label": "PER", "pattern": text}) for text in ("New York City", "Ada", "c")])
+    tagger = fakes.FakeTagger()
+    texts = parsed("a b c d e f g New York City now Ends.", "Ada Smith met c.", "Ada met Bob.", "no name")
+    results = TagStage(tagger, TaggerRunConfig(), terms=terms).run(texts)
+    (call,) = tagger.calls
+    assert [[sentence.terms for sentence in document] for document in call] == [
+        [("O", "O", "B-PER", *"OOOO", "B-PER", "I-PER", "I-PER", "O", "O")],
+        [("B-PER", "O", "O", "O")],
+        [("B-PER", "O", "O")],
+        [None],
+    ]
+    found = [result.predictions for result in results if isinstance(result, AnnotatedDocument)]
+    sources = [[(prediction.spans, prediction.sources) for prediction in predictions] for predictions in found]
+    assert sources == [
+        [((Span(7, 10, "PER"),), ("terms",)), ((Span(3, 4, "PER"),), ("model",))],
+        [((Span(0, 2, "PER"),), ("model",))],
+        [((Span(0, 1, "PER"), Span(2, 3, "PER")), ("terms", "model"))],
+        [((), ())],
+    ]
 
 
 def test_tag_stage_makes_a_dead_letter_of_only_the_document_that_fails() -> None:
