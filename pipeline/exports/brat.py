@@ -45,7 +45,7 @@ def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[st
             _write_new(staged / f"{name}.ann", "".join(f"{line}\n" for line in _annotations(item, text)))
             index.write(orjson.dumps({"file": name, **item.metadata}, option=orjson.OPT_APPEND_NEWLINE))
         # brat requires all four sections.
-        types = sorted({_type(label) for label in labels})
+        types = sorted({type_name(label) for label in labels})
         sections = ["[entities]", *types, "[relations]", "[events]", "[attributes]"]
         _write_new(staged / "annotation.conf", "".join(f"{line}\n" for line in sections))
 
@@ -66,7 +66,7 @@ def _annotations(item: ExportItem, text: str) -> Iterator[str]:
         offsets = ";".join(f"{start} {end}" for start, end in fragments)
         # As long as the fragments together; white space such as a tab would end the column or the line.
         shown = _WHITE_SPACE.sub(" ", " ".join(text[start:end] for start, end in fragments))
-        yield f"T{number}\t{_type(entity.label)} {offsets}\t{shown}"
+        yield f"T{number}\t{type_name(entity.label)} {offsets}\t{shown}"
         yield f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence:.3f}"
 
 
@@ -79,5 +79,6 @@ def _fragments(entity: EntityRow, text: str) -> Iterator[tuple[int, int]]:
     yield start, entity.end_char
 
 
-def _type(label: str) -> str:
+def type_name(label: str) -> str:
+    """Return an entity type as brat allows it, with other characters as underscores."""
     return _NOT_IN_TYPE.sub("_", label)

@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from concord.pipeline.corrections.correction import Mark
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
@@ -129,6 +130,25 @@ def read_collection(
     """
     for report in collection.manifest.shards:
         yield from _read_shard(collection, report, wanted)
+
+
+def entity_marks(document: CollectedDocument, text: str) -> list[Mark]:
+    """Return the entities of a document with its raw text as marks, in order."""
+    return [
+        Mark(start=row.start_char, end=row.end_char, type=row.label, text=text[row.start_char : row.end_char])
+        for row in document.entities
+    ]
+
+
+def sentence_offsets(document: CollectedDocument) -> Iterator[list[tuple[int, int]]]:
+    """Yield the offsets of the words of each sentence; the pieces of an over-long sentence are one."""
+    offsets: list[tuple[int, int]] = []
+    for sentence in document.sentences:
+        if offsets and not sentence.row.continues:
+            yield offsets
+            offsets = []
+        offsets = [*offsets, *((token.start_char, token.end_char) for token in sentence.tokens)]
+    yield offsets
 
 
 def join_words(tokens: Sequence[TokenRow]) -> str:

@@ -6,6 +6,7 @@ import sys
 import click
 
 from concord.workflows.cli import collection_commands as collection
+from concord.workflows.cli import correction_commands
 from concord.workflows.cli import history_commands as generations
 from concord.workflows.cli import model_commands as model
 from concord.workflows.cli import registry_commands as registry
@@ -38,6 +39,7 @@ VERBS = (
     collection.report,
     collection.export,
     collection.review,
+    correction_commands.corrections,
     collection.schema,
     collection.doctor,
 )

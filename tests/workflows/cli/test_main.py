@@ -49,7 +49,11 @@ VERBS = (
     "doctor",
 )
 
-GROUPS = {"registry": ("list", "show", "history", "register", "sync"), "errors": ("list", "retry")}
+GROUPS = {
+    "registry": ("list", "show", "history", "register", "sync"),
+    "errors": ("list", "retry"),
+    "corrections": ("list", "import"),
+}
 
 RECORDS = [
     {"id": "a", "text": "Ada King met Charles Babbage in London. King wrote a program."},

@@ -1,0 +1,182 @@
+"""``concord corrections``: what people corrected, which of it fits, and corrections from the files of other tools."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from concord.pipeline.corrections.correction import (
+    Correction,
+    Mark,
+    corrections_digest,
+    current_corrections,
+)
+from concord.pipeline.corrections.fitting import Fit, Place, find_places, fit_corrections
+from concord.pipeline.corrections.log import log_path, read_log
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.exports.source_texts import SourceTexts
+from concord.pipeline.imports.import_corrections import ImportReport, import_corrections
+from concord.pipeline.output.collection import Collection, open_collection
+from concord.pipeline.output.document_rows import CollectedDocument, entity_marks, read_collection, sentence_offsets
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.workflows.annotation.export import LEFT_OUT
+from concord.workflows.console import Answer, counted, printable, short_path, table
+
+SHOWN = 40
+"""Lines of a table; --json has all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorrectionStatus:
+    """A correction of the log and what became of it.
+
+    Attributes:
+        state: ``written`` in the tables, ``waiting`` for the next run, ``undone``, ``overruled`` by a later one or
+            ``misfit``.
+        reason: why it is overruled or does not fit, in plain words.
+    """
+
+    correction: Correction
+    state: str
+    reason: str = ""
+
+
+def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
+    """Return every correction of a collection's log, without the lines that undo others, in the order of the log.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+        InputError: when a line of the log is no correction, or an input file of many records is gone.
+    """
+    log = read_log(log_path(output))
+    current = current_corrections(log)
+    found = {one.id: CorrectionStatus(correction=one, state="undone") for one in log if one.action != "undo"}
+    collection = open_collection(output)
+    missing = dict(current)
+    for document, text in _documents_with_texts(collection, current):
+        doc_id = document.row.doc_id
+        own = missing.pop(doc_id)
+        if isinstance(text, DeadLetter):
+            found |= {one.id: CorrectionStatus(correction=one, state="misfit", reason=text.message) for one in own}
+            continue
+        is_written = collection.plan.corrected.get(doc_id) == corrections_digest(own)
+        fit = fit_corrections(own, text, sentence_offsets(document))
+        found |= _statuses(own, fit, "written" if is_written else "waiting")
+    reason = "the collection has no document of this id"
+    for own in missing.values():
+        found |= {one.id: CorrectionStatus(correction=one, state="misfit", reason=reason) for one in own}
+    return list(found.values())
+
+
+def places_of(output: OutputPath, surface: str, *, doc_id: str | None = None) -> Iterator[Place]:
+    """Yield where some words occur in a collection, or in one document, with the entities of the tables that they
+    overlap; see ``find_places``. ``marks_at`` makes single corrections of the places that a person chooses.
+
+    A document whose text is gone is left out.
+    """
+    collection = open_collection(output)
+    texts = SourceTexts.of(collection.plan)
+    for document in read_collection(collection, wanted=lambda name: doc_id in (None, name)):
+        text = texts.find(document.row)
+        if isinstance(text, str):
+            yield from find_places(document.row.doc_id, text, entity_marks(document, text), surface)
+
+
+def import_file(path: Path, output: OutputPath, *, who: str, dry_run: bool) -> Answer:
+    """Import an annotator's file; exit code 3 if a part of it was refused."""
+    report = import_corrections(path, output, who=who, dry_run=dry_run)
+    values = {
+        "passages": report.passages,
+        "corrections": [one.model_dump(mode="json") for one in report.corrections],
+        "actions": dict(sorted(report.actions.items())),
+        "refused": [asdict(refused) for refused in report.refused],
+        "log": str(log_path(output)),
+        "dry_run": dry_run,
+    }
+    text = "\n".join(_import_lines(report, output, dry_run=dry_run))
+    return Answer(values=values, text=text, exit_code=LEFT_OUT if report.refused else 0)
+
+
+def list_corrections(output: OutputPath) -> Answer:
+    """List the corrections of a collection with what became of each."""
+    statuses = list_statuses(output)
+    counts = Counter(status.state for status in statuses)
+    values = {
+        "counts": dict(sorted(counts.items())),
+        "corrections": [
+            {**one.correction.model_dump(mode="json"), "state": one.state, "reason": one.reason} for one in statuses
+        ],
+    }
+    if not statuses:
+        return Answer(values=values, text=f"{short_path(output)}: no corrections")
+    rows = [_row(status) for status in statuses[-SHOWN:]]
+    lines = [table(rows, header=("document", "action", "entity", "by", "when", "state")), ""]
+    if len(statuses) > SHOWN:
+        lines += [f"the last {SHOWN}; --json lists all {len(statuses):,}"]
+    lines.append(", ".join(f"{number:,} {state}" for state, number in sorted(counts.items())))
+    if counts["waiting"]:
+        lines.append("concord annotate writes those that wait into the tables")
+    return Answer(values=values, text="\n".join(lines))
+
+
+def _documents_with_texts(
+    collection: Collection, wanted: Mapping[str, Sequence[Correction]]
+) -> Iterator[tuple[CollectedDocument, str | DeadLetter]]:
+    texts = SourceTexts.of(collection.plan)
+    for document in read_collection(collection, wanted=wanted.__contains__):
+        yield document, texts.find(document.row)
+
+
+def _statuses(own: Sequence[Correction], fit: Fit, state: str) -> dict[str, CorrectionStatus]:
+    found = {one.id: CorrectionStatus(correction=one, state=state) for one in own}
+    for misfit in fit.misfits:
+        one = misfit.correction
+        found[one.id] = CorrectionStatus(correction=one, state="misfit", reason=misfit.reason)
+    for pair in fit.overruled:
+        reason = f"{pair.later.who} later: {_change(pair.later)}"
+        one = found[pair.earlier.id].correction
+        found[one.id] = CorrectionStatus(correction=one, state="overruled", reason=reason)
+    return found
+
+
+def _import_lines(report: ImportReport, output: OutputPath, *, dry_run: bool) -> Iterator[str]:
+    actions = ", ".join(f"{number:,} {action}" for action, number in sorted(report.actions.items()))
+    would = "would be " if dry_run else ""
+    yield (
+        f"{counted(report.passages, 'passage')}: {counted(len(report.corrections), 'correction')} {would}added to "
+        f"{short_path(log_path(output))}{f': {actions}' if actions else ''}"
+    )
+    rows = [(_name(one.doc_id), one.action, _change(one)) for one in report.corrections[:SHOWN]]
+    if rows:
+        yield ""
+        yield table(rows, header=("document", "action", "entity"))
+    if len(report.corrections) > SHOWN:
+        yield f"... and {len(report.corrections) - SHOWN:,} more"
+    if report.refused:
+        yield ""
+        yield f"{len(report.refused):,} refused:"
+    for refused in report.refused[:SHOWN]:
+        yield f"{refused.where}: document {refused.doc_id!r}: {printable(refused.reason)}"
+
+
+def _row(status: CorrectionStatus) -> tuple[Any, ...]:
+    one = status.correction
+    state = f"{status.state}: {printable(status.reason)}" if status.reason else status.state
+    return _name(one.doc_id), one.action, _change(one), one.who, one.when[:16], state
+
+
+def _change(correction: Correction) -> str:
+    """Describe old and new mark, as in ``'Geneva' PER -> LOC``."""
+    old, new = correction.old, correction.new
+    if old is not None and new is not None and old.text == new.text:
+        return f"{old.text!r} {old.type}" + (f" -> {new.type}" if old.type != new.type else "")
+    return " -> ".join(_describe(mark) for mark in (old, new) if mark is not None)
+
+
+def _describe(mark: Mark) -> str:
+    return f"{mark.text!r} {mark.type}"
+
+
+def _name(doc_id: str) -> str:
+    return doc_id if doc_id.isprintable() else repr(doc_id)
