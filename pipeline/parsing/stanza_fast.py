@@ -1,9 +1,10 @@
 """Run the networks of Stanza 1.15 with our own batches: the output of ``stanza_plain`` at a multiple of its speed.
 
-Sentences of all documents are sorted by length, and features of characters and word forms come from tables. Tagger and
-parser run on the same rows of words without padding (``stanza_networks``), relations are chosen for the best heads
-only, the tree search stops at the first proof of the best tree, and addresses are looked for only where one may start.
-Nothing of Stanza is patched; for any other package or version ``stanza_plain`` is used.
+Paragraphs and sentences of all documents are sorted by length, and features of characters and word forms come from
+tables. Long paragraphs are read in pieces side by side (``stanza_tokenizer``). Tagger and parser run on the same rows
+of words without padding (``stanza_networks``), relations are chosen for the best heads only, the tree search stops at
+the first proof of the best tree, and addresses are looked for only where one may start. Nothing of Stanza is patched;
+for any other package or version ``stanza_plain`` is used.
 """
 
 import re
@@ -28,6 +29,7 @@ from concord.pipeline.parsing.stanza_networks import (
     obstacle_to_networks,
 )
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis, restore_lemma, stanza_document, truncate
+from concord.pipeline.parsing.stanza_tokenizer import TokenizerNetwork
 from concord.pipeline.parsing.tokens import (
     BOTH_END,
     SENTENCE_END,
@@ -38,17 +40,11 @@ from concord.pipeline.parsing.tokens import (
     make_token,
     sentences_of,
     split_paragraphs,
-    window_cut,
 )
 
 _FAST_VERSION = "1.15."
 _TAG_COLUMNS = ("upos", "xpos", "feats")
-# Characters. A longer paragraph is tokenized in windows; the last _WINDOW_CONTEXT characters of each are read again
-# by the next. Memory grows by about 4 kB per character.
-_WINDOW = 20_000
-_WINDOW_CONTEXT = 1_000
 # Small batches win on a CPU (caches, padding), large ones on a GPU.
-_BATCH_PARAGRAPHS = {"cpu": 16, "cuda": 128}
 _BATCH_WORDS = {"cpu": 1_000, "cuda": 8_000}
 # Pairs of words, by sentence and with padding, per word of a batch: the parser scores each pair.
 _PAIRS_PER_WORD = 100
@@ -76,14 +72,6 @@ def obstacle_to_shortcuts(nlp: Any) -> str | None:
     return obstacle_to_networks(nlp.processors["pos"].trainer, nlp.processors["depparse"].trainer)
 
 
-class _Window(NamedTuple):
-    """Characters ``start`` to ``end`` of the paragraph with a number."""
-
-    paragraph: int
-    start: int
-    end: int
-
-
 class _Tag(NamedTuple):
     """Names of a word's tags, ``_`` where there is none, and the parser's numbers of upos and xpos."""
 
@@ -103,9 +91,8 @@ class FastStanza(PlainStanza):
             if network is not None:
                 network.eval()
         self._device = torch.device(nlp.device)
-        self._batch_paragraphs = _BATCH_PARAGRAPHS[self._device.type]
         self._batch_words = _BATCH_WORDS[self._device.type]
-        self._characters = _CharacterTable(nlp.processors["tokenize"].trainer)
+        self._tokenizer = TokenizerNetwork(nlp.processors["tokenize"].trainer, self._device)
         self._tagger = TaggerNetwork(nlp.processors["pos"], self._device)
         self._parser = ParserNetwork(nlp.processors["depparse"], self._device)
         with torch.inference_mode():
@@ -136,63 +123,12 @@ class FastStanza(PlainStanza):
         ]
 
     def _label_characters(self, paragraphs: Sequence[Paragraph], on_batch: OnBatch | None) -> list[NDArray[np.int8]]:
-        """Label every character (see ``tokens`` for the labels), in rounds of one window per paragraph."""
-        labels = [np.zeros(len(paragraph.characters), dtype=np.int8) for paragraph in paragraphs]
-        starts = dict.fromkeys(range(len(paragraphs)), 0)
-        while starts:
-            windows = [
-                _Window(index, start, min(start + _WINDOW, len(labels[index]))) for index, start in starts.items()
-            ]
-            starts = {}
-            for batch in self._window_batches(windows):
-                if on_batch is not None:
-                    on_batch(0, 0)
-                for window, found in zip(batch, self._label_windows(paragraphs, batch), strict=True):
-                    characters = paragraphs[window.paragraph].characters
-                    cut = window.end
-                    if window.end < len(characters):
-                        safe = _WINDOW - _WINDOW_CONTEXT
-                        cut = window_cut(characters, found, start=window.start, safe=safe)
-                        starts[window.paragraph] = cut
-                    labels[window.paragraph][window.start : cut] = found[: cut - window.start]
+        """Label every character; see ``tokens`` for the labels."""
+        labels = self._tokenizer.label(paragraphs, on_batch)
         for paragraph, row in zip(paragraphs, labels, strict=True):
             row[-1] = BOTH_END if row[-1] > SENTENCE_END else SENTENCE_END
             _merge_addresses(paragraph.characters, row)
         return labels
-
-    def _window_batches(self, windows: Sequence[_Window]) -> Iterator[list[_Window]]:
-        """Split windows into batches, the longest first; on a CPU at most _WINDOW characters with padding."""
-        room = _WINDOW * self._batch_paragraphs // _BATCH_PARAGRAPHS["cpu"]
-        batch: list[_Window] = []
-        for window in sorted(windows, key=lambda window: window.start - window.end):
-            longest = batch[0].end - batch[0].start if batch else 0
-            if batch and (len(batch) == self._batch_paragraphs or longest * (len(batch) + 1) > room):
-                yield batch
-                batch = []
-            batch.append(window)
-        if batch:
-            yield batch
-
-    def _label_windows(self, paragraphs: Sequence[Paragraph], windows: Sequence[_Window]) -> list[NDArray[np.int64]]:
-        """Run the tokenizer's network over one batch of windows, the longest first."""
-        network = self._nlp.processors["tokenize"].trainer.model
-        lengths = [window.end - window.start + 1 for window in windows]  # the network needs one position of padding
-        units = np.full((len(windows), lengths[0]), self._characters.padding, dtype=np.int64)
-        features = np.zeros((len(windows), lengths[0], self._characters.num_features), dtype=np.float32)
-        raw = []
-        for row, window in enumerate(windows):
-            characters = paragraphs[window.paragraph].characters
-            length = lengths[row] - 1
-            units[row, :length], features[row, :length] = self._characters.look_up(
-                characters[window.start : window.end], opens=window.start == 0, closes=window.end == len(characters)
-            )
-            if network.charmodel is not None:
-                raw.append([*characters[window.start : window.end], "<PAD>"])
-        scores = network(
-            torch.from_numpy(units).to(self._device), torch.from_numpy(features).to(self._device), lengths, raw
-        )
-        labels = np.argmax(scores.cpu().numpy(), axis=2)
-        return [labels[row, : length - 1] for row, length in enumerate(lengths)]
 
     def _expand(self, spans: Sequence[TokenSpan]) -> dict[str, list[str]]:
         """Return the words of each text that is marked as a multi-word token."""
@@ -292,50 +228,6 @@ class FastStanza(PlainStanza):
         words = layout.row[is_word]
         names = self._nlp.processors["depparse"].vocab["deprel"].unmap(relations[words].tolist())
         return list(zip(heads[words].tolist(), names, strict=True))
-
-
-class _CharacterTable:
-    """The tokenizer's unit and features of each code point, computed when it first occurs; at most 0x110000 rows."""
-
-    def __init__(self, trainer: Any) -> None:
-        from stanza.models.tokenization.data import PER_CHAR_FEAT_FUNCS, STRUCTURAL_FEATURES
-
-        wanted = trainer.args["feat_funcs"]
-        self._vocabulary = trainer.vocab
-        self._functions = [PER_CHAR_FEAT_FUNCS[name] for name in wanted if name in PER_CHAR_FEAT_FUNCS]
-        self._positions = [name for name in ("end_of_para", "start_of_para") if name in wanted]
-        self._patterns = [pattern for name, pattern in STRUCTURAL_FEATURES.items() if name in wanted]
-        self._is_known = np.zeros(0x110000, dtype=np.bool_)
-        self._units = np.zeros(0x110000, dtype=np.int32)
-        self._features = np.zeros((0x110000, len(self._functions)), dtype=np.uint8)
-        self.padding: int = trainer.vocab.unit2id("<PAD>")
-        self.num_features = len(self._functions) + len(self._positions) + len(self._patterns)
-
-    def look_up(self, characters: str, *, opens: bool, closes: bool) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return units, shape ``(C,)``, and features, shape ``(C, features)``, of a window's C characters.
-
-        Args:
-            opens, closes: whether the window is the first or last of its paragraph.
-        """
-        codes = np.frombuffer(characters.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
-        for code in np.unique(codes[~self._is_known[codes]]).tolist():
-            self._is_known[code] = True
-            self._units[code] = self._vocabulary.unit2id(chr(code))
-            self._features[code] = [function(chr(code)) for function in self._functions]
-        features = np.zeros((len(characters), self.num_features), dtype=np.float32)
-        column = len(self._functions)
-        features[:, :column] = self._features[codes]
-        for name in self._positions:
-            if name == "end_of_para" and closes:
-                features[-1, column] = 1
-            elif name == "start_of_para" and opens:
-                features[0, column] = 1
-            column += 1
-        for pattern in self._patterns:
-            for match in pattern.finditer(characters):
-                features[match.start() : match.end(), column] = 1
-            column += 1
-        return self._units[codes], features
 
 
 def _merge_addresses(characters: str, labels: NDArray[np.int8]) -> None:
