@@ -1,11 +1,11 @@
-"""One bidirectional LSTM layer on a CPU, without gradient, over products computed once for each distinct input.
+"""A bidirectional LSTM layer without gradient, read step by step by both directions and all weight samples at once.
 
-An LSTM multiplies each input by a matrix that does not depend on the words around it. Where inputs repeat, as the
-vectors of words do, that product is computed once for each distinct input; a step of the scan looks it up and adds the
-product of the states of all sentences that have not ended.
+An LSTM multiplies each input by a matrix that does not depend on the words around it. That product is computed once:
+for each distinct word where words repeat, and for the weights that weight samples share. A step then looks it up and
+adds the product of the states of all sentences that have not ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,10 @@ DIRECTIONS = ("l0", "l0_reverse")
 
 # Fewer sentences are as fast in PyTorch's own loop, whose steps cost less than a dozen calls from Python.
 _FEWEST_SENTENCES = 8
+# Sentences that all samples read together, and words whose gates are computed ahead. On a CPU both should stay in its
+# cache, on a GPU they should be many.
+_SENTENCES = {"cpu": 16, "cuda": 256}
+_WORDS_AHEAD = {"cpu": 64, "cuda": 8192}
 
 
 def can_scan(lstm: nn.LSTM, inputs: Tensor) -> bool:
@@ -26,19 +30,17 @@ def can_scan(lstm: nn.LSTM, inputs: Tensor) -> bool:
     return is_one_layer and many and inputs.device.type == "cpu" and not torch.is_grad_enabled()
 
 
-def project(lstm: nn.LSTM, inputs: Tensor) -> tuple[Tensor, ...]:
-    """Multiply inputs ``(R, D)`` by the input weights; return ``(R, 4H)`` for each direction, biases included."""
-    return tuple(
-        nn.functional.linear(
-            inputs,
-            lstm.get_parameter(f"weight_ih_{name}"),
-            lstm.get_parameter(f"bias_ih_{name}") + lstm.get_parameter(f"bias_hh_{name}"),
-        )
-        for name in DIRECTIONS
+def project(lstm: nn.LSTM, inputs: Tensor) -> Tensor:
+    """Multiply inputs ``(R, D)`` by the input weights; return ``(R, 2, 4H)``, both directions, biases included."""
+    weight, bias, other_bias = (
+        torch.cat([lstm.get_parameter(f"{kind}_{name}") for name in DIRECTIONS])
+        for kind in ("weight_ih", "bias_ih", "bias_hh")
     )
+    products: Tensor = nn.functional.linear(inputs, weight, bias + other_bias).unflatten(1, (2, -1))
+    return products
 
 
-def scan(lstm: nn.LSTM, projected: Sequence[Tensor], index: Tensor, lengths: Tensor) -> Tensor:
+def scan(lstm: nn.LSTM, projected: Tensor, index: Tensor, lengths: Tensor) -> Tensor:
     """Return the states of padded sentences, shape ``(B, T, 2H)``, zeros where padded.
 
     Args:
@@ -47,43 +49,119 @@ def scan(lstm: nn.LSTM, projected: Sequence[Tensor], index: Tensor, lengths: Ten
         lengths: shape ``(B,)``, int64; every sentence has a word.
     """
     sentences, width = index.shape
-    cells, mirrored, sizes = _by_step(lengths, width)
-    size = lstm.hidden_size
-    states = projected[0].new_zeros(sentences * width, 2 * size)
-    for number, (name, places) in enumerate(zip(DIRECTIONS, (cells, mirrored), strict=True)):
-        rows = index.flatten()[places].split(sizes)
-        found = _scan_direction(projected[number], lstm.get_parameter(f"weight_hh_{name}"), rows)
-        states[:, number * size : (number + 1) * size].index_copy_(0, places, found)
-    return states.view(sentences, width, 2 * size)
+    cells, sizes = _by_step(lengths, width)
+    # Rows of both directions, in the tables of both.
+    sides = torch.arange(2)[:, None]
+    rows, table = index.flatten()[cells] * 2 + sides, projected.flatten(0, 1)
+    gates = (nn.functional.embedding(step, table)[:, None] for step in rows.split(sizes, dim=1))
+    weight = both_directions(lstm, "weight_hh").transpose(1, 2).to(projected.dtype)
+    found = torch.cat(list(_advance(gates, weight)), dim=2)
+    states = projected.new_zeros(sentences * width * 2, lstm.hidden_size)
+    states.index_copy_(0, (cells * 2 + sides).flatten(), found.flatten(0, 2))
+    return states.view(sentences, width, -1)
 
 
-def _by_step(lengths: Tensor, width: int) -> tuple[Tensor, Tensor, list[int]]:
+def both_directions(lstm: nn.LSTM, kind: str) -> Tensor:
+    """Stack the parameters of a kind, such as ``weight_hh``, of both directions."""
+    return torch.stack([lstm.get_parameter(f"{kind}_{name}") for name in DIRECTIONS])
+
+
+class SampledLayer:
+    """One layer read by M weight samples: they share its weights, and differ by masks on input and recurrent state.
+
+    An input mask is 0 or one factor for all. So the product of a masked input is that of the whole input, which all
+    samples share, less that of what the mask drops, which is little.
+    """
+
+    def __init__(self, lstm: nn.LSTM, input_masks: Tensor, state_masks: Tensor) -> None:
+        """Arrange the weights; the masks have the shapes ``(M, D)`` and ``(2, M, H)``."""
+        self._samples = len(input_masks)
+        self._input_masks, self._state_masks = input_masks, state_masks[:, :, None]
+        self._weight = both_directions(lstm, "weight_ih").transpose(1, 2)
+        self._bias = (both_directions(lstm, "bias_ih") + both_directions(lstm, "bias_hh"))[:, None]
+        self._state_weight = both_directions(lstm, "weight_hh").transpose(1, 2).contiguous()
+        is_dropped = input_masks == 0
+        most = int(is_dropped.sum(dim=1).max())
+        self._dropped = is_dropped.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        removed = self._weight[:, self._dropped] * is_dropped.gather(1, self._dropped)[:, :, None]
+        factor = input_masks.max()
+        self._shared_weight, self._removed_weight = self._weight * factor, (removed * -factor).flatten(0, 1)
+
+    def read(self, inputs: Tensor, lengths: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield cells of both directions, ``(2, K)``, int64, and their states, ``(2, M, K, H)``, until all were read.
+
+        The inputs are the B * T cells of padded sentences, ``(B * T, D)``, or ``(M, B * T, D)`` if each sample has its
+        own; the lengths have shape ``(B,)``, int64, and ``width`` is T.
+        """
+        device = inputs.device
+        for first in range(0, len(lengths), _SENTENCES[device.type]):
+            cells, sizes = _by_step(lengths[first : first + _SENTENCES[device.type]], width)
+            blocks = list(_blocks(sizes, words=_WORDS_AHEAD[device.type]))
+            parts = (cells + first * width).to(device).split([sum(block) for block in blocks], dim=1)
+            gates = (
+                step for part, block in zip(parts, blocks, strict=True) for step in self._gates(inputs, part, block)
+            )
+            states = _advance(gates, self._state_weight, self._state_masks)
+            for part, block in zip(parts, blocks, strict=True):
+                yield part, torch.cat([next(states) for _ in block], dim=2)
+
+    def _gates(self, inputs: Tensor, cells: Tensor, sizes: list[int]) -> Iterator[Tensor]:
+        """Yield the products of the inputs of each step, ``(2, M, K, 4H)``; the cells of all steps are ``(2, N)``."""
+        samples = self._samples
+        if inputs.dim() == 3:
+            own = (inputs[:, cells] * self._input_masks[:, None, None]).transpose(0, 1).flatten(1, 2)
+            yield from torch.baddbmm(self._bias, own, self._weight).unflatten(1, (samples, -1)).split(sizes, dim=2)
+            return
+        words = inputs[cells]
+        shared = torch.baddbmm(self._bias, words, self._shared_weight)[:, None]
+        dropped = words[:, :, self._dropped].transpose(1, 2).flatten(0, 1)
+        removed = (dropped @ self._removed_weight).unflatten(0, (2, samples))
+        for whole, part in zip(shared.split(sizes, dim=2), removed.split(sizes, dim=2), strict=True):
+            yield whole + part
+
+
+def _advance(gates: Iterable[Tensor], weight: Tensor, masks: Tensor | None = None) -> Iterator[Tensor]:
+    """Yield the states of each step, ``(2, M, K, H)``, of K sentences, which only become fewer.
+
+    The gates of a step, ``(2, M, K, 4H)``, are what it reads but states; they may be overwritten. The recurrent weight
+    is ``(2, H, 4H)``, the masks of the states are ``(2, M, 1, H)``.
+    """
+    hidden = cell = None
+    for step in gates:
+        samples, sentences = step.shape[1:3]
+        rows = step.flatten(1, 2)
+        if hidden is not None:
+            read = hidden[:, :, :sentences]
+            rows.baddbmm_((read if masks is None else read * masks).flatten(1, 2), weight)
+        rows[..., : 2 * weight.shape[1]].sigmoid_()
+        input_gate, forget_gate, candidate, output_gate = rows.unflatten(1, (samples, sentences)).chunk(4, dim=3)
+        entering = input_gate * candidate.tanh_()
+        cell = entering if cell is None else entering.addcmul_(forget_gate, cell[:, :, :sentences])
+        hidden = cell.tanh().mul_(output_gate.sigmoid_())
+        yield hidden
+
+
+def _by_step(lengths: Tensor, width: int) -> tuple[Tensor, list[int]]:
     """Order words by step, and within a step by length of their sentence, longest first.
 
-    Return the cells of the words among all ``B * T``, counting steps from the start of each sentence, the cells
-    counting from its end, and the number of sentences at each step.
+    Return the cells of the words among all ``B * T``, shape ``(2, N)``, counting steps from the start of each sentence
+    and from its end, and the number of sentences at each step.
     """
     ordered, sentences = lengths.sort(descending=True, stable=True)
     steps = torch.arange(width)[:, None]
     inside = steps < ordered
     firsts = sentences * width
     sizes = [size for size in inside.sum(dim=1).tolist() if size]
-    return (firsts + steps)[inside], (firsts + ordered - 1 - steps)[inside], sizes
+    return torch.stack([(firsts + steps)[inside], (firsts + ordered - 1 - steps)[inside]]), sizes
 
 
-def _scan_direction(projected: Tensor, weight: Tensor, steps: Sequence[Tensor]) -> Tensor:
-    """Return the states of all words by step, shape ``(N, H)``; the steps hold the rows of their words."""
-    size = weight.shape[1]
-    transposed = weight.T.to(projected.dtype)
-    hidden = cell = projected.new_zeros(len(steps[0]), size)
-    states = []
-    for rows in steps:
-        gates = projected.index_select(0, rows)
-        active = len(gates)
-        gates.addmm_(hidden[:active], transposed)
-        gates[:, : 2 * size].sigmoid_()
-        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
-        cell = (input_gate * candidate.tanh_()).addcmul_(forget_gate, cell[:active])
-        hidden = cell.tanh().mul_(output_gate.sigmoid_())
-        states.append(hidden)
-    return torch.cat(states)
+def _blocks(sizes: list[int], *, words: int) -> Iterator[list[int]]:
+    """Split the sizes of steps into blocks of at least so many words, but for the last."""
+    block: list[int] = []
+    for size in sizes:
+        block.append(size)
+        if sum(block) >= words:
+            yield block
+            block = []
+    if block:
+        yield block

@@ -3,13 +3,14 @@
 Ye et al. (2021), eq. 4: z_x masks the input, z_h the recurrent state, z_out the output, each with the same mask at all
 time steps. Training draws new masks for every sentence. Inference uses M weight samples, drawn once from a seed: a
 mask on an activation equals a mask on the columns of the matrix that multiplies it, so a sample is a plain ``nn.LSTM``
-with some columns scaled or zeroed, and the result for a sentence does not depend on other sentences. Few sentences are
-read by all samples at once, in one product per step of the weights that the samples share.
+with some columns scaled or zeroed, and the result for a sentence does not depend on other sentences. Without gradient
+all samples read together, in one product per step of the weights that they share.
 """
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -19,11 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from concord.models.config import Config
 from concord.models.layers.bilstm import draw_mask, reversal_index, run_lstm
-
-# Samples share their products from this many of them on, and up to this many sentences. With more sentences arithmetic
-# limits a CPU, and one fused ``nn.LSTM`` per sample is as fast with less memory; a GPU needs more rows to be busy.
-_FEWEST_TOGETHER = 4
-_MOST_SENTENCES_TOGETHER = {"cpu": 8, "cuda": 256}
+from concord.models.layers.lstm_scan import SampledLayer, both_directions
 
 
 class VariationalLstmConfig(Config):
@@ -70,6 +67,34 @@ class LstmSample(nn.Module):
         return hidden
 
 
+class LstmSamples(list[LstmSample]):
+    """Weight samples that were drawn together, and so can read together."""
+
+    @cached_property
+    def layers(self) -> list[SampledLayer]:
+        """The layers that the samples share, with the masks of all samples."""
+        return [
+            SampledLayer(
+                layers[0].lstm,
+                torch.stack([layer.input_mask for layer in layers]),
+                torch.stack([layer.state_mask for layer in layers], dim=1),
+            )
+            for layers in zip(*(sample.masked for sample in self), strict=True)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledStates:
+    """The states of some weight samples at some words of a batch."""
+
+    samples: slice
+    """The m samples among the M."""
+    cells: Tensor
+    """Cells among all ``B * T`` of the states from the left and of those from the right, ``(2, K)``, int64."""
+    states: Tensor
+    """Shape ``(2, m, K, H)``."""
+
+
 class VariationalLstm(nn.Module):
     """Stacked bidirectional LSTM layers with variational dropout."""
 
@@ -101,10 +126,10 @@ class VariationalLstm(nn.Module):
         return hidden, masked
 
     @torch.no_grad()
-    def draw_samples(self, samples: int, seed: int) -> list[LstmSample]:
+    def draw_samples(self, samples: int, seed: int) -> LstmSamples:
         """Draw M weight samples; those of a smaller draw are the first of a larger one."""
         config, generator = self._config, torch.Generator().manual_seed(seed)
-        drawn = []
+        drawn = LstmSamples()
         for _ in range(samples):
             folded, masked = [], []
             for layer in self._lstm_layers():
@@ -127,37 +152,35 @@ class VariationalLstm(nn.Module):
         return (cast(nn.LSTM, layer) for layer in self.layers)
 
 
-def run_samples(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) -> Iterator[Tensor]:
-    """Yield the states of each weight sample of a variational LSTM, as its ``forward`` returns them.
+def run_samples(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) -> Iterator[SampledStates]:
+    """Yield the states of all weight samples of a variational LSTM, as their ``forward`` returns them, part by part.
 
-    Few sentences are read by all samples at once; the states then differ from those of ``forward`` by rounding.
+    Samples that were drawn together read together, unless in bfloat16 or with gradient; their states then differ from
+    those of ``forward`` by rounding. No part has states of padding.
     """
-    if not _read_together(samples, inputs):
-        yield from (sample(inputs, lengths) for sample in samples)
+    device, width = inputs.device, inputs.shape[1]
+    if isinstance(samples, LstmSamples) and not (torch.is_grad_enabled() or torch.is_autocast_enabled(device.type)):
+        states = inputs.flatten(0, 1)
+        for layer in samples.layers[:-1]:
+            states = _gather(layer.read(states, lengths, width), cells=len(lengths) * width)
+        for cells, part in samples.layers[-1].read(states, lengths, width):
+            yield SampledStates(samples=slice(len(samples)), cells=cells, states=part)
         return
-    count, sentences = len(samples), len(lengths)
-    states = inputs.expand(count, *inputs.shape)
-    for layers in zip(*(sample.masked for sample in samples), strict=True):
-        input_mask = torch.stack([layer.input_mask for layer in layers])
-        state_mask = torch.stack([layer.state_mask for layer in layers], dim=1)
-        rows = (states * input_mask[:, None, None]).flatten(0, 1)
-        read = run_masked_lstm(
-            layers[0].lstm, rows, lengths.repeat(count), state_mask.repeat_interleave(sentences, dim=1)
-        )
-        states = read.unflatten(0, (count, sentences))
-    yield from states
+    cells = (torch.arange(width) < lengths[:, None]).flatten().nonzero()[:, 0].to(device).expand(2, -1)
+    for number, sample in enumerate(samples):
+        both = sample(inputs, lengths).flatten(0, 1)[cells[0]].unflatten(1, (2, 1, -1))
+        yield SampledStates(samples=slice(number, number + 1), cells=cells, states=both.permute(1, 2, 0, 3))
 
 
-def _read_together(samples: Sequence[LstmSample], inputs: Tensor) -> bool:
-    device = inputs.device.type
-    return (
-        len(samples) >= _FEWEST_TOGETHER
-        and all(sample.masked for sample in samples)
-        and len(inputs) <= _MOST_SENTENCES_TOGETHER.get(device, 0)
-        # The shared weights would take a gradient, and the fused LSTM is the one that is fast in bfloat16.
-        and not torch.is_grad_enabled()
-        and not torch.is_autocast_enabled(device)
-    )
+def _gather(parts: Iterator[tuple[Tensor, Tensor]], *, cells: int) -> Tensor:
+    """Return the states of all samples, ``(M, cells, 2H)``, of which the parts are those of ``SampledLayer.read``."""
+    found: list[tuple[Tensor, Tensor]] = list(parts)
+    _, samples, _, size = found[0][1].shape
+    states = found[0][1].new_zeros(samples, cells, 2 * size)
+    for places, part in found:
+        for direction in range(2):
+            states[:, places[direction], direction * size : (direction + 1) * size] = part[direction]
+    return states
 
 
 def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: Tensor) -> Tensor:
@@ -172,9 +195,9 @@ def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: 
         pack_padded_sequence(stream, lengths, batch_first=True, enforce_sorted=False) for stream in (inputs, backward)
     ]
     order = packed[0]
-    input_weight = _both_directions(lstm, "weight_ih_l0").transpose(1, 2)
-    state_weight = _both_directions(lstm, "weight_hh_l0").transpose(1, 2)
-    bias = _both_directions(lstm, "bias_ih_l0") + _both_directions(lstm, "bias_hh_l0")
+    input_weight = both_directions(lstm, "weight_ih").transpose(1, 2)
+    state_weight = both_directions(lstm, "weight_hh").transpose(1, 2)
+    bias = both_directions(lstm, "bias_ih") + both_directions(lstm, "bias_hh")
     gates = torch.baddbmm(bias[:, None], torch.stack([stream.data for stream in packed]), input_weight)
     outputs = _scan(gates, state_weight, state_mask[:, order.sorted_indices], order.batch_sizes.tolist())
     streams = []
@@ -200,10 +223,6 @@ def _scan(gates: Tensor, state_weight: Tensor, state_mask: Tensor, active: list[
         hidden = output_gate.sigmoid() * cell.tanh()
         outputs.append(hidden)
     return torch.cat(outputs, dim=1)
-
-
-def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:
-    return torch.stack([lstm.get_parameter(name), lstm.get_parameter(f"{name}_reverse")])
 
 
 def _fold(layer: nn.LSTM, input_mask: Tensor, state_mask: Tensor) -> nn.LSTM:

@@ -6,7 +6,6 @@ the mean of the logits, since the mean of M CRFs is not a CRF.
 
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
@@ -61,7 +60,7 @@ class VariationalLstmTagger(OneStageTagger):
             features = self.encoder_features(batch)
             with self.autocast(settings.precision):
                 if config.decoder == "crf":
-                    each = torch.stack([logits for logits, _ in self.network.sampled(batch, features, samples)]).float()
+                    each, _ = self.network.sampled(batch, features, samples)
                     scores = each.mean(dim=0)
                 else:
                     draft = self.network.draft(batch, features, samples)

@@ -1,6 +1,6 @@
 """Stage one: a variational LSTM drafts labels with an uncertainty (Ye et al., 2021, section III-B)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -36,11 +36,9 @@ class DraftNetwork(nn.Module):
         hidden, masked = self.lstm(self.representation(batch, features), batch.lengths)
         return self.output(masked), hidden
 
-    def sampled(
-        self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the logits and hidden states of each weight sample, in the shapes of ``forward``."""
-        return self._run(self.representation(batch, features), batch.lengths, samples)
+    def sampled(self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]) -> tuple[Tensor, Tensor]:
+        """Return the logits of each weight sample, ``(M, B, T, L)``, and the mean of their states, ``(B, T, H)``."""
+        return self._read(self.representation(batch, features), batch.lengths, samples)
 
     def draft(
         self,
@@ -69,24 +67,29 @@ class DraftNetwork(nn.Module):
             draft.samples[:, rows] = sampled.samples
         return draft
 
-    def _run(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> Iterator[tuple[Tensor, Tensor]]:
-        for sample, states in zip(samples, run_samples(samples, words, lengths), strict=True):
-            yield nn.functional.linear(states, self.output.weight * sample.output_mask, self.output.bias), states
+    def _read(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> tuple[Tensor, Tensor]:
+        """Return what ``sampled`` does, float32; no sample's states are kept."""
+        sentences, width = words.shape[:2]
+        masks = torch.stack([sample.output_mask for sample in samples])
+        # Both halves of a state, of the two directions, come apart: (2, M, H, L).
+        weights = (self.output.weight * masks[:, None]).unflatten(2, (2, -1)).permute(2, 0, 3, 1)
+        logits = self.output.bias.float().repeat(len(samples), sentences * width, 1)
+        hidden = logits.new_zeros(sentences * width, self.lstm.output_dimension)
+        for part in run_samples(samples, words, lengths):
+            for cells, states, weight, own in zip(part.cells, part.states, weights, hidden.chunk(2, 1), strict=True):
+                logits[part.samples].index_add_(1, cells, (states @ weight[part.samples]).float())
+                own.index_add_(0, cells, states.float().sum(dim=0))
+        shape = (sentences, width)
+        return logits.unflatten(1, shape), (hidden / len(samples)).unflatten(0, shape)
 
     def _average(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> Draft:
-        probabilities, hidden = torch.zeros(()), torch.zeros(())
-        kept = []
-        for logits, states in self._run(words, lengths, samples):
-            sample = logits.float().softmax(dim=-1)
-            probabilities = probabilities.to(logits.device) + sample
-            hidden = hidden.to(states.device) + states.float()
-            if self._has_entities:
-                kept.append(sample)
-        probabilities, hidden = probabilities / len(samples), hidden / len(samples)
+        logits, hidden = self._read(words, lengths, samples)
+        sampled = logits.softmax(dim=-1)
+        probabilities = sampled.mean(dim=0)
         return Draft(
             probabilities=probabilities,
             labels=probabilities.argmax(dim=-1),
             uncertainty=entropy(probabilities),
             hidden=hidden,
-            samples=torch.stack(kept) if kept else probabilities.new_empty(0, *probabilities.shape),
+            samples=sampled if self._has_entities else probabilities.new_empty(0, *probabilities.shape),
         )

@@ -18,7 +18,6 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from environment import environment, quartiles
@@ -28,8 +27,7 @@ from torchcrf import CRF  # type: ignore[import-not-found,import-untyped,unused-
 from concord.models.checkpoint import pick_device
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.layers import variational_lstm
-from concord.models.layers.variational_lstm import VariationalLstm, VariationalLstmConfig, run_samples
+from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
 from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.registry import build_tagger
 from concord.models.schemes import label_scheme
@@ -209,8 +207,8 @@ class Bench:
                 inputs = torch.randn(sentences, length, 150, device=self.device)
                 lengths = torch.full((sentences,), length)
                 works = {
-                    "one by one": _run(samples, inputs, lengths, most=0),
-                    "together": _run(samples, inputs, lengths, most=sentences),
+                    "one by one": _run(list(samples), inputs, lengths),
+                    "together": _run(samples, inputs, lengths),
                 }
                 found[f"M = {count}, {sentences} sentences"] = self._measure(works, sentences=sentences)
         return found
@@ -296,10 +294,9 @@ def _decoding(tagger: Any, sentences: Sequence[Sentence]) -> Callable[[], object
     return decode
 
 
-def _run(samples: Any, inputs: Tensor, lengths: Tensor, *, most: int) -> Callable[[], object]:
+def _run(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) -> Callable[[], object]:
     def run() -> None:
-        limits = dict.fromkeys(("cpu", "cuda"), most)
-        with patch.object(variational_lstm, "_MOST_SENTENCES_TOGETHER", limits), torch.inference_mode():
+        with torch.inference_mode():
             for _ in run_samples(samples, inputs, lengths):
                 pass
 

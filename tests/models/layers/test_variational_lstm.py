@@ -1,9 +1,12 @@
 """The variational LSTM: masks shared by all steps of a sentence, and weight samples with masks folded in."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from concord.models.layers import lstm_scan
 from concord.models.layers.bilstm import draw_mask, run_lstm
 from concord.models.layers.variational_lstm import (
     LstmSample,
@@ -198,49 +201,64 @@ def test_sample_without_dropout_is_the_plain_lstm() -> None:
     assert torch.equal(lstm(inputs, LENGTHS)[1], plain)
 
 
-def count_lstm_runs(samples: list[LstmSample], inputs: Tensor, lengths: Tensor) -> tuple[Tensor, int]:
-    """Return the states of all samples, and how many samples were run on their own."""
+def read_all(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) -> tuple[Tensor, int]:
+    """Return the states of all samples, ``(M, B, T, 2H)``, and how many samples were run on their own."""
     runs: list[object] = []
     hooks = [sample.register_forward_hook(lambda *_: runs.append(None)) for sample in samples]
-    states = torch.stack(list(run_samples(samples, inputs, lengths)))
+    states = torch.zeros(len(samples), inputs.shape[0] * inputs.shape[1], 2, HIDDEN, dtype=inputs.dtype)
+    written = torch.zeros(states.shape[:3], dtype=torch.int64)
+    for part in run_samples(samples, inputs, lengths):
+        for direction, (cells, found) in enumerate(zip(part.cells, part.states, strict=True)):
+            states[part.samples, cells, direction] = found.to(states)
+            written[part.samples, cells, direction] += 1
     for hook in hooks:
         hook.remove()
-    return states, len(runs)
+    words = torch.arange(inputs.shape[1]) < lengths[:, None]
+    assert torch.equal(written, words.flatten()[None, :, None].expand_as(written).long())
+    return states.view(len(samples), *inputs.shape[:2], 2 * HIDDEN), len(runs)
+
+
+def read_alone(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) -> Tensor:
+    return torch.stack([sample(inputs, lengths) for sample in samples])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("number", [4, 7])
-def test_samples_read_few_sentences_together_as_they_do_one_by_one(layers: int, number: int) -> None:
-    lstm, inputs = make_lstm(0.4, layers=layers), make_inputs()
+@pytest.mark.parametrize("number", [1, 4, 7])
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
+def test_samples_read_together_as_they_do_one_by_one(
+    layers: int, number: int, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where sentences are read in groups, and gates computed a few words ahead."""
+    lstm, inputs = make_lstm(rate, layers=layers), make_inputs()
     samples = lstm.draw_samples(number, seed=11)
-    together, alone = count_lstm_runs(samples, inputs, LENGTHS)
+    together, alone = read_all(samples, inputs, LENGTHS)
     assert alone == 0
-    expected = torch.stack([sample(inputs, LENGTHS) for sample in samples])
-    assert float((together - expected).abs().max()) < 1e-12
+    assert float((together - read_alone(samples, inputs, LENGTHS)).abs().max()) < 1e-12
     for row, length in enumerate(LENGTHS.tolist()):
-        (sentence,) = torch.stack(
-            list(run_samples(samples, inputs[row : row + 1, :length], LENGTHS[row : row + 1]))
-        ).split(1, dim=1)
+        sentence, _ = read_all(samples, inputs[row : row + 1, :length], LENGTHS[row : row + 1])
         assert float((sentence[:, 0] - together[:, row, :length]).abs().max()) < 1e-12
+    for sentences, words in ((1, 3), (3, 1), (3, 4)):
+        monkeypatch.setattr(lstm_scan, "_SENTENCES", {"cpu": sentences})
+        monkeypatch.setattr(lstm_scan, "_WORDS_AHEAD", {"cpu": words})
+        assert float((read_all(samples, inputs, LENGTHS)[0] - together).abs().max()) < 1e-12
 
 
-def test_samples_read_one_by_one_where_one_product_is_not_faster_or_not_the_same() -> None:
-    """Few samples, many sentences, gradients, bfloat16: the result is that of each sample's own LSTM, bit for bit."""
+def test_samples_read_one_by_one_with_gradient_in_bfloat16_and_where_drawn_apart() -> None:
+    """The result is that of each sample's own LSTM, bit for bit."""
     lstm = make_lstm(0.4).float()
-    few, many = make_inputs().float(), make_inputs(sentences=9).float()
-    nine, four = torch.full((9,), 8), lstm.draw_samples(4, seed=11)
+    inputs, four = make_inputs().float(), lstm.draw_samples(4, seed=11)
     with torch.no_grad():
-        for samples, inputs, lengths in ((four[:3], few, LENGTHS), (four, many, nine)):
-            states, alone = count_lstm_runs(samples, inputs, lengths)
-            assert alone == len(samples)
-            assert torch.equal(states, torch.stack([sample(inputs, lengths) for sample in samples]))
+        states, alone = read_all(four[:3], inputs, LENGTHS)
+        assert alone == 3
+        assert torch.equal(states, read_alone(four[:3], inputs, LENGTHS))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert count_lstm_runs(four, few, LENGTHS)[1] == 4
-    states, alone = count_lstm_runs(four, few.requires_grad_(), LENGTHS)
+            assert read_all(four, inputs, LENGTHS)[1] == 4
+    inputs.requires_grad_()
+    states, alone = read_all(four, inputs, LENGTHS)
     assert alone == 4
-    (found,) = torch.autograd.grad(states.square().sum(), few)
-    (expected,) = torch.autograd.grad(torch.stack([sample(few, LENGTHS) for sample in four]).square().sum(), few)
+    (found,) = torch.autograd.grad(states.square().sum(), inputs)
+    (expected,) = torch.autograd.grad(read_alone(four, inputs, LENGTHS).square().sum(), inputs)
     assert torch.equal(found, expected)
     assert all(parameter.grad is None for parameter in lstm.parameters())
 
@@ -249,5 +267,5 @@ def test_samples_read_one_by_one_where_one_product_is_not_faster_or_not_the_same
 def test_two_draws_of_one_size_share_their_first_samples_however_they_are_read() -> None:
     lstm, inputs = make_lstm(0.4), make_inputs()
     two, eight = lstm.draw_samples(2, seed=7), lstm.draw_samples(8, seed=7)
-    alone, together = (list(run_samples(samples, inputs, LENGTHS)) for samples in (two, eight))
-    assert all(float((left - right).abs().max()) < 1e-12 for left, right in zip(alone, together[:2], strict=True))
+    together, _ = read_all(eight, inputs, LENGTHS)
+    assert float((read_alone(two, inputs, LENGTHS) - together[:2]).abs().max()) < 1e-12
