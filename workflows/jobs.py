@@ -73,13 +73,27 @@ class DataConfig(GoldFormat):
     renamed in the same way."""
     vectors: str | None = None
     """Pretrained word vectors (optional): a text file of GloVe, word2vec or fastText."""
+    terms: str | None = None
+    """A list of terms and patterns, one JSON object a line as for spaCy's EntityRuler, that labels `unlabelled`."""
+    unlabelled: str | list[str] | None = None
+    """Paths or patterns of corpora whose labels are not read. Words that match `terms` have its labels in training, and
+    other words any label, except for `outside`."""
+    outside: float = Field(default=0.5, ge=0, le=1)
+    """Share of the words without a match that count as outside. With 0 only gold corpora teach what no entity is."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_terms(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is left at its default of the keys of weak labels, as if a training could not have them."""
+        values: dict[str, Any] = dump(self)
+        defaults = {key: DataConfig.model_fields[key].default for key in ("terms", "unlabelled", "outside")}
+        return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
 
     @field_validator("train", mode="before")
     @classmethod
     def _list_one_path(cls, train: Any) -> Any:
         return [train] if isinstance(train, str) else train
 
-    def paths(self, part: Literal["train", "dev", "test"]) -> list[str]:
+    def paths(self, part: Literal["train", "dev", "test", "unlabelled"]) -> list[str]:
         """Return the paths of a part; none if there is no such part."""
         found: str | list[str | TrainCorpus] | None = getattr(self, part)
         listed = [found] if isinstance(found, str) else found or []
@@ -281,12 +295,14 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     checked = TrainJob.from_mapping(job, where=str(path))
     data = checked.data
     paths: dict[str, Any] = {"train": _train_corpora(data.train)}
-    for name in ("dev", "test"):
+    parts: tuple[Literal["dev", "test", "unlabelled"], ...] = ("dev", "test", "unlabelled")
+    for name in parts:
         found = _corpora(data.paths(name), key=f"data.{name}")
         # One corpus is a plain value, however it is given, so that the job and its digest are the same.
         paths[name] = found if len(found) > 1 else next(iter(found), None)
-    if data.vectors is not None:
-        paths["vectors"] = absolute(data.vectors)
+    for key in ("vectors", "terms"):
+        if (path := getattr(data, key)) is not None:
+            paths[key] = absolute(path)
     return checked.model_copy(update={"data": checked.data.model_copy(update=paths)})
 
 

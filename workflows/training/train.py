@@ -48,6 +48,7 @@ from concord.workflows.training.corpora import (
 from concord.workflows.training.plots import draw_curves
 from concord.workflows.training.progress import TrainingProgress
 from concord.workflows.training.provenance import Provenance, describe_part, read_provenance, write_provenance
+from concord.workflows.training.weak_labels import open_outside, read_weak_corpora
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
@@ -117,7 +118,8 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
             resume=options.resume,
             on_batch=TrainingProgress() if shows_progress() else None,
         )
-        train_part = describe_part("train", job.data.paths("train"), corpora["train"])
+        read = [*job.data.paths("train"), *job.data.paths("unlabelled")]
+        train_part = describe_part("train", read, corpora["train"])
         dev_part = describe_part("dev", job.data.paths("dev"), corpora["dev"])
         provenance = _seen_by_encoder(model).seen_through(job.data.paths("train"))
         write_provenance(result.bundle, provenance.merged_with(train_part).merged_with(dev_part))
@@ -161,12 +163,15 @@ def _read_corpora(job: TrainJob, scheme: LabelScheme) -> tuple[dict[str, Documen
     parts = PARTS if data.test is not None else ("train", "dev")
     read = partial(read_corpora, labels=data.labels, form=form, trees=trees)
     files = {part: [read([path]) for path in data.paths(part)] for part in parts}
-    known = known_types(files["train"], data.paths("train"), scheme=scheme)
+    weak, listed = read_weak_corpora(data, scheme=scheme, trees=trees)
+    known = known_types(files["train"], data.paths("train"), scheme=scheme) | listed
     files["train"] = [
         weighted(mark_incomplete(documents, corpus.lacks, types=known, scheme=scheme), corpus.weight)
         for documents, corpus in zip(files["train"], data.train_corpora(), strict=True)
     ]
     corpora: dict[str, Documents] = {part: list(chain.from_iterable(found)) for part, found in files.items()}
+    open_weak = open_outside(weak, outside=data.outside, types=known, scheme=scheme)
+    corpora["train"] = [*corpora["train"], *open_weak]
     require_sentences(corpora["train"], data.paths("train"))
     for path, documents in zip(data.paths("dev"), files["dev"], strict=True):
         require_sentences(documents, [path])

@@ -1,0 +1,108 @@
+"""Weak labels: what a list of terms labels, what it leaves open, and a training that reads both."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from concord.models.checkpoint import load_tagger
+from concord.models.config import ConfigError
+from concord.models.schemes import BIO, TOKENS
+from concord.pipeline.errors import InputError
+from concord.workflows.cli.main import main
+from concord.workflows.jobs import DataConfig, read_train_job
+from concord.workflows.training.weak_labels import open_outside, read_weak_corpora
+
+TEXTS = "take X-PER\nvitamin O\nC O\n\nzinc B-LOC\nhelps O\n"
+TERMS = ({"label": "DRUG", "pattern": "vitamin C"}, {"label": "METAL", "pattern": [{"LOWER": "zinc"}]})
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    (tmp_path / "texts.conll").write_text(TEXTS.replace("X-PER", "O"))
+    (tmp_path / "terms.jsonl").write_text("".join(f"{json.dumps(term)}\n" for term in TERMS))
+    paths = {name: str(tmp_path / file) for name, file in (("terms", "terms.jsonl"), ("unlabelled", "texts.conll"))}
+    return DataConfig.from_mapping({"train": [], "dev": "dev.conll", **paths})
+
+
+def allowed(data: DataConfig, *, outside: float) -> list[list[set[str]]]:
+    documents, types = read_weak_corpora(data, scheme=BIO, trees=False)
+    assert types == {"DRUG", "METAL"}
+    found = []
+    for (sentence,) in open_outside(documents, outside=outside, types=types, scheme=BIO):
+        assert sentence.soft is not None
+        names: list[set[str]] = [set() for _ in sentence.words]
+        for word, label in zip(sentence.soft.words, sentence.soft.labels, strict=True):
+            names[word].add(sentence.soft.names[label])
+        found.append(names)
+    return found
+
+
+def test_matches_have_their_label_and_other_words_any(data: DataConfig) -> None:
+    everything = {"O", "B-DRUG", "I-DRUG", "B-METAL", "I-METAL"}
+    assert allowed(data, outside=0.0) == [[everything, {"B-DRUG"}, {"I-DRUG"}], [{"B-METAL"}, everything]]
+    assert allowed(data, outside=1.0) == [[{"O"}, {"B-DRUG"}, {"I-DRUG"}], [{"B-METAL"}, {"O"}]]
+
+
+def test_a_share_of_the_other_words_is_outside(tmp_path: Path, data: DataConfig) -> None:
+    (tmp_path / "texts.conll").write_text("word O\n" * 1000)
+    (found,) = allowed(data, outside=0.3)
+    assert 250 < sum(labels == {"O"} for labels in found) < 350
+    assert allowed(data, outside=0.3) == [found]
+
+
+@pytest.mark.parametrize("missing", ["terms", "unlabelled"])
+def test_terms_and_unlabelled_corpora_need_each_other(data: DataConfig, missing: str) -> None:
+    with pytest.raises(ConfigError, match="data: expected both terms, a list of terms, and unlabelled"):
+        read_weak_corpora(data.model_copy(update={missing: None}), scheme=BIO, trees=False)
+
+
+def test_other_faults_are_explained(tmp_path: Path, data: DataConfig) -> None:
+    with pytest.raises(ConfigError, match="expected another scheme than TOKENS"):
+        read_weak_corpora(data, scheme=TOKENS, trees=False)
+    (tmp_path / "terms.jsonl").write_text('{"label": "DRUG", "pattern": [{"POS": "NOUN"}]}\n')
+    with pytest.raises(ConfigError, match="a pattern with POS needs parts of speech, which a sentence lacks: 'take"):
+        read_weak_corpora(data, scheme=BIO, trees=False)
+    (tmp_path / "texts.conll").write_text("\n")
+    with pytest.raises(InputError, match="expected a gold corpus with one sentence or more"):
+        read_weak_corpora(data, scheme=BIO, trees=False)
+
+
+def test_a_training_without_weak_labels_has_none_of_their_keys(train_file: Path) -> None:
+    keys = read_train_job(train_file).model_dump(mode="json")["data"].keys()
+    assert not keys & {"terms", "unlabelled", "outside"}
+    job = read_train_job(train_file, overrides=["data.terms=terms.jsonl", "data.unlabelled=a.conll"])
+    assert (job.data.terms, job.data.unlabelled) == (str(Path.cwd() / "terms.jsonl"), str(Path.cwd() / "a.conll"))
+    assert job.digest != read_train_job(train_file).digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gold", [True, False])
+def test_a_training_learns_from_a_list(tmp_path: Path, train_file: Path, gold: bool) -> None:
+    sentences = [f"take {drug} {number} times a day ." for number in range(40) for drug in ("aspirin", "ibuprofen")]
+    rows = "\n\n".join("\n".join(f"{word} O" for word in sentence.split()) for sentence in sentences)
+    (tmp_path / "texts.conll").write_text(f"{rows}\n")
+    (tmp_path / "dev.conll").write_text("take O\nibuprofen B-DRUG\nnow O\n\naspirin B-DRUG\nhelps O\n")
+    (tmp_path / "gold.conll").write_text("take O\naspirin B-DRUG\nwith O\ntea O\n")
+    (tmp_path / "terms.jsonl").write_text('{"label": "DRUG", "pattern": "ibuprofen"}\n')
+    settings = {
+        "data.train": f"[{tmp_path / 'gold.conll'}]" if gold else "[]",
+        "data.dev": tmp_path / "dev.conll",
+        "data.test": "null",
+        "data.terms": tmp_path / "terms.jsonl",
+        "data.unlabelled": tmp_path / "texts.conll",
+        "data.outside": 0.8,
+        "fit.epochs": 10,
+        "fit.batch_sentences": 4,
+    }
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    command = ["train", str(train_file), "-o", str(tmp_path / "run"), "--no-tracking", "--json", *options]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert "40 matches of the list of terms in 560 words" in result.stderr
+    assert json.loads(result.stdout)["best"]["dev_recall"] >= 50
+    bundle = tmp_path / "run" / "bundle"
+    assert load_tagger(bundle).entity_types == ("DRUG",)
+    seen = json.loads((bundle / "provenance.json").read_bytes())["parts"][0]["files"]
+    assert f"{tmp_path.name}/texts.conll" in {file["name"] for file in seen}
