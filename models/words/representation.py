@@ -1,6 +1,7 @@
 """The representation of a word: word embedding, character network and encoder features, concatenated."""
 
 import math
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -34,7 +35,8 @@ class WordRepresentationConfig(Config):
     characters: CharacterConfig | None = CharCnnConfig()
     """The character network: `kind: cnn` (the default), `lstm` or `fixed_cnn`; None for no network."""
     characters_from_vectors: bool = False
-    """Initialize character embeddings from pretrained word vectors (Wang et al., 2021, for Chinese)."""
+    """Initialize the embeddings of characters that are pretrained words with the vectors of these (Wang et al., 2021,
+    section 3.5, for Chinese)."""
     encoder_dimension: int | None = None
     """Dimensions to which the encoder's features are projected; None for no projection."""
     encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -129,7 +131,7 @@ class WordRepresentation(nn.Module):
         if self._config.unit_variance:
             self.words.weight[1:] /= self.words.weight[1:].std()
         if self._config.characters_from_vectors and self.characters is not None:
-            _load_characters(self.characters.embedding, vocabulary, vectors)
+            _load_characters(self.characters.embedding, vocabulary, rows, vectors.matrix)
         return found
 
     def _hide_words(self, words: Tensor) -> Tensor:
@@ -175,29 +177,13 @@ def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding | F
 
 
 @torch.no_grad()
-def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, vectors: WordVectors) -> None:
-    """Initialize character embeddings with projected means of word vectors.
+def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, rows: Mapping[str, int], matrix: np.ndarray) -> None:
+    """Initialize the embeddings of characters that are pretrained words (Wang et al., 2021, section 3.5).
 
-    A character starts from the mean of the vectors of all words that contain it, so that characters of similar words
-    start alike. The means are projected to the table's dimensions along their principal axes, which keeps most of
-    their variance, and scaled to a standard deviation of 1, that of random embeddings. Wang et al. (2021) report the
-    gain of such a start; the formula is our reading. Characters of no pretrained word keep their random embedding.
+    The embedding is the word's vector times one random orthogonal matrix, which projects it to the table's dimensions.
+    All other characters keep their random embedding.
     """
-    numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
-    sums = np.zeros((table.num_embeddings, vectors.matrix.shape[1]))
-    words = np.zeros(table.num_embeddings)
-    for word, vector in zip(vectors.words, vectors.matrix, strict=True):
-        held = [numbers[character] for character in {*vocabulary.spelling(word)} & numbers.keys()]
-        sums[held] += vector
-        words[held] += 1
-    known = np.flatnonzero(words)
-    if not known.size:
-        return
-    means = sums[known] / words[known, None]
-    centred = means - means.mean(axis=0)
-    _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    projected = centred @ axes[: table.embedding_dim].T
-    deviation = projected.std()
-    if deviation > 0:
-        table.weight[known] = 0  # with fewer axes than dimensions the last dimensions are zero
-        table.weight[known, : projected.shape[1]] = torch.from_numpy(projected / deviation).float()
+    projection = nn.init.orthogonal_(torch.empty(matrix.shape[1], table.embedding_dim))
+    for number, character in enumerate(vocabulary.characters, start=2):
+        if character in rows:
+            table.weight[number] = torch.from_numpy(matrix[rows[character]]) @ projection

@@ -53,27 +53,43 @@ def test_unit_variance_keeps_words_without_a_vector_small_relative_to_vectors() 
     assert float(with_vector.std() / without.std()) == pytest.approx(9 * 2**0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("dimension", [2, 3])
-def test_characters_are_initialized_from_the_mean_vectors_of_their_words(dimension: int) -> None:
+def character_table(vectors: WordVectors, *, dimension: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the embeddings of padding, unknown, x, y, z and q with these vectors, and as they are drawn without."""
     vocabulary = Vocabulary(words=(), characters=("x", "y", "z", "q"), labels=("O",))
-    vectors = WordVectors(["xy", "xx", "zy", "w"], np.array([[4, 1], [2, 0], [0, 9], [7, 7]], np.float32))
-    means = torch.tensor([[3.0, 0.5], [2.0, 5.0], [0.0, 9.0]])
     config = WordRepresentationConfig(
-        word_dimension=2,
-        characters=CharCnnConfig(embedding_dimension=dimension),
-        characters_from_vectors=True,
+        word_dimension=4, characters=CharCnnConfig(embedding_dimension=dimension), characters_from_vectors=True
     )
     torch.manual_seed(0)
     built = WordRepresentation(config, vocabulary)
     assert built.characters is not None
-    table = built.characters.embedding.weight.detach()
-    drawn = table.clone()
+    drawn = built.characters.embedding.weight.detach().clone()
     built.load_vectors(vocabulary, vectors)
-    assert torch.equal(table[[PADDING, UNKNOWN, 5]], drawn[[PADDING, UNKNOWN, 5]])
-    scale = torch.cdist(table[2:5], table[2:5]) / torch.cdist(means, means)
-    assert torch.allclose(scale[scale > 0], scale[0, 1].expand(6), rtol=1e-5)
-    assert float(table[2:5, :2].std(correction=0)) == pytest.approx(1.0, abs=1e-5)
-    assert float(table[2:5, 0].var()) > float(table[2:5, 1].var())
+    return built.characters.embedding.weight.detach(), drawn
+
+
+@pytest.mark.parametrize("dimension", [3, 4, 6])
+def test_characters_start_as_the_vectors_of_their_words_times_an_orthogonal_matrix(dimension: int) -> None:
+    numbers = np.array([[4, 1, 0, 2], [7, 7, 7, 7], [0, 9, 3, 1]], np.float32)
+    table, drawn = character_table(WordVectors(["x", "xy", "z"], numbers), dimension=dimension)
+    # Wang et al. (2021), section 3.5: e_c = w_c Q, where Q has orthonormal columns or, if it is wider, rows. The matrix
+    # is the next one that is drawn after the network.
+    torch.manual_seed(0)
+    WordRepresentation(
+        WordRepresentationConfig(word_dimension=4, characters=CharCnnConfig(embedding_dimension=dimension)),
+        Vocabulary(words=(), characters=("x", "y", "z", "q"), labels=("O",)),
+    )
+    matrix = torch.nn.init.orthogonal_(torch.empty(4, dimension))
+    product = matrix.T @ matrix if dimension <= 4 else matrix @ matrix.T
+    assert torch.allclose(product, torch.eye(min(4, dimension)), atol=1e-6)
+    assert torch.allclose(table[[2, 4]], torch.from_numpy(numbers)[[0, 2]] @ matrix, atol=1e-6)
+    assert torch.equal(table[[PADDING, UNKNOWN, 3, 5]], drawn[[PADDING, UNKNOWN, 3, 5]])
+
+
+def test_the_vector_of_a_word_of_two_characters_changes_no_character() -> None:
+    numbers = np.array([[4, 1, 0, 2], [7, 7, 7, 7]], np.float32)
+    first, _ = character_table(WordVectors(["x", "xy"], numbers), dimension=3)
+    second, _ = character_table(WordVectors(["x", "xy"], numbers * np.array([[1], [-5]], np.float32)), dimension=3)
+    assert torch.equal(first, second)
 
 
 def test_characters_of_no_pretrained_word_keep_their_initial_embedding() -> None:
