@@ -1,34 +1,38 @@
 """Label attention: words attend to label embeddings, and the last layer's scores are the logits.
 
-Cui and Zhang (2019). The paper describes linear projections of the heads; its parameter counts (table 2) and released
-code have a linear layer with a ReLU on query, key and value, in the last layer too, as does this module. Unlike the
-released code, it attends to real labels only (no label for padding) and omits the value projection of the last layer,
-which nothing reads.
+Cui and Zhang (2019). The paper (section 4.2) projects queries, keys and values of the heads linearly; its parameter
+counts (table 2) and released code have a linear layer with bias and a ReLU, in the last layer too. Both are here.
+Unlike the released code, this attends to real labels only (no label for padding) and omits the value projection of the
+last layer, which nothing reads.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from concord.models.decoders.softmax import SoftmaxDistribution
 
+Projection = Literal["linear", "relu"]
+"""``linear``, a matrix, as in the paper; ``relu``, a linear layer with bias and a ReLU, as in the released code."""
+
 
 class LabelAttention(nn.Module):
     """Multi-head attention from words to labels; all layers but the last."""
 
-    def __init__(self, width: int, *, heads: int, dropout: float, naive: bool) -> None:
-        """Build the projections, which a naive layer omits, as it does the scale; ``width`` is a multiple of ``heads``.
+    def __init__(self, width: int, *, heads: int, dropout: float, projection: Projection | None) -> None:
+        """Build the projections; None, a naive layer, omits them and the scale; ``width`` is a multiple of ``heads``.
 
         The dropout is on the attention weights, as in the released code; the paper has none there.
         """
         super().__init__()
         self._heads = heads
-        self.query = _projection(width, naive=naive)
-        self.key = _projection(width, naive=naive)
-        self.value = _projection(width, naive=naive)
+        self.query = _project(projection, width)
+        self.key = _project(projection, width)
+        self.value = _project(projection, width)
         self.dropout = nn.Dropout(dropout)
-        self._scale = 1.0 if naive else math.sqrt(width / heads)
+        self._scale = 1.0 if projection is None else math.sqrt(width / heads)
 
     def forward(self, hidden: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Concatenate each word's hidden state H with the labels it attends to, which have a residual connection.
@@ -57,12 +61,12 @@ class LabelScorer(nn.Module):
     A naive scorer equals a softmax layer without bias whose weight is the label table, as the paper points out.
     """
 
-    def __init__(self, width: int, *, naive: bool) -> None:
-        """Build the projections; naive omits them and the scale."""
+    def __init__(self, width: int, *, projection: Projection | None) -> None:
+        """Build the projections; None, a naive scorer, omits them and the scale."""
         super().__init__()
-        self.query = _projection(width, naive=naive)
-        self.key = _projection(width, naive=naive)
-        self._scale = 1.0 if naive else math.sqrt(width)
+        self.query = _project(projection, width)
+        self.key = _project(projection, width)
+        self._scale = 1.0 if projection is None else math.sqrt(width)
 
     def forward(self, hidden: Tensor, labels: Tensor, mask: Tensor) -> SoftmaxDistribution:
         """Build the distribution; shapes as in ``LabelAttention``."""
@@ -70,5 +74,9 @@ class LabelScorer(nn.Module):
         return SoftmaxDistribution(scores, mask)
 
 
-def _projection(width: int, *, naive: bool) -> nn.Module:
-    return nn.Identity() if naive else nn.Sequential(nn.Linear(width, width), nn.ReLU())
+def _project(projection: Projection | None, width: int) -> nn.Module:
+    if projection is None:
+        return nn.Identity()
+    if projection == "linear":
+        return nn.Linear(width, width, bias=False)
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU())

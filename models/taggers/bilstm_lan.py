@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.label_attention import LabelAttention, LabelScorer
+from concord.models.decoders.label_attention import LabelAttention, LabelScorer, Projection
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig
 from concord.models.one_stage.tagger import OneStageTagger
@@ -41,6 +41,9 @@ class BiLstmLanConfig(TaggerConfig):
     attention: bool = True
     """False is the paper's ablation without attention (table 3), which the paper does not describe further. Here it
     means that each higher layer reads the hidden states only, and the last layer scores labels as usual."""
+    projection: Projection = "relu"
+    """How the attention projects words and labels: `linear` (paper, section 4.2) or `relu`, with bias and ReLU
+    (released code, and the paper's parameter counts)."""
     naive: bool = False
     """Use attention without projections and scale; with one layer this is a BiLSTM-softmax."""
     carry_state: bool = False
@@ -72,11 +75,12 @@ class BiLstmLan(OneStageTagger):
         self.lstms = nn.ModuleList(BiLstm(one_layer, dimension) for dimension in inputs)
         embeddings = torch.empty(len(vocabulary.labels), width)
         self.labels = nn.Parameter(embeddings.uniform_(-config.label_bound, config.label_bound))
+        projection = None if config.naive else config.projection
         self.attentions = nn.ModuleList(
-            LabelAttention(width, heads=config.heads, dropout=config.attention_dropout, naive=config.naive)
+            LabelAttention(width, heads=config.heads, dropout=config.attention_dropout, projection=projection)
             for _ in range(higher if config.attention else 0)
         )
-        self.scorer = LabelScorer(width, naive=config.naive)
+        self.scorer = LabelScorer(width, projection=projection)
 
     @override
     def distribution(self, batch: Batch) -> SoftmaxDistribution:

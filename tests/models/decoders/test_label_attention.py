@@ -13,7 +13,7 @@ from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.label_attention import LabelAttention, LabelScorer
+from concord.models.decoders.label_attention import LabelAttention, LabelScorer, Projection
 from concord.models.registry import build_tagger
 from concord.models.schemes import BIOES
 
@@ -22,10 +22,12 @@ Build = Callable[..., Any]
 Recorder = Callable[..., AbstractContextManager[list[tuple[nn.Module, tuple[Any, ...]]]]]
 
 
-def draw(*, heads: int, naive: bool, width: int = 12) -> tuple[LabelAttention, Tensor, Tensor, Tensor]:
+def draw(
+    *, heads: int, projection: Projection | None = "relu", width: int = 12
+) -> tuple[LabelAttention, Tensor, Tensor, Tensor]:
     """Return attention in evaluation mode, hidden states (zeros where padded), label embeddings and the mask."""
     torch.manual_seed(heads)
-    attention = LabelAttention(width, heads=heads, dropout=0.5, naive=naive).double().eval()
+    attention = LabelAttention(width, heads=heads, dropout=0.5, projection=projection).double().eval()
     mask = torch.tensor([[True, True, True], [True, False, False]])
     hidden = torch.randn(2, 3, width, dtype=torch.float64) * mask[:, :, None]
     return attention, hidden, torch.randn(5, width, dtype=torch.float64), mask
@@ -52,7 +54,7 @@ def attend(attention: LabelAttention, state: Tensor, labels: Tensor, *, heads: i
 @pytest.mark.parametrize("heads", [1, 3])
 @torch.inference_mode()
 def test_attention_equals_that_of_each_head_and_word_plus_a_residual(heads: int) -> None:
-    attention, hidden, labels, mask = draw(heads=heads, naive=False)
+    attention, hidden, labels, mask = draw(heads=heads)
     joined, weights = attention(hidden, labels, mask)
     assert joined.shape == (2, 3, 24)
     assert weights.shape == (2, heads, 3, 5)
@@ -64,8 +66,30 @@ def test_attention_equals_that_of_each_head_and_word_plus_a_residual(heads: int)
 
 
 @torch.inference_mode()
+def test_linear_projections_are_the_matrices_of_the_paper() -> None:
+    attention, hidden, labels, mask = draw(heads=3, projection="linear")
+    query, key, value = (
+        projection.get_parameter("weight").T.split(4, dim=1)
+        for projection in (attention.query, attention.key, attention.value)
+    )
+    joined, weights = attention(hidden, labels, mask)
+    attended = joined[:, :, 12:] - hidden
+    for head in range(3):
+        # Cui and Zhang (2019), section 4.2: softmax(Q W_q (K W_k)^T / sqrt(d_h)) V W_v of each head.
+        shares = ((hidden @ query[head]) @ (labels @ key[head]).T / math.sqrt(4)).softmax(-1) * mask[:, :, None]
+        assert torch.allclose(weights[:, head], shares, rtol=0, atol=1e-12)
+        found = attended[:, :, 4 * head : 4 * head + 4]
+        assert torch.allclose(found, shares @ (labels @ value[head]), rtol=0, atol=1e-12)
+    scorer = LabelScorer(12, projection="linear").double()
+    matrices = [projection.get_parameter("weight").T for projection in (scorer.query, scorer.key)]
+    scores = (hidden @ matrices[0]) @ (labels @ matrices[1]).T / math.sqrt(12)
+    expected = scores.softmax(-1) * mask[:, :, None]
+    assert torch.allclose(scorer(hidden, labels, mask).marginals().double(), expected, atol=1e-6)
+
+
+@torch.inference_mode()
 def test_naive_attention_has_neither_projection_nor_scale() -> None:
-    attention, hidden, labels, mask = draw(heads=1, naive=True)
+    attention, hidden, labels, mask = draw(heads=1, projection=None)
     joined, weights = attention(hidden, labels, mask)
     expected = (hidden @ labels.T).softmax(-1) * mask[:, :, None]
     assert torch.allclose(weights[:, 0], expected, rtol=0, atol=1e-12)
@@ -75,7 +99,7 @@ def test_naive_attention_has_neither_projection_nor_scale() -> None:
 
 @torch.inference_mode()
 def test_weights_sum_to_1_over_labels_and_are_0_where_padded() -> None:
-    attention, hidden, labels, mask = draw(heads=3, naive=False)
+    attention, hidden, labels, mask = draw(heads=3)
     joined, weights = attention(hidden, labels, mask)
     assert torch.allclose(weights.sum(-1), mask[:, None, :].expand(2, 3, 3).double(), rtol=0, atol=1e-12)
     assert not weights[1, :, 1:].any()
@@ -83,7 +107,7 @@ def test_weights_sum_to_1_over_labels_and_are_0_where_padded() -> None:
 
 
 def test_dropout_hides_labels_in_training_but_not_in_the_returned_weights() -> None:
-    attention, hidden, labels, mask = draw(heads=1, naive=False)
+    attention, hidden, labels, mask = draw(heads=1)
     calm, _ = attention(hidden, labels, mask)
     stirred, weights = attention.train()(hidden, labels, mask)
     assert not torch.equal(stirred, calm)
@@ -93,8 +117,8 @@ def test_dropout_hides_labels_in_training_but_not_in_the_returned_weights() -> N
 @torch.inference_mode()
 def test_logits_are_the_raw_scores_of_the_last_attention() -> None:
     torch.manual_seed(0)
-    scorer = LabelScorer(12, naive=False).double()
-    _, hidden, labels, mask = draw(heads=1, naive=False)
+    scorer = LabelScorer(12, projection="relu").double()
+    _, hidden, labels, mask = draw(heads=1)
     scores = torch.zeros(2, 3, 5)
     for row, column, label in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(5)).tolist():
         query, key = relu_linear(scorer.query, hidden[row, column]), relu_linear(scorer.key, labels[label])
@@ -209,8 +233,10 @@ def test_higher_layers_start_from_the_last_states_of_the_first_only_when_configu
                 assert torch.allclose(state[:, row], expected[:, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{"attention": False}, {"naive": True}, {"carry_state": True}])
-def test_every_variant_trains_all_its_weights(build: Build, documents: Documents, changes: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"attention": False}, {"naive": True}, {"carry_state": True}, {"projection": "linear"}]
+)
+def test_every_variant_trains_all_its_weights(build: Build, documents: Documents, changes: dict[str, Any]) -> None:
     tagger = build("bilstm_lan", **changes).train()
     tagger.loss(encode(tagger, documents)).backward()
     without = [name for name, weight in tagger.named_parameters() if weight.grad is None or not weight.grad.any()]
