@@ -13,7 +13,7 @@ Source = Literal["model", "terms", "corrected"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """The output of stage one for a batch of sentences (Ye et al., 2021, section III-B).
+    """The output of stage one for a batch of sentences (Ye et al., 2021, section III-A).
 
     For a sentence without weight samples of its own, the mean weights stand for each of the M samples.
     """

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.consistency import name_key
-from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, grouped_scores
-from concord.models.labels import Span, convert_labels, split_label
+from concord.models.evaluation.metrics import Labels, Scores, TokenScores, gold_sequences, grouped_scores
+from concord.models.labels import OUTSIDE, Span, convert_labels, split_label
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 
 Names = Mapping[tuple[str, ...], frozenset[str]]
@@ -70,8 +70,7 @@ def recurring_scores(
 ) -> Scores:
     """Score the mentions of ``recurring_names``; the recall is the share of them that are right.
 
-    This is our reading of the accuracy on co-occurring names (Co-Acc; Ye et al., 2021, table VI), which the paper does
-    not define. Unlike ``consistency`` it asks whether the labels are right, not whether they agree.
+    Unlike ``consistency`` it asks whether the labels are right, not whether they agree.
     """
     recurring = [
         names for document in documents for names in [recurring_names(document, scheme=scheme)] * len(document)
@@ -82,6 +81,24 @@ def recurring_scores(
         return "recurring" if name_of(sentences[number], span) in recurring[number] else "single"
 
     return grouped_scores(gold_sequences(documents), predicted, group, scheme=scheme).get("recurring", Scores())
+
+
+def co_occurrence_scores(documents: Sequence[Sequence[Sentence]], predicted: Labels) -> TokenScores:
+    """Score the co-occurrence words of entities, word by word (Co-Acc, "the accuracy of co-occurrence tokens").
+
+    These are the words of gold mentions that occur again, in any case, in their document; Ye et al. (2021), table VI,
+    report it without a further definition. A word is right when its BIOES label is.
+    """
+    remaining, words, correct = iter(predicted), 0, 0
+    for document in documents:
+        counts = Counter(word.lower() for sentence in document for word in sentence.words)
+        for sentence in document:
+            sides = (sentence.labels or (), next(remaining))
+            wanted, found = (convert_labels(side, source="BIO", target="BIOES") for side in sides)
+            for word, gold, label in zip(sentence.words, wanted, found, strict=True):
+                if gold != OUTSIDE and counts[word.lower()] > 1:
+                    words, correct = words + 1, correct + (gold == label)
+    return TokenScores(words=words, correct=correct)
 
 
 def recurring_names(document: Iterable[Sentence], *, scheme: LabelScheme = BIO) -> set[tuple[str, ...]]:

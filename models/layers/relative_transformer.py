@@ -3,7 +3,7 @@
 Scores follow Transformer-XL (Dai et al., 2019) and TENER (Yan et al., 2019) with the paper's sign and origin: offset
 i - j, sinusoids centred at 0 and computed for each batch. (The released code keeps a table whose origin moves with the
 longest sentence seen.) The last layer has a second stream whose keys and values are draft labels (Ye et al., 2021,
-section III-C).
+section III-B).
 """
 
 import math

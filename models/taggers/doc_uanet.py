@@ -1,4 +1,4 @@
-"""Doc-UANet: UANet with a document memory (Ye et al., 2021, section III-E).
+"""Doc-UANet: UANet with a document memory (Ye et al., 2021, section III-C).
 
 As in the released code, the memory is read once, by the word stream before the last two-stream layer; unlike there, a
 batch may contain several documents. Only this memory makes labels agree across a document: there is no vote or rule.

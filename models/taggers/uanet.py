@@ -1,4 +1,4 @@
-"""UANet: uncertainty-aware sequence labelling of single sentences (Ye et al., 2021, sections III-B to III-D).
+"""UANet: uncertainty-aware sequence labelling of single sentences (Ye et al., 2021, sections III-A, III-B and III-D).
 
 Where paper and released code differ, this uses recurrent masks (paper), the argmax of the mean probability as the draft
 (paper), the expected label embedding with detached probabilities (code), and centred relative positions (paper).

@@ -1,7 +1,8 @@
-"""The document memory: stage one's results at the other occurrences of each word (Ye et al., 2021, section III-E).
+"""The document memory: stage one's results at the other occurrences of each word (Ye et al., 2021, section III-C).
 
 Words of a document that share a key read each other: hidden states serve as keys, embeddings of drafts as values. A
-word never reads its own slot, and no word reads another document.
+word never reads its own slot, as in the released code (the paper does not ask for that), and no word reads another
+document.
 """
 
 from collections.abc import Sequence

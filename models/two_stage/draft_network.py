@@ -1,4 +1,4 @@
-"""Stage one: a variational LSTM drafts labels with an uncertainty (Ye et al., 2021, section III-B)."""
+"""Stage one: a variational LSTM drafts labels with an uncertainty (Ye et al., 2021, section III-A)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

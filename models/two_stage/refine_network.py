@@ -1,6 +1,6 @@
 """Stage two: two-stream attention refines uncertain drafts and reads the document memory.
 
-Ye et al. (2021), sections III-C and III-E.
+Ye et al. (2021), sections III-B and III-C.
 """
 
 import torch
@@ -98,7 +98,7 @@ class RefineNetwork(nn.Module):
 
 
 class MemoryReader(nn.Module):
-    """Attends from a word's current state to the slots of its other occurrences (Ye et al., 2021, section III-E).
+    """Attends from a word's current state to the slots of its other occurrences (Ye et al., 2021, section III-C).
 
     There is one head, scaled by the root of the width. The same weights sum up contexts (projected keys) and labels
     (projected values). A word without another occurrence reads a learned vector of each instead. Either of the two may

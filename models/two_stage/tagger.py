@@ -1,7 +1,7 @@
 """The tagger of two stages behind UANet and Doc-UANet: it drafts labels, then refines the uncertain ones.
 
-Stage one (Ye et al., 2021, section III-B) is a variational LSTM with a softmax; M weight samples give a mean
-probability whose entropy, in nats, is the uncertainty. Stage two (section III-C) has word representations of its own
+Stage one (Ye et al., 2021, section III-A) is a variational LSTM with a softmax; M weight samples give a mean
+probability whose entropy, in nats, is the uncertainty. Stage two (section III-B) has word representations of its own
 and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced
 only where its uncertainty exceeds the threshold, so a sentence without such a word skips stage two, with the same
 result. Doc-UANet adds the document memory, read once before the last layer.

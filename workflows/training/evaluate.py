@@ -208,7 +208,14 @@ def _name_scores(documents: Documents, gold: Labels, final: Labels, draft: Label
         "draft_consistency": _consistency(documents, draft),
         "recurring_names": _values(breakdown.recurring_scores(documents, final)),
         "draft_recurring_names": _values(breakdown.recurring_scores(documents, draft)),
+        "co_occurrence": _co_occurrence(documents, final),
+        "draft_co_occurrence": _co_occurrence(documents, draft),
     }
+
+
+def _co_occurrence(documents: Documents, labels: Labels) -> dict[str, Any]:
+    found = breakdown.co_occurrence_scores(documents, labels)
+    return {"accuracy": found.accuracy, "words": found.words, "correct": found.correct}
 
 
 def _consistency(documents: Documents, labels: Labels) -> dict[str, Any]:
@@ -302,6 +309,10 @@ def _describe_recurring(values: Mapping[str, Any]) -> list[str]:
     if right["gold"]:
         share = f"{right['recall']:.2f} % of {right['gold']:,} mentions"
         lines.append(f"recurring names that are right: {share} (drafts: {drafts['recall']:.2f} %)")
+    right, drafts = values["co_occurrence"], values["draft_co_occurrence"]
+    if right["words"]:
+        share = f"{right['accuracy']:.2f} % of {right['words']:,} words"
+        lines.append(f"words of names that occur again and are right: {share} (drafts: {drafts['accuracy']:.2f} %)")
     return lines
 
 

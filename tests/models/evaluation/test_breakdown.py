@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import (
+    co_occurrence_scores,
     known_names,
     recurring_scores,
     scores_by_mention_length,
@@ -17,7 +18,7 @@ from concord.models.evaluation.breakdown import (
     sentence_length,
     uncertainty_by_outcome,
 )
-from concord.models.evaluation.metrics import Scores, grouped_scores, span_scores
+from concord.models.evaluation.metrics import Scores, TokenScores, grouped_scores, span_scores
 from concord.models.labels import convert_labels, encode_spans
 from concord.models.schemes import TOKENS
 
@@ -86,6 +87,19 @@ def test_names_recur_only_within_a_document(sentence: Callable[[str], Sentence])
     predicted = [("B-PER", "O", "B-PER"), ("B-PER", "O", "O", "B-LOC"), ("B-LOC", "O")]
     assert recurring_scores(documents, predicted) == Scores(gold=2, predicted=2, correct=1)
     assert recurring_scores(documents[1:], predicted[2:]) == Scores()
+
+
+def test_co_occurrence_words_are_words_of_names_that_occur_again_in_their_document(
+    sentence: Callable[[str], Sentence],
+) -> None:
+    documents = [
+        [sentence("Lake/B-LOC Tamar/I-LOC met Ford/B-PER"), sentence("the lake met FORD/B-ORG in Paris/B-LOC")],
+        [sentence("Paris/B-LOC slept")],
+    ]
+    predicted = [("B-LOC", "O", "O", "B-PER"), ("O", "O", "O", "B-PER", "O", "B-LOC"), ("B-LOC", "O")]
+    # Lake (S-LOC instead of B-LOC), Ford (right) and FORD (wrong); Tamar and Paris occur once in their document.
+    assert co_occurrence_scores(documents, predicted) == TokenScores(words=3, correct=1)
+    assert co_occurrence_scores(documents[1:], predicted[2:]) == TokenScores(words=0, correct=0)
 
 
 def test_words_are_scored_by_their_position_in_the_mention() -> None:

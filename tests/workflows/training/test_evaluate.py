@@ -42,6 +42,7 @@ def test_evaluate_scores_a_tagger_on_its_own_predictions(tiny_bundle: Path, agre
     assert values["scores"]["all"]["f1"] == values["draft_scores"]["all"]["f1"] == values["seqeval_f1"] == 100
     assert values["words_per_second"] > 0
     assert set(values["consistency"]) == {"share", "names", "occurrences", "agreeing"}
+    assert values["co_occurrence"]["words"] == values["co_occurrence"]["correct"] > 0
 
 
 def test_f1_equals_that_of_seqeval(tiny_bundle: Path) -> None:
