@@ -76,6 +76,7 @@ class CallSettings:
     gate: float | None = None
     precision: Precision = "fp32"
     windows: list[Window] = field(default_factory=list)
+    certain: Sequence[Mapping[int, str]] | None = None
     on_batch: OnBatch | None = None
 
 
@@ -163,6 +164,7 @@ class Tagger(nn.Module, ABC):
         threshold: float | None = None,
         gate: float | None = None,
         precision: Precision = "fp32",
+        certain: Sequence[Mapping[int, str]] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
         """Label documents, each a sequence of sentences of any length; return one prediction per sentence, by document.
@@ -174,6 +176,9 @@ class Tagger(nn.Module, ABC):
             gate: nats from which a word sends its sentence from the first pass to both stages; the tagger's own if
                 None, and 0 for all sentences.
             precision: bf16 computes networks in bfloat16; probabilities, entropies and CRFs stay in fp32.
+            certain: labels that a person has confirmed, for each document by the number of the word in it, from 0; in
+                BIO2. They are kept, and stage two reads other occurrences of these words again; only for a tagger of
+                two stages.
             on_batch: called before each batch and after the last; what it raises ends the call.
         """
         table = self.tabulate(
@@ -183,6 +188,7 @@ class Tagger(nn.Module, ABC):
             threshold=threshold,
             gate=gate,
             precision=precision,
+            certain=certain,
             on_batch=on_batch,
         )
         return table.predictions(self.vocabulary)
@@ -197,14 +203,17 @@ class Tagger(nn.Module, ABC):
         gate: float | None = None,
         precision: Precision = "fp32",
         keep: Literal["labels", "distributions"] = "labels",
+        certain: Sequence[Mapping[int, str]] | None = None,
         on_batch: OnBatch | None = None,
     ) -> TokenTable:
         """Do the work of ``predict_documents`` and return the table, whose labels are in the tagger's own scheme.
 
         ``keep="distributions"`` also stores the whole label distribution of each word. A tagger in training mode raises
-        ValueError.
+        ValueError, as does one of one stage with certain labels.
         """
         self._check_mode("predict_documents")
+        if certain is not None and self.threshold is None:
+            raise ValueError(f"certain: expected a tagger of two stages, got {self.name}")
         labels = len(self.vocabulary.labels) if keep == "distributions" else None
         table = TokenTable.empty(documents, calibration=self.calibration, labels=labels)
         windows = cut_windows(documents, longest=self.config.window_words, overlap=self.config.window_overlap)
@@ -215,6 +224,7 @@ class Tagger(nn.Module, ABC):
             gate=gate,
             precision=precision,
             windows=windows,
+            certain=certain,
             on_batch=on_batch,
         )
         with torch.inference_mode():

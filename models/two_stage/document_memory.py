@@ -5,6 +5,7 @@ word never reads its own slot, as in the released code (the paper does not ask f
 document.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,9 +42,15 @@ class DocumentMemory:
         hidden: int,
         labels: int,
         device: torch.device,
+        first: Sequence[int] = (),
     ) -> None:
-        """Index the words of documents and allocate memory for states of ``hidden`` dimensions and for ``labels``."""
+        """Index the words of documents and allocate memory for states of ``hidden`` dimensions and for ``labels``.
+
+        The words of the rows ``first`` are read before other occurrences.
+        """
         self.index = occurrence_index(documents, key=config.key, slots=config.slots)
+        if first:
+            _read_first(self.index, number_words(documents, config.key), first)
         # Only words that another word can read are stored.
         readable = torch.zeros(len(self.index), dtype=torch.bool)
         readable[self.index[self.index >= 0]] = True
@@ -91,7 +98,7 @@ def occurrence_index(documents: Sequence[Sequence[str]], *, key: MemoryKey, slot
     result has shape ``(N, slots)``, int64, for the N words of all documents: rows of other words, filled from the left,
     then -1.
     """
-    groups = _number_words(documents, key)
+    groups = number_words(documents, key)
     order = groups.argsort(stable=True)
     counts = groups.bincount()
     places = torch.empty_like(order)
@@ -104,7 +111,19 @@ def occurrence_index(documents: Sequence[Sequence[str]], *, key: MemoryKey, slot
     return heads[groups[:, None], columns + (columns >= places[:, None])]
 
 
-def _number_words(documents: Sequence[Sequence[str]], key: MemoryKey) -> Tensor:
+def _read_first(index: Tensor, groups: Tensor, first: Sequence[int]) -> None:
+    """Put some rows before the others that the same words read, in an index of shape ``(N, slots)``."""
+    by_group: defaultdict[int, list[int]] = defaultdict(list)
+    for row in first:
+        by_group[int(groups[row])].append(row)
+    for group, own in by_group.items():
+        for row in (groups == group).nonzero()[:, 0].tolist():
+            slots = [slot for slot in dict.fromkeys([*own, *index[row].tolist()]) if slot not in (row, -1)]
+            slots = slots[: index.shape[1]]
+            index[row] = torch.tensor([*slots, *[-1] * (index.shape[1] - len(slots))])
+
+
+def number_words(documents: Sequence[Sequence[str]], key: MemoryKey) -> Tensor:
     """Number all words so that two have the same number if they are the same word of the same document; ``(N,)``."""
     keys = {word for words in documents for word in words}
     forms = {word: normalize_digits(word).lower() if key == "lower" else word for word in keys}

@@ -26,6 +26,7 @@ from concord.models.layers.variational_lstm import LstmSample
 from concord.models.outputs import AttentionWeights, Draft, Refined
 from concord.models.tagger import CallSettings, Tagger
 from concord.models.terms.contradictions import find_contradictions, leave_to_stage_two
+from concord.models.two_stage.certain_labels import CertainLabels
 from concord.models.two_stage.config import FirstPassConfig, MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
@@ -157,15 +158,22 @@ class TwoStageTagger(Tagger):
     @override
     def fill(self, table: TokenTable, settings: CallSettings) -> None:
         threshold = self.threshold if settings.threshold is None else settings.threshold
+        key = None if self._memory is None else self._memory.key
+        certain = CertainLabels.of(table.documents, settings.certain, self.vocabulary, key)
         memory = self._empty_memory(
-            [[word for sentence in document for word in sentence.words] for document in table.documents]
+            [[word for sentence in document for word in sentence.words] for document in table.documents],
+            first=() if certain is None else certain.rows,
         )
         unsure, sure = self._pass_first(table, settings, memory)
-        uncertain = self._draft_windows(table, replace(settings, windows=unsure), threshold, memory)
+        if certain is not None:
+            concerned = [window for window in sure if certain.concerns(window)]
+            table.clear(concerned)
+            unsure, sure = [*unsure, *concerned], [window for window in sure if not certain.concerns(window)]
+        uncertain = self._draft_windows(table, replace(settings, windows=unsure), threshold, memory, certain)
         if sure and self.vocabulary.scheme.has_entities:
             missed = windows_with_missed_names(table, drafted=unsure, passed=sure)
             table.clear(missed)
-            uncertain += self._draft_windows(table, replace(settings, windows=missed), threshold, memory)
+            uncertain += self._draft_windows(table, replace(settings, windows=missed), threshold, memory, certain)
         self._refine_windows(table, settings, threshold, memory, uncertain)
 
     def _pass_first(
@@ -201,7 +209,12 @@ class TwoStageTagger(Tagger):
         return unsure, passed
 
     def _draft_windows(
-        self, table: TokenTable, settings: CallSettings, threshold: float, memory: DocumentMemory | None
+        self,
+        table: TokenTable,
+        settings: CallSettings,
+        threshold: float,
+        memory: DocumentMemory | None,
+        certain: CertainLabels | None,
     ) -> list["_UncertainWindow"]:
         """Draft all windows and return those that stage two must read."""
         uncertain: list[_UncertainWindow] = []
@@ -212,8 +225,12 @@ class TwoStageTagger(Tagger):
             with self.autocast(settings.precision):
                 draft = self._draft(batch, features, samples=settings.samples)
             words = KeptWords.of(windows, batch.mask.shape[1])
+            if certain is not None:
+                draft = certain.hold(draft, _window_rows(windows, batch))
             table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
             draft = leave_to_stage_two(draft, find_contradictions(batch, draft.labels, self.vocabulary))
+            if certain is not None:
+                draft = certain.leave_to_stage_two(draft, _window_rows(windows, batch))
             if memory is not None:
                 hidden, probabilities = draft.hidden.flatten(0, 1), draft.probabilities.flatten(0, 1)
                 memory.write(words.rows, hidden[words.cells], probabilities[words.cells])
@@ -247,14 +264,13 @@ class TwoStageTagger(Tagger):
         for windows, batch in self.batches(ordered, batch_words=settings.batch_words):
             if settings.on_batch is not None:
                 settings.on_batch(words, words)
-            firsts = [window.first for window in windows]
-            items = [by_first[first] for first in firsts]
+            items = [by_first[window.first] for window in windows]
             probabilities = _pad([item.probabilities for item in items])
             uncertainty = _pad([item.uncertainty for item in items])
             samples = _pad([item.samples for item in items]).movedim(2, 0)
             stored = [item.features for item in items if item.features is not None]
             features = _pad(stored) if stored else None
-            contents = memory.read(word_rows(torch.tensor(firsts), batch.lengths)) if memory is not None else None
+            contents = memory.read(_window_rows(windows, batch)) if memory is not None else None
             with self.autocast(settings.precision):
                 logits = self.refine_network(batch, features, probabilities, contents)
             stage_two = self.refine_network.distribution(logits, batch.mask)
@@ -288,7 +304,7 @@ class TwoStageTagger(Tagger):
             drawn = self._drawn = (samples, weights), fresh
         return drawn[1]
 
-    def _empty_memory(self, documents: Sequence[Sequence[str]]) -> DocumentMemory | None:
+    def _empty_memory(self, documents: Sequence[Sequence[str]], first: Sequence[int] = ()) -> DocumentMemory | None:
         """Allocate a memory for the words of documents; None for a tagger without one."""
         if self._memory is None:
             return None
@@ -298,6 +314,7 @@ class TwoStageTagger(Tagger):
             hidden=2 * self._two_stage.lstm.hidden,
             labels=len(self.vocabulary.labels),
             device=self.device,
+            first=first,
         )
 
     def _fill_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> DocumentMemory | None:
@@ -380,6 +397,11 @@ class _UncertainWindow:
 
 def _pad(sequences: list[Tensor]) -> Tensor:
     return nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+
+
+def _window_rows(windows: Sequence[Window], batch: Batch) -> Tensor:
+    """Return the row of each word of a batch of windows in its call, shape ``(B, T)``, int64, -1 where padded."""
+    return word_rows(torch.tensor([window.first for window in windows]), batch.lengths)
 
 
 def _batch_rows(batch: Batch) -> Tensor:
