@@ -3,8 +3,11 @@ uncertainty, calibration and processor time.
 
 Command: python tests/benchmarks/bench_samples.py --corpora ../shared/data/labelled --limits 0.2 0.3
 
-The encoder's features are computed before, so that times are those of everything else. Types are as in
-bench_calibration.py. Errors of calibration are 0..1, uncertainty is in nats, time in microseconds a word.
+Both stages read every sentence: the gate of a first pass is 0. The encoder's features are computed before, so that
+times are those of everything else. Types are as in bench_calibration.py. Errors of calibration are 0..1, uncertainty
+is in nats, time in microseconds a word. Texts are tokenized by the bundled parser, and read in turns, ten thousand
+words at a time, until there are enough words or the processor time for them is used up; all figures but the times are
+of agreement.
 """
 
 import argparse
@@ -12,7 +15,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import numpy as np
 import torch
 from bench_calibration import PARTS, TYPES
 from bench_tagging import choose_documents, count_words
+from corpora import read_texts
 from environment import environment
 
 from concord.models.checkpoint import load_tagger
@@ -29,10 +33,15 @@ from concord.models.evaluation.reliability import brier_score, expected_calibrat
 from concord.models.labels import decode_spans
 from concord.models.outputs import Prediction
 from concord.models.two_stage.tagger import TwoStageTagger
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.parsing.stanza_parser import StanzaParser
+from concord.pipeline.parsing.tokens import parser_view
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training.corpora import read_corpora
 
 Documents = Sequence[Sequence[Sentence]]
+
+_WORDS_AT_ONCE = 10_000
 
 
 def measure(tagger: TwoStageTagger, documents: Documents, limits: Sequence[float], *, gold: bool) -> dict[str, object]:
@@ -63,15 +72,62 @@ def _predict(tagger: TwoStageTagger, documents: Documents, limit: float | None) 
     """Return the predictions of all sentences, and the processor time in seconds."""
     tagger.set_samples_above(limit)
     started = time.process_time()
-    predictions = tagger.predict_documents(documents)
+    predictions = tagger.predict_documents(documents, gate=0.0)
     return list(chain.from_iterable(predictions)), time.process_time() - started
 
 
 def most_uncertain(tagger: TwoStageTagger, documents: Documents) -> list[tuple[int, float]]:
     """Return the words of each sentence, and the uncertainty of its most uncertain word under the mean weights."""
     tagger.set_samples_above(math.inf)
-    predictions = chain.from_iterable(tagger.predict_documents(documents, threshold=math.inf))
+    predictions = chain.from_iterable(tagger.predict_documents(documents, threshold=math.inf, gate=0.0))
     return [(len(found.labels), max(found.uncertainty, default=0.0)) for found in predictions]
+
+
+def measure_texts(
+    tagger: TwoStageTagger, paths: Sequence[Path], limit: float, *, words: int, seconds: float
+) -> dict[str, object]:
+    """Compare samples for every sentence of texts with samples above a limit."""
+    started, done, changed, refined, moved, largest = time.process_time(), 0, 0, 0, 0.0, 0.0
+    spent = [0.0, 0.0]
+    for documents in tokenized(paths, words=_WORDS_AT_ONCE):
+        tagger.keep_features(documents)
+        (every, first), (found, second) = (_predict(tagger, documents, one) for one in (None, limit))
+        same, size = agreement(every, found), count_words(documents)
+        done, changed = done + size, changed + int(same["labels_changed"])
+        refined += int(same["refined_by_one_alone"])
+        moved += size * same["uncertainty_mean_difference"]
+        largest = max(largest, same["uncertainty_largest_difference"])
+        spent = [spent[0] + first, spent[1] + second]
+        print(done, changed, file=sys.stderr, flush=True)
+        if done >= words or time.process_time() - started >= seconds:
+            break
+    return {
+        "texts": [path.name for path in paths],
+        "words": done,
+        "limit": limit,
+        "microseconds": [round(1e6 * value / done, 1) for value in spent],
+        "labels_changed": changed,
+        "refined_by_one_alone": refined,
+        "uncertainty_mean_difference": round(moved / done, 5),
+        "uncertainty_largest_difference": largest,
+    }
+
+
+def tokenized(paths: Sequence[Path], *, words: int) -> Iterator[list[list[Sentence]]]:
+    """Yield the sentences of texts, about so many words at a time; one text of each file after the other."""
+    stanza = StanzaParser(ParserConfig())._stanza
+    documents: list[list[Sentence]] = []
+    for _, text in chain.from_iterable(zip(*map(read_texts, paths), strict=False)):
+        with torch.inference_mode():
+            [found] = stanza.tokenize([parser_view(text)])
+        documents.append(
+            [Sentence(words=tuple(word.form for token in tokens for word in token.words)) for tokens in found]
+        )
+        if count_words(documents) >= words:
+            yield documents
+            documents = []
+    if documents:
+        yield documents
 
 
 def agreement(expected: Sequence[Prediction], found: Sequence[Prediction]) -> dict[str, float]:
@@ -121,7 +177,9 @@ def main() -> None:
     parser.add_argument("--corpora", type=Path, required=True)
     parser.add_argument("--parts", nargs="*", default=PARTS)
     parser.add_argument("--annotated", type=Path, help="output folder of a finished run")
-    parser.add_argument("--words", type=int, default=100_000, help="of the collection")
+    parser.add_argument("--words", type=int, default=100_000, help="of the collection, and of the texts")
+    parser.add_argument("--texts", type=Path, nargs="*", default=[], help="JSON Lines files")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="processor time for the texts")
     parser.add_argument("--limits", nargs="+", type=float, default=[0.2, 0.3])
     parser.add_argument("--model", default="entities_en")
     arguments = parser.parse_args()
@@ -138,6 +196,11 @@ def main() -> None:
     if arguments.annotated is not None:
         chosen = choose_documents(arguments.annotated, words=arguments.words)
         report["collection"] = measure(tagger, chosen, arguments.limits, gold=False)
+    if arguments.texts:
+        limit = arguments.limits[-1]
+        report["texts"] = measure_texts(
+            tagger, arguments.texts, limit, words=arguments.words, seconds=arguments.seconds
+        )
     print(json.dumps(report, indent=1))
 
 
