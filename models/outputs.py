@@ -1,11 +1,13 @@
 """What taggers return: drafts of stage one, labels of stage two, attention, and predictions as plain text."""
 
 from dataclasses import dataclass
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from concord.models.labels import Span
+
+if TYPE_CHECKING:
+    # Readers of finished collections need a prediction's fields, but not torch, which takes seconds to import.
+    from torch import Tensor
 
 Source = Literal["model", "terms", "corrected"]
 """Where the label of an entity comes from: the tagger alone, a list of terms that it agrees with, or a person."""
@@ -18,15 +20,15 @@ class Draft:
     For a sentence without weight samples of its own, the mean weights stand for each of the M samples.
     """
 
-    probabilities: Tensor
+    probabilities: "Tensor"
     """Mean of the softmax over the M weight samples, shape ``(B, T, L)``, float."""
-    labels: Tensor
+    labels: "Tensor"
     """Argmax of the mean probabilities, shape ``(B, T)``, int64."""
-    uncertainty: Tensor
+    uncertainty: "Tensor"
     """Entropy of the mean probabilities in nats, shape ``(B, T)``, float, 0..ln L."""
-    hidden: Tensor
+    hidden: "Tensor"
     """Mean of the M hidden states, shape ``(B, T, H)``, float."""
-    samples: Tensor
+    samples: "Tensor"
     """The softmax of each weight sample, shape ``(M, B, T, L)``; M is 0 for word labels, which have no spans."""
 
 
@@ -34,11 +36,11 @@ class Draft:
 class Refined:
     """The labels of both stages, merged."""
 
-    probabilities: Tensor
+    probabilities: "Tensor"
     """Softmax of stage two, shape ``(B, T, L)``, float."""
-    labels: Tensor
+    labels: "Tensor"
     """The refined label where the draft was uncertain, else the draft, shape ``(B, T)``, int64."""
-    refined: Tensor
+    refined: "Tensor"
     """True where the label is stage two's, shape ``(B, T)``, bool."""
 
 
@@ -46,7 +48,7 @@ class Refined:
 class AttentionWeights:
     """Attention weights of the words of a batch."""
 
-    weights: Tensor
+    weights: "Tensor"
     """Shape ``(B, heads, T, K)``, float, 0..1; a row sums to 1, or to 0 for a word with nothing to attend to."""
     over: Literal["words", "labels", "document"]
     """What the K columns stand for: the T words of the sentence, the L labels, or all words of the batch in order."""
@@ -56,7 +58,7 @@ class AttentionWeights:
 class AttentionMap:
     """Attention weights of the words of one sentence, as a figure shows them."""
 
-    weights: Tensor
+    weights: "Tensor"
     """Shape ``(heads, T, K)``, float32, 0..1, on the CPU; rows sum as in ``AttentionWeights``."""
     columns: tuple[str, ...]
     """The name of each column: a word of the sentence, a label, or a word of the document."""

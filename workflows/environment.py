@@ -55,6 +55,13 @@ def _start(pid: int) -> str | None:
         return None
 
 
+def cache_folder() -> Path:
+    """Return the folder of what can be made or downloaded again: bundles from the registry, indexes of collections."""
+    if chosen := os.environ.get("CONCORD_CACHE"):
+        return Path(chosen).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concord"
+
+
 def _git(*arguments: str) -> str | None:
     # Code that is installed inside another checkout does not have its commit.
     if not (CHECKOUT / ".git").exists():

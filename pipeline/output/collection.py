@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from concord.pipeline.output.manifest import Manifest, PartFile
+from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.parquet_parts import read_part
+from concord.pipeline.output.parquet_parts import read_part, read_rows
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.output_paths import OutputPath
@@ -46,6 +46,15 @@ class Collection:
         if part is None:
             return SCHEMAS[table].empty_table().select(list(columns))
         return read_part(self.path(part), columns)
+
+    def read_rows(
+        self, report: ShardReport, table: str, columns: Sequence[str], *, start: int = 0, stop: int | None = None
+    ) -> pa.Table:
+        """Read some rows of a table of a shard; see ``parquet_parts.read_rows``. A shard without a part has no rows."""
+        part = report.files.get(table)
+        if part is None:
+            return pa.table({name: SCHEMAS[table].empty_table()[name] for name in columns})
+        return read_rows(self.path(part), columns, start=start, stop=stop)
 
 
 def open_collection(output: OutputPath, *, generation: int | None = None, version: str | None = None) -> Collection:

@@ -47,6 +47,30 @@ def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Tabl
         return file.read(columns=None if columns is None else list(columns))
 
 
+def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop: int | None = None) -> pa.Table:
+    """Read rows of a part, by number from 0 and half-open, and of it only the row groups that hold them.
+
+    A column that the part lacks, because an earlier version of the schema had none, is null.
+
+    Raises:
+        IntegrityError: when the file is missing or damaged.
+    """
+    with _open_part(part) as file:
+        bounds, first, groups = 0, 0, []
+        for number in range(file.num_row_groups):
+            rows = file.metadata.row_group(number).num_rows
+            if bounds + rows <= start:
+                first = bounds + rows
+            elif stop is None or bounds < stop:
+                groups.append(number)
+            bounds += rows
+        existing = set(file.schema_arrow.names).intersection(columns)
+        table = file.read_row_groups(groups, columns=list(existing))
+    table = table.slice(start - first, None if stop is None else stop - start)
+    arrays = [table[name] if name in existing else pa.nulls(table.num_rows) for name in columns]
+    return pa.table(arrays, names=list(columns))
+
+
 def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, shard: str, generation: int) -> PartFile:
     """Write a table as ``<name>/part-<shard>-g<generation>-<hash>.parquet`` below a folder.
 

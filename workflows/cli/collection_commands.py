@@ -296,6 +296,24 @@ def report(output: "OutputPath") -> Answer:
     return inspect.report(output)
 
 
+@verb(example="concord view out/news")
+@click.argument("output", metavar="OUT", type=COLLECTION)
+@click.option("--port", type=click.IntRange(0, 65535), help="Port on 127.0.0.1.  [default: 7391, or any free one]")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option("--against", metavar="OTHER", type=COLLECTION, help="Another collection to compare this one with.")
+def view(output: "OutputPath", *, port: int | None, no_browser: bool, against: "OutputPath | None") -> Answer:
+    """Read and search a collection in the browser.
+
+    OUT is the folder or URL of an annotated collection; the run may be in progress. Nothing in it is changed.
+
+    The pages are served on 127.0.0.1 alone, to those who know the token in the printed address, until Ctrl-C. They
+    request nothing from the network. The index for searching is kept in CONCORD_CACHE, or ~/.cache/concord.
+    """
+    from concord.workflows.view.server import run
+
+    return run(output, port=port, browser=not no_browser, against=against)
+
+
 destination_option = click.option(
     "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
 )

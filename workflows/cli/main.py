@@ -37,6 +37,7 @@ VERBS = (
     collection.diff,
     collection.errors,
     collection.report,
+    collection.view,
     collection.export,
     collection.review,
     correction_commands.corrections,

@@ -58,11 +58,15 @@ def compare_collections(first: OutputPath, second: OutputPath, *, listed: int) -
         PlanError: when a folder holds no finished run, or the schema versions differ too much.
         IntegrityError: when a manifest or part cannot be read.
     """
-    left, right = open_collection(first), open_collection(second)
+    return compare_opened(open_collection(first), open_collection(second), listed=listed)
+
+
+def compare_opened(left: Collection, right: Collection, *, listed: int) -> Diff:
+    """Compare two collections, or two generations of one; raises what ``compare_collections`` raises."""
     versions = {left.manifest.schema_version, right.manifest.schema_version}
     if len(versions) > 1 and min(versions) < OLDEST_READABLE:
         raise PlanError(
-            f"{first} has version {left.manifest.schema_version} of the schema, {second} version "
+            f"{left.output} has version {left.manifest.schema_version} of the schema, {right.output} version "
             f"{right.manifest.schema_version}: expected the same; annotate the older one again"
         )
     pairs = pair_documents(left, right)

@@ -61,10 +61,10 @@ def _most_confused(rows: Sequence[tuple[str, Sequence[int | None]]], labels: Seq
 
 def _change_view(change: EntityChange) -> dict[str, Any]:
     sides = (("A", change.first), ("B", change.second))
-    return {"change": change, "sides": [(name, side, _split_context(change, side)) for name, side in sides]}
+    return {"change": change, "sides": [(name, side, split_context(change, side)) for name, side in sides]}
 
 
-def _split_context(change: EntityChange, side: Side) -> tuple[str, str, str]:
+def split_context(change: EntityChange, side: Side) -> tuple[str, str, str]:
     """Split the context into the text before the side's stretch, the stretch, and the text after it."""
     start, end = side.start_char - change.context_start, side.end_char - change.context_start
     return change.context[:start], change.context[start:end], change.context[end:]

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from os import environ
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from concord.pipeline.errors import ModelError
 from concord.pipeline.saved_tagger import tagger_digest
 from concord.workflows.bundles import check_bundle
 from concord.workflows.console import info
+from concord.workflows.environment import cache_folder
 from concord.workflows.registry.file_locks import exclusive
 from concord.workflows.registry.mlflow_client import (
     TrackingError,
@@ -193,13 +193,6 @@ def fetch(version: ModelVersion) -> Path:
             shutil.rmtree(target, ignore_errors=True)
             fetched.rename(target)
     return target
-
-
-def cache_folder() -> Path:
-    """Return the folder of downloaded bundles."""
-    if chosen := environ.get("CONCORD_CACHE"):
-        return Path(chosen).absolute()
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concord"
 
 
 def _check_store(wanted: str) -> None:

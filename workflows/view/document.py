@@ -1,0 +1,124 @@
+"""One page of a document read from the tables: some sentences with their words, and the text around them."""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import IntegrityError
+from concord.pipeline.output.document_rows import DocumentRow, SentenceRow, TokenRow
+from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.search_index import SLOT_BITS
+
+PAGE_WORDS = 2500
+"""Words on a page of a document, to the end of the sentence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadSentence:
+    """A sentence with its words; ``gap`` is the text before it, back to the sentence before."""
+
+    row: SentenceRow
+    gap: str
+    tokens: tuple[TokenRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentPage:
+    """A page of a document.
+
+    Attributes:
+        text: the whole raw text; None where the input no longer has it.
+        missing: why there is no text.
+        page, pages: 0-based number of the page, and how many there are.
+        entities: rows of the index for entities of this page, in order.
+    """
+
+    row: DocumentRow
+    text: str | None
+    missing: str
+    page: int
+    pages: int
+    sentences: tuple[ReadSentence, ...]
+    entities: Sequence[sqlite3.Row]
+
+    def slice(self, start: int, end: int) -> str:
+        """Return a slice of the raw text; a space stands for one that is not there."""
+        if self.text is None:
+            return " " if start < end else ""
+        return self.text[start:end]
+
+
+def read_page(
+    opened: OpenedCollection,
+    index: sqlite3.Connection,
+    listed: sqlite3.Row,
+    *,
+    page: int | None = None,
+    sentence: int | None = None,
+) -> DocumentPage:
+    """Read a page of a document, by its number or by the number of a sentence on it; the first one by default.
+
+    Args:
+        listed: the document's row of the index.
+
+    Raises:
+        IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
+    """
+    collection = opened.snapshot.collection
+    key = index.execute("SELECT key FROM shards WHERE slot = ?", (listed["id"] >> SLOT_BITS,)).fetchone()[0]
+    report = opened.snapshot.shards.get(key)
+    if report is None:
+        raise IntegrityError(f"{opened.output}: another generation has just become current; load the page again")
+    place = listed["id"] & ((1 << SLOT_BITS) - 1)
+    found = collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
+    row = DocumentRow(**found.to_pylist()[0])
+    start = listed["sentence_row"]
+    table = collection.read_rows(report, "sentences", SentenceRow._fields, start=start, stop=start + row.n_sentences)
+    words = np.concatenate([[0], np.cumsum(table["n_tokens"].to_numpy(), dtype=np.int64)])
+    page_of = words[:-1] // PAGE_WORDS
+    numbers = np.unique(page_of)
+    if sentence is not None and 0 <= sentence < row.n_sentences:
+        page = int(np.searchsorted(numbers, page_of[sentence]))
+    page = min(max(page or 0, 0), max(len(numbers) - 1, 0))
+    first, stop = (
+        (np.searchsorted(page_of, numbers[page], side) for side in ("left", "right")) if len(numbers) else (0, 0)
+    )
+    text = opened.text(row)
+    tokens = collection.read_rows(
+        report,
+        "tokens",
+        TokenRow._fields,
+        start=listed["token_row"] + int(words[first]),
+        stop=listed["token_row"] + int(words[stop]),
+    )
+    read = DocumentPage(
+        row=row,
+        text=None if isinstance(text, DeadLetter) else text,
+        missing=text.message if isinstance(text, DeadLetter) else "",
+        page=page,
+        pages=max(len(numbers), 1),
+        sentences=(),
+        entities=(),
+    )
+    rows = [SentenceRow(**values) for values in table.slice(int(first), int(stop - first)).to_pylist()]
+    before = int(table["end_char"][int(first) - 1].as_py()) if first else 0
+    sentences = _with_words(read, rows, [TokenRow(**values) for values in tokens.to_pylist()], before=before)
+    entities = index.execute(
+        "SELECT * FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number",
+        (listed["id"], before, rows[-1].end_char if rows else 0),
+    )
+    return replace(read, sentences=tuple(sentences), entities=entities.fetchall())
+
+
+def _with_words(
+    page: DocumentPage, rows: Sequence[SentenceRow], tokens: Sequence[TokenRow], *, before: int
+) -> list[ReadSentence]:
+    sentences, taken = [], 0
+    for row in rows:
+        own = tuple(tokens[taken : taken + row.n_tokens])
+        sentences.append(ReadSentence(row=row, gap=page.slice(before, row.start_char), tokens=own))
+        taken, before = taken + row.n_tokens, row.end_char
+    return sentences

@@ -1,0 +1,140 @@
+"""The rows of the search index, computed from the tables of a shard in Arrow and numpy."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from concord.pipeline.output.tables import normalize_name
+
+GLUE = "\x1f"
+"""Between two words of a sentence that no white space separates; a space is between all others."""
+INNER_SPACE = "\ue000"
+"""Stands for white space inside a word, which would split it."""
+SHARED = "\ue001"
+"""Stands for a word of a multi-word token but the first, all of which share one slice of the text."""
+
+Numbers = NDArray[Any]
+
+
+def document_rows(
+    documents: pa.Table, tokens: pa.Table, *, base: int, rank: int, generation: int
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table documents of the index, without the lowest confidence.
+
+    Args:
+        base, rank: of the first document; the others follow.
+    """
+    places = {name: _starts(documents[name]) for name in ("n_sentences", "n_tokens", "n_entities")}
+    first, end = places["n_tokens"][:-1], places["n_tokens"][1:]
+    changed, refined = (_running_sum(values) for values in (_is_changed(tokens), tokens["refined"].to_numpy()))
+    uncertainty = _largest(tokens["uncertainty"].to_numpy(), first, end)
+    numbers = range(documents.num_rows)
+    yield from zip(
+        (base + number for number in numbers),
+        (rank + number for number in numbers),
+        documents["doc_id"].to_pylist(),
+        map(_title, documents["meta"].to_pylist()),
+        documents["source_uri"].to_pylist(),
+        documents["tagger"].to_pylist(),
+        (generation for _ in numbers),
+        *(places[name][:-1].tolist() for name in ("n_sentences", "n_tokens", "n_entities")),
+        *(documents[name].to_pylist() for name in ("n_chars", "n_sentences", "n_tokens", "n_entities")),
+        (refined[end] - refined[first]).tolist(),
+        (changed[end] - changed[first]).tolist(),
+        uncertainty.tolist(),
+        (None for _ in numbers),
+        strict=True,
+    )
+
+
+def entity_rows(
+    documents: pa.Table, sentences: pa.Table, tokens: pa.Table, entities: pa.Table, *, base: int
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table entities of the index; one is changed if the draft of any of its words differs."""
+    counts = documents["n_entities"].to_numpy()
+    document = np.repeat(np.arange(documents.num_rows), counts)
+    sentence = _starts(documents["n_sentences"])[document] + entities["sent_id"].to_numpy()
+    word = _starts(sentences["n_tokens"])[sentence]
+    changed = _running_sum(_is_changed(tokens))
+    first, end = (word + entities[name].to_numpy() for name in ("start_token", "end_token"))
+    differs = changed[np.minimum(end, len(changed) - 1)] > changed[first - 1]
+    yield from zip(
+        (base + document).tolist(),
+        *(entities[name].to_pylist() for name in ("entity_id", "sent_id", "start_char", "end_char", "label")),
+        map(normalize_name, entities["text"].to_pylist()),
+        *(entities[name].to_pylist() for name in ("confidence", "uncertainty")),
+        entities["refined"].to_numpy().astype(int).tolist(),
+        differs.astype(int).tolist(),
+        entities["source"].to_pylist(),
+        strict=True,
+    )
+
+
+def sentence_rows(sentences: pa.Table, tokens: pa.Table) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the words of each sentence and their lemmas, joined so that the two have the same number of words."""
+    starts, ends = (tokens[name].to_numpy() for name in ("start_char", "end_char"))
+    offsets = _starts(sentences["n_tokens"])
+    is_first = np.zeros(tokens.num_rows + 1, dtype=bool)
+    is_first[offsets] = True
+    is_first = is_first[:-1]
+    shares = ~is_first & (np.roll(starts, 1) == starts) & (np.roll(ends, 1) == ends)
+    spaced = np.roll(ends, 1) < starts
+    separators = pa.array(np.where(is_first, "", np.where(spaced, " ", GLUE)), pa.string())
+    forms = _cleaned(tokens["text"])
+    lemmas = _cleaned(pc.coalesce(tokens["lemma"], tokens["text"]))
+    shown = pc.if_else(pa.array(shares), SHARED, forms)
+    return (
+        _joined(pc.binary_join_element_wise(separators, shown, ""), offsets, ""),
+        _joined(lemmas, offsets, " "),
+    )
+
+
+def _joined(words: pa.Array, offsets: Numbers, separator: str) -> Sequence[str]:
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), words)
+    joined: list[str] = pc.binary_join(lists, separator).to_pylist()
+    return joined
+
+
+def _cleaned(words: pa.ChunkedArray) -> pa.Array:
+    """Return words without the characters that separate words; an empty one is a placeholder."""
+    encoded = words.combine_chunks().dictionary_encode()
+    clean = pc.replace_substring_regex(encoded.dictionary, r"[\pZ\p{Cc}]", INNER_SPACE)
+    clean = pc.if_else(pc.equal(clean, ""), INNER_SPACE, clean)
+    return clean.take(encoded.indices)
+
+
+def _starts(counts: pa.ChunkedArray) -> Numbers:
+    """Return where each of some runs of rows starts, and where the last one ends."""
+    return _running_sum(counts.to_numpy())
+
+
+def _running_sum(values: Numbers) -> Numbers:
+    return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+
+
+def _is_changed(tokens: pa.Table) -> Numbers:
+    changed: Numbers = pc.not_equal(tokens["draft_ner"], tokens["ner"]).to_numpy()
+    return changed
+
+
+def _largest(values: Numbers, first: Numbers, end: Numbers) -> Numbers:
+    """Return the largest value of each run; 0 for an empty one."""
+    largest = np.zeros(len(first), dtype=np.float64)
+    if len(values):
+        some = end > first
+        largest[some] = np.maximum.reduceat(values, first[some])
+    return largest
+
+
+def _title(meta: str | None) -> str | None:
+    """Return the title among a record's other fields, if there is one."""
+    if not meta or '"title"' not in meta:
+        return None
+    fields = orjson.loads(meta)
+    title = fields.get("title") if isinstance(fields, dict) else None
+    return title if isinstance(title, str) and title.strip() else None

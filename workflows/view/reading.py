@@ -1,0 +1,204 @@
+"""What the reading page shows of a page of a document: words, entities, what stage two changed, and trees."""
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from concord.models.labels import OUTSIDE, split_label
+from concord.pipeline.output.document_rows import TokenRow
+from concord.pipeline.output.tables import normalize_name
+from concord.pipeline.report.dependency_arcs import Tree, draw_tree
+from concord.workflows.view.document import DocumentPage, ReadSentence
+
+UNCERTAIN = (0.1, 0.3, 0.6, 0.9)
+"""Nats from which a word is underlined, and underlined more strongly."""
+STRENGTHS = (0.5, 0.7, 0.85, 0.95)
+"""Confidence from which the colour of an entity is stronger."""
+_LONGEST_NAME = 8
+"""Words of a name that is looked for where it is not labelled."""
+_PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """A word with the text before it.
+
+    Attributes:
+        level: 0 for a certain word, else 1 and up, see ``UNCERTAIN``.
+        note: what a pointer on it shows.
+        was: its draft label, if it is in no entity and stage two changed it.
+    """
+
+    gap: str
+    text: str
+    level: int
+    note: str
+    was: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
+class Segment:
+    """Words of one entity, of a name that is not labelled here though it is elsewhere, or of neither.
+
+    Attributes:
+        number: of the entity in the document; None outside of entities.
+        name: of the entity, or the name that is not labelled.
+        strength: 0 for a low confidence, and up, see ``STRENGTHS``.
+        was: the labels of stage one that differ.
+        begins, ends: whether the entity begins and ends here, and not in another sentence.
+    """
+
+    words: list[Word]
+    number: int | None = None
+    label: str = ""
+    name: str = ""
+    strength: int = 0
+    confidence: float = 0.0
+    note: str = ""
+    was: str = ""
+    origin: str = ""
+    begins: bool = True
+    ends: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """A sentence to show; ``tree`` is drawn only where it was asked for."""
+
+    sent_id: int
+    gap: str
+    segments: tuple[Segment, ...]
+    tree: Tree | None
+
+
+class KnownNames:
+    """The names of the entities of a document, with their labels in words."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        """Take the labels of each name."""
+        self.labels = labels
+        self.initials = frozenset(name[:1] for name in labels)
+
+
+class _Piece(NamedTuple):
+    """A word with the text before it; the words of a multi-word token but the first have no text of their own."""
+
+    token: TokenRow
+    gap: str
+    text: str
+
+
+def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[list[Sentence]]:
+    """Return the sentences of a page by paragraph.
+
+    Args:
+        names: the names of entities anywhere in the document; where one is not labelled, it is marked.
+        tree: the number of the sentence whose tree is shown.
+    """
+    entities = iter(page.entities)
+    current = next(entities, None)
+    paragraphs: list[list[Sentence]] = [[]]
+    for sentence in page.sentences:
+        segments: list[Segment] = []
+        loose: list[_Piece] = []
+        end = sentence.row.start_char
+        for token in sentence.tokens:
+            gap, text = ("", "") if token.start_char < end else (page.slice(end, token.start_char), token.text)
+            end = max(end, token.end_char)
+            while current is not None and current["end"] <= token.start_char:
+                current = next(entities, None)
+            if current is None or token.start_char < current["start"]:
+                loose.append(_Piece(token, gap, text))
+                continue
+            segments += _plain(page, loose, names)
+            loose = []
+            if not segments or segments[-1].number != current["number"]:
+                segments.append(_entity(current, sentence))
+            if token.draft_ner != token.ner:
+                _note_draft(segments[-1], token)
+            segments[-1].words.append(_word(_Piece(token, gap, text)))
+        segments += _plain(page, loose, names)
+        if _PARAGRAPH.search(sentence.gap) and paragraphs[-1]:
+            paragraphs.append([])
+        drawn = draw_tree(sentence.tokens) if sentence.row.sent_id == tree else None
+        paragraphs[-1].append(
+            Sentence(sent_id=sentence.row.sent_id, gap=sentence.gap, segments=tuple(segments), tree=drawn)
+        )
+    return paragraphs
+
+
+def band(value: float, limits: Sequence[float]) -> int:
+    """Return how many limits a value reaches."""
+    return sum(value >= limit for limit in limits)
+
+
+def _entity(row: sqlite3.Row, sentence: ReadSentence) -> Segment:
+    decided = "by stage two" if row["refined"] else "by the draft"
+    origin = row["origin"] or ""
+    note = f"{row['label']}, confidence {row['confidence']:.2f}, {row['uncertainty']:.2f} nats, decided {decided}"
+    return Segment(
+        words=[],
+        number=row["number"],
+        label=row["label"],
+        name=row["name"],
+        strength=band(row["confidence"], STRENGTHS),
+        confidence=row["confidence"],
+        note=f"{note}, source: {origin}" if origin else note,
+        origin="" if origin in {"", "tagger"} else origin,
+        begins=row["start"] >= sentence.row.start_char,
+        ends=row["end"] <= sentence.row.end_char,
+    )
+
+
+def _note_draft(segment: Segment, token: TokenRow) -> None:
+    """Add the draft of a word to its entity, if the type or the boundary differs."""
+    _, draft = split_label(token.draft_ner)
+    was = draft or OUTSIDE
+    if was == segment.label:
+        was = "other bounds"
+    drafts = segment.was.split(", ") if segment.was else []
+    if was not in drafts:
+        segment.was = ", ".join([*drafts, was])
+
+
+def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> Iterator[Segment]:
+    """Yield the segments of words outside of entities; a name that is labelled elsewhere is one of its own."""
+    start = 0
+    words: list[Word] = []
+    while start < len(pieces):
+        name, stop = _unlabelled_name(page, pieces, start, names)
+        if name:
+            if words:
+                yield Segment(words=words)
+                words = []
+            note = f"not labelled here; elsewhere in this document {names.labels[name]}"
+            yield Segment(words=[_word(piece) for piece in pieces[start:stop]], name=name, note=note)
+        else:
+            words.append(_word(pieces[start]))
+        start = stop
+    if words:
+        yield Segment(words=words)
+
+
+def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, names: KnownNames) -> tuple[str, int]:
+    """Return the longest known name that starts at a word, and where it ends; else nothing, and the next word."""
+    first = pieces[start].token
+    if first.text[:1] in names.initials:
+        for stop in range(min(start + _LONGEST_NAME, len(pieces)), start, -1):
+            text = normalize_name(page.slice(first.start_char, pieces[stop - 1].token.end_char))
+            if text in names.labels:
+                return text, stop
+    return "", start + 1
+
+
+def _word(piece: _Piece) -> Word:
+    token = piece.token
+    note = f"{token.uncertainty:.2f} nats"
+    was = ""
+    if token.draft_ner != token.ner:
+        note = f"{note}; draft {token.draft_ner}, final {token.ner}"
+        was = split_label(token.draft_ner)[1] if token.ner == OUTSIDE else ""
+    level = band(token.uncertainty, UNCERTAIN)
+    return Word(gap=piece.gap, text=piece.text, level=level, note=note if level or was else "", was=was)

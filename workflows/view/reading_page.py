@@ -1,0 +1,75 @@
+"""The page on which a document is read."""
+
+import sqlite3
+from collections import Counter
+from typing import Any
+
+from concord.workflows.view.document import read_page
+from concord.workflows.view.finding import (
+    Line,
+    all_labels,
+    find_document,
+    names_of_document,
+    neighbours,
+    places_of_name,
+    search,
+)
+from concord.workflows.view.finding_pages import letters_of
+from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.page import NotFoundError, Page, Query
+from concord.workflows.view.reading import STRENGTHS, UNCERTAIN, KnownNames, lay_out
+
+SHOWN_NAMES = 40
+
+
+def document(opened: OpenedCollection, query: Query) -> Page:
+    """Show a page of a document; of a document that could not be annotated, its dead letters."""
+    doc_id, name = query.text("id"), query.text("name")
+    with opened.index.reading() as index:
+        listed = find_document(index, doc_id)
+        letters = letters_of(index, doc_id)
+        if listed is None:
+            if not letters:
+                raise NotFoundError(f"there is no document {doc_id!r}")
+            return Page("dead_document.html.j2", {"doc_id": doc_id, "letters": letters})
+        page = read_page(opened, index, listed, page=query.number("page"), sentence=query.number("sentence"))
+        names = names_of_document(index, listed["id"])
+        known = KnownNames({row["name"]: f"{row['labels'].replace(',', ', ')} ({row['entities']})" for row in names})
+        before, after = neighbours(index, listed["rank"])
+        values: dict[str, Any] = {
+            "listed": listed,
+            "page": page,
+            "paragraphs": lay_out(page, known, tree=query.number("tree")),
+            "names": names[:SHOWN_NAMES],
+            "more_names": len(names) - SHOWN_NAMES,
+            "name": name,
+            "tree": query.number("tree"),
+            "before": before,
+            "after": after,
+            "labels": all_labels(index),
+            "letters": letters,
+            "uncertain": UNCERTAIN,
+            "strengths": STRENGTHS,
+        }
+        if name:
+            values["places"], values["count"] = places_of_name(index, name, document=listed["id"])
+            values["unlabelled"] = _unlabelled(index, name, listed["id"])
+    return Page("document.html.j2", values)
+
+
+def _unlabelled(index: sqlite3.Connection, name: str, document: int) -> list[Line]:
+    """Return the places of a name in a document that are in no entity, as far as the sentences can be searched."""
+    within: Counter[int] = Counter()
+    for sent_id, longer in index.execute(
+        "SELECT sent_id, name FROM entities WHERE document = ? AND instr(name, ?)", (document, name)
+    ):
+        within[sent_id] += longer.count(name)
+    found: list[Line] = []
+    for line in search(index, name, column="forms", document=document, page=0)[0]:
+        if line.match != name:
+            continue
+        if within[line.sent_id]:
+            within[line.sent_id] -= 1
+        else:
+            found.append(line)
+    return found

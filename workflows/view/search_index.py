@@ -1,0 +1,248 @@
+"""The index of a collection that its pages are looked up in: an SQLite file outside of the collection.
+
+It holds rows of documents, entities and dead letters, what they add up to by name, and a full-text table of sentences.
+Shards are known by the hashes of their parts: a new generation adds those that are new and removes those that are gone.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.manifest import ShardReport
+from concord.workflows.view.index_rows import document_rows, entity_rows, sentence_rows
+
+VERSION = 1
+SLOT_BITS = 32
+"""Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
+BANDS = (0.5, 0.8, 0.95)
+"""Limits of the bands of confidence."""
+
+_SCHEMA = """
+CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, position INTEGER NOT NULL,
+  generation INTEGER NOT NULL, searchable INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE documents (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, doc_id TEXT NOT NULL, title TEXT,
+  source TEXT NOT NULL, tagger TEXT NOT NULL, generation INTEGER NOT NULL, sentence_row INTEGER NOT NULL,
+  token_row INTEGER NOT NULL, entity_row INTEGER NOT NULL, chars INTEGER NOT NULL, sentences INTEGER NOT NULL,
+  words INTEGER NOT NULL, entities INTEGER NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL,
+  uncertainty REAL NOT NULL, confidence REAL);
+CREATE INDEX documents_doc_id ON documents (doc_id);
+CREATE INDEX documents_rank ON documents (rank);
+CREATE INDEX documents_source ON documents (source);
+CREATE TABLE entities (document INTEGER NOT NULL, number INTEGER NOT NULL, sent_id INTEGER NOT NULL,
+  start INTEGER NOT NULL, end INTEGER NOT NULL, label TEXT NOT NULL, name TEXT NOT NULL, confidence REAL NOT NULL,
+  uncertainty REAL NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL, origin TEXT,
+  PRIMARY KEY (document, number)) WITHOUT ROWID;
+CREATE INDEX entities_name ON entities (name, label);
+CREATE TABLE dead_letters (id INTEGER PRIMARY KEY, doc_id TEXT, source TEXT NOT NULL, position INTEGER NOT NULL,
+  stage TEXT NOT NULL, error TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL);
+CREATE INDEX dead_letters_doc_id ON dead_letters (doc_id);
+CREATE TABLE kinds (document INTEGER NOT NULL, label TEXT NOT NULL, band INTEGER NOT NULL, changed INTEGER NOT NULL,
+  entities INTEGER NOT NULL, PRIMARY KEY (document, label, band, changed)) WITHOUT ROWID;
+CREATE TABLE names (name TEXT PRIMARY KEY, entities INTEGER NOT NULL, documents INTEGER NOT NULL,
+  confidence REAL NOT NULL, labels INTEGER NOT NULL, folded TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX names_entities ON names (entities DESC, name);
+CREATE TABLE name_labels (name TEXT NOT NULL, label TEXT NOT NULL, entities INTEGER NOT NULL,
+  confidence REAL NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE words USING fts5(forms, lemmas,
+  tokenize="unicode61 remove_diacritics 2 categories 'L* M* N* P* S* Cf Co Cn Cs'");
+"""
+_COLUMNS = {
+    "documents": ("doc_id", "source_uri", "tagger", "meta", "n_chars", "n_sentences", "n_tokens", "n_entities"),
+    "sentences": ("n_tokens",),
+    "tokens": ("draft_ner", "ner", "refined", "uncertainty"),
+    "entities": (
+        *("entity_id", "sent_id", "start_char", "end_char", "start_token", "end_token", "text", "label"),
+        *("confidence", "uncertainty", "refined", "source"),
+    ),
+    "errors": ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts"),
+}
+_TABLES = ("documents", "entities", "dead_letters", "kinds", "names", "name_labels", "words", "shards")
+_BAND = " + ".join(f"(confidence >= {limit})" for limit in BANDS)
+
+
+class Progress(NamedTuple):
+    """How many shards of the collection the index holds, with their documents and with their words."""
+
+    shards: int
+    listed: int
+    searchable: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything can be found."""
+        return self.searchable == self.shards
+
+
+class SearchIndex:
+    """The index of one collection. Any number of threads and processes may read while one of them updates."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the index, or make a new one where there is none of this version."""
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The texts of a collection are nobody else's business.
+        path.touch(mode=0o600)
+        with self._writing() as index:
+            if index.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+                for statement in (*(f"DROP TABLE IF EXISTS {name}" for name in _TABLES), *_SCHEMA.split(";")):
+                    index.execute(statement)
+                index.execute(f"PRAGMA user_version = {VERSION}")
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection that sees one state of the index, with rows that know their columns."""
+        index = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=30, check_same_thread=False)
+        index.row_factory = sqlite3.Row
+        try:
+            index.execute("BEGIN")
+            yield index
+        finally:
+            index.close()
+
+    def update(self, collection: Collection) -> Iterator[Progress]:
+        """Bring the index up to date with a collection, a shard at a time, and yield how far it is.
+
+        All documents and entities come first, which is fast; then the words. A shard that is there is not read again.
+
+        Raises:
+            IntegrityError: when a part is gone or damaged.
+        """
+        reports = {shard_key(report): (position, report) for position, report in enumerate(collection.manifest.shards)}
+        with self._writing() as index:
+            known = {row[0]: row[1] for row in index.execute("SELECT key, slot FROM shards")}
+            removed = known.keys() - reports.keys()
+            for key in removed:
+                _remove(index, known.pop(key))
+            for key, slot in known.items():
+                _place(index, slot, reports[key][0])
+            added = [key for key in reports if key not in known]
+            if removed and not added:
+                _sum_names(index)
+        yield self._progress(len(reports))
+        for key in added:
+            position, report = reports[key]
+            with self._writing() as index:
+                _add_rows(index, collection, report, key=key, position=position)
+                if key == added[-1]:
+                    _sum_names(index)
+            yield self._progress(len(reports))
+        for key, (_, report) in reports.items():
+            with self._writing() as index:
+                _add_words(index, collection, report, key=key)
+            yield self._progress(len(reports))
+
+    def _progress(self, shards: int) -> Progress:
+        with self.reading() as index:
+            listed, searchable = index.execute("SELECT count(*), coalesce(sum(searchable), 0) FROM shards").fetchone()
+        return Progress(shards=shards, listed=listed, searchable=searchable)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        index = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        try:
+            # The index can be made again, so that a crash of the machine may cost it.
+            index.execute("PRAGMA journal_mode = WAL")
+            index.execute("PRAGMA synchronous = OFF")
+            index.execute("BEGIN IMMEDIATE")
+            yield index
+            if index.in_transaction:
+                index.execute("COMMIT")
+        finally:
+            index.close()
+
+
+def shard_key(report: ShardReport) -> str:
+    """Return what a shard is known by: shards with equal keys have equal rows."""
+    hashes = " ".join(f"{name}:{part.sha256}" for name, part in sorted(report.files.items()))
+    return sha256(f"{report.shard} {report.generation} {hashes}".encode()).hexdigest()
+
+
+def _remove(index: sqlite3.Connection, slot: int) -> None:
+    bounds = slot << SLOT_BITS, (slot + 1) << SLOT_BITS
+    for table, column in (
+        ("documents", "id"),
+        ("entities", "document"),
+        ("kinds", "document"),
+        ("dead_letters", "id"),
+        ("words", "rowid"),
+    ):
+        index.execute(f"DELETE FROM {table} WHERE {column} >= ? AND {column} < ?", bounds)
+    index.execute("DELETE FROM shards WHERE slot = ?", (slot,))
+
+
+def _place(index: sqlite3.Connection, slot: int, position: int) -> None:
+    """Move the documents of a shard to their place in the order of the collection."""
+    moved = index.execute("UPDATE shards SET position = ? WHERE slot = ? AND position <> ?", (position, slot, position))
+    if moved.rowcount:
+        mask = (1 << SLOT_BITS) - 1
+        index.execute(
+            "UPDATE documents SET rank = ? | (id & ?) WHERE id >= ? AND id < ?",
+            (position << SLOT_BITS, mask, slot << SLOT_BITS, (slot + 1) << SLOT_BITS),
+        )
+
+
+def _add_rows(
+    index: sqlite3.Connection, collection: Collection, report: ShardReport, *, key: str, position: int
+) -> None:
+    """Add the documents, entities and dead letters of a shard, unless another process has."""
+    cursor = index.execute(
+        "INSERT OR IGNORE INTO shards (key, position, generation) VALUES (?, ?, ?)", (key, position, report.generation)
+    )
+    if not cursor.rowcount:
+        return
+    slot = cursor.lastrowid or 0
+    base, rank = slot << SLOT_BITS, position << SLOT_BITS
+    tables = {name: collection.read_rows(report, name, columns) for name, columns in _COLUMNS.items()}
+    documents, sentences, tokens, entities, errors = tables.values()
+    rows = document_rows(documents, tokens, base=base, rank=rank, generation=report.generation)
+    _insert(index, "documents", rows)
+    _insert(index, "entities", entity_rows(documents, sentences, tokens, entities, base=base))
+    numbers = range(base, base + errors.num_rows)
+    _insert(index, "dead_letters", zip(numbers, *(column.to_pylist() for column in errors.columns), strict=True))
+    bounds = base, base + (1 << SLOT_BITS)
+    index.execute(
+        f"INSERT INTO kinds SELECT document, label, {_BAND}, changed, count(*) FROM entities "
+        "WHERE document >= ? AND document < ? GROUP BY 1, 2, 3, 4",
+        bounds,
+    )
+    index.execute(
+        "UPDATE documents SET confidence = (SELECT min(confidence) FROM entities WHERE document = documents.id) "
+        "WHERE id >= ? AND id < ?",
+        bounds,
+    )
+
+
+def _add_words(index: sqlite3.Connection, collection: Collection, report: ShardReport, *, key: str) -> None:
+    """Add the words of a shard, unless they are there."""
+    found = index.execute("SELECT slot FROM shards WHERE key = ? AND NOT searchable", (key,)).fetchone()
+    if found is None:
+        return
+    sentences = collection.read_rows(report, "sentences", ("n_tokens",))
+    tokens = collection.read_rows(report, "tokens", ("start_char", "end_char", "text", "lemma"))
+    base = found[0] << SLOT_BITS
+    forms, lemmas = sentence_rows(sentences, tokens)
+    numbers = range(base, base + sentences.num_rows)
+    index.executemany(
+        "INSERT INTO words (rowid, forms, lemmas) VALUES (?, ?, ?)", zip(numbers, forms, lemmas, strict=True)
+    )
+    index.execute("UPDATE shards SET searchable = 1 WHERE slot = ?", (found[0],))
+
+
+def _insert(index: sqlite3.Connection, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    columns = len(index.execute(f"PRAGMA table_info({table})").fetchall())
+    index.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
+
+
+def _sum_names(index: sqlite3.Connection) -> None:
+    """Count the entities of each name again."""
+    index.execute("DELETE FROM names")
+    index.execute("DELETE FROM name_labels")
+    index.execute(
+        "INSERT INTO names SELECT name, count(*), count(DISTINCT document), avg(confidence), count(DISTINCT label), "
+        "lower(name) FROM entities GROUP BY name"
+    )
+    index.execute("INSERT INTO name_labels SELECT name, label, count(*), avg(confidence) FROM entities GROUP BY 1, 2")

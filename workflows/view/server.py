@@ -1,0 +1,69 @@
+"""The command ``concord view``: serve the pages of a collection to a browser on this machine."""
+
+import secrets
+import socket
+import webbrowser
+from threading import Thread
+
+import uvicorn
+
+from concord.models.config import ConfigError
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.workflows.console import Answer, info
+from concord.workflows.view.app import build_app
+from concord.workflows.view.opened import OpenedCollection
+
+ADDRESS = "127.0.0.1"
+PORT = 7391
+"""Tried first, so that addresses stay; any free port if another program has it."""
+
+
+def run(output: OutputPath, *, port: int | None, browser: bool, against: OutputPath | None = None) -> Answer:
+    """Serve a collection until Ctrl-C.
+
+    Args:
+        port: to listen on; ``PORT`` if None, or any free one.
+        browser: whether to open one.
+        against: another collection, with which this one can be compared.
+
+    Raises:
+        PlanError: when the folder contains no run.
+        ConfigError: when the port is in use.
+    """
+    token = secrets.token_urlsafe(24)
+    with _listen(port) as listener:
+        number = listener.getsockname()[1]
+        app = build_app(OpenedCollection(output), token=token, port=number, against=against)
+        url = f"http://{ADDRESS}:{number}/?token={token}"
+        info(f"{output}: {url}\nOnly this machine can reach it. Ctrl-C closes it.")
+        if browser:
+            Thread(target=webbrowser.open, args=[url], name="browser", daemon=True).start()
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        try:
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:
+            info("closed")
+    return Answer(values={"output": str(output), "url": url}, text="")
+
+
+def _listen(port: int | None) -> socket.socket:
+    for number in (PORT, 0) if port is None else (port,):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((ADDRESS, number))
+        except OSError as error:
+            listener.close()
+            fault = error
+        else:
+            return listener
+    raise ConfigError(f"--port: cannot listen on {ADDRESS}:{port}: {fault.strerror}; choose another one")
