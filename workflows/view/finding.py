@@ -61,9 +61,9 @@ class DocumentFilter:
     def where(self, *, without: str = "") -> tuple[str, list[Any]]:
         """Return the condition in SQL and its values, leaving out one facet."""
         conditions, values = ["1"], list[Any]()
-        of_entity, own = self._entity_conditions(without)
+        of_entity, own = self.entity_conditions(without=without)
         if of_entity:
-            conditions.append(f"d.id IN (SELECT document FROM kinds WHERE {' AND '.join(of_entity)})")
+            conditions.append(f"d.id IN (SELECT k.document FROM kinds k WHERE {' AND '.join(of_entity)})")
             values += own
         for column in ("tagger", "source"):
             if (value := getattr(self, column)) and column != without:
@@ -74,16 +74,17 @@ class DocumentFilter:
             values += [self.text, self.text]
         return " AND ".join(conditions), values
 
-    def _entity_conditions(self, without: str) -> tuple[list[str], list[Any]]:
+    def entity_conditions(self, *, without: str) -> tuple[list[str], list[Any]]:
+        """Return the conditions on the table kinds, called k, and their values, leaving out one facet."""
         conditions, values = list[str](), list[Any]()
         if self.label and without != "label":
-            conditions.append("label = ?")
+            conditions.append("k.label = ?")
             values.append(self.label)
         if self.band is not None and without != "band":
-            conditions.append("band = ?")
+            conditions.append("k.band = ?")
             values.append(self.band)
         if self.changed and without != "changed":
-            conditions.append("changed")
+            conditions.append("k.changed")
         return conditions, values
 
 
@@ -103,13 +104,13 @@ def find_documents(
 def facets(index: sqlite3.Connection, wanted: DocumentFilter) -> dict[str, list[Choice]]:
     """Return the values of each facet, counted under the choices in the other facets."""
     found = {}
-    for name, column in (("label", "label"), ("band", "band"), ("changed", "changed")):
-        of_document, values = DocumentFilter(tagger=wanted.tagger, source=wanted.source, text=wanted.text).where()
-        of_entity, own = wanted._entity_conditions(name)
-        joined = "" if of_document == "1" else f"JOIN documents d ON d.id = k.document AND {of_document}"
-        where = " AND ".join(of_entity) or "1"
+    of_document, values = DocumentFilter(tagger=wanted.tagger, source=wanted.source, text=wanted.text).where()
+    joined = "" if of_document == "1" else f"JOIN documents d ON d.id = k.document AND {of_document}"
+    for name in ("label", "band", "changed"):
+        of_entity, own = wanted.entity_conditions(without=name)
         rows = index.execute(
-            f"SELECT {column}, count(DISTINCT k.document) FROM kinds k {joined} WHERE {where} GROUP BY 1 ORDER BY 1",
+            f"SELECT k.{name}, count(DISTINCT k.document) FROM kinds k {joined} WHERE {' AND '.join(of_entity) or '1'} "
+            "GROUP BY 1 ORDER BY 1",
             (*values, *own),
         )
         found[name] = [Choice(str(value), str(value), count) for value, count in rows]

@@ -31,7 +31,7 @@ def documents(opened: OpenedCollection, query: Query) -> Page:
         changed=query.text("changed") == "1",
         tagger=query.text("tagger"),
         source=query.text("source"),
-        text=query.text("q"),
+        text=query.text("q").strip(),
     )
     order, page = query.one_of("order", DOCUMENT_ORDERS), query.number("page") or 0
     with opened.index.reading() as index:
@@ -60,7 +60,7 @@ def names(opened: OpenedCollection, query: Query) -> Page:
     with opened.index.reading() as index:
         rows, total = find_names(
             index,
-            text=query.text("q"),
+            text=query.text("q").strip(),
             label=query.text("label"),
             disagree=query.text("disagree") == "1",
             order=order,
@@ -98,7 +98,7 @@ def name(opened: OpenedCollection, query: Query) -> Page:
 
 def search(opened: OpenedCollection, query: Query) -> Page:
     """Find words in their context."""
-    text, page, doc_id = query.text("q"), query.number("page") or 0, query.text("id")
+    text, page, doc_id = query.text("q").strip(), query.number("page") or 0, query.text("id")
     column: Literal["forms", "lemmas"] = "lemmas" if query.text("by") == "lemma" else "forms"
     with opened.index.reading() as index:
         document = find_document(index, doc_id) if doc_id else None

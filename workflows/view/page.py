@@ -26,7 +26,7 @@ class Query:
 
     def text(self, name: str) -> str:
         """Return a parameter; the empty string without it."""
-        return self.parameters.get(name, "").strip()
+        return self.parameters.get(name, "")
 
     def number(self, name: str) -> int | None:
         """Return a parameter that is a whole number from 0 on."""

@@ -31,7 +31,7 @@ def run(output: OutputPath, *, port: int | None, browser: bool, against: OutputP
         ConfigError: when the port is in use.
     """
     token = secrets.token_urlsafe(24)
-    with _listen(port) as listener:
+    with listen(port) as listener:
         number = listener.getsockname()[1]
         app = build_app(OpenedCollection(output), token=token, port=number, against=against)
         url = f"http://{ADDRESS}:{number}/?token={token}"
@@ -55,7 +55,8 @@ def run(output: OutputPath, *, port: int | None, browser: bool, against: OutputP
     return Answer(values={"output": str(output), "url": url}, text="")
 
 
-def _listen(port: int | None) -> socket.socket:
+def listen(port: int | None) -> socket.socket:
+    """Return a socket on this machine's own address; ConfigError if the port is in use."""
     for number in (PORT, 0) if port is None else (port,):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -40,6 +40,7 @@ def write_run(
     *,
     dead_letters: Sequence[DeadLetter] = (),
     documents_per_shard: int = 2,
+    keep_text: bool = False,
     **changes: Any,
 ) -> Path:
     """Write a run and return its output folder.
@@ -50,6 +51,7 @@ def write_run(
             without a space in the text. The second word of a sentence is the root and the head of all others. An
             entity's confidence is the lowest probability of its words.
         dead_letters: of the first shard.
+        keep_text: store the raw texts; the input file does not exist.
         changes: fields of the plan with other values.
     """
     groups = [
@@ -64,7 +66,13 @@ def write_run(
     folder = OutputFolder(output)
     folder.write_plan(plan)
     stage = CommitStage(
-        folder, generation=0, parser="parser-x", tagger="tagger-x", calibration="none", threshold=THRESHOLD
+        folder,
+        generation=0,
+        parser="parser-x",
+        tagger="tagger-x",
+        calibration="none",
+        threshold=THRESHOLD,
+        keep_text=keep_text,
     )
     for shard, group in zip(shards, groups, strict=True):
         annotated = [_annotated(name, sentences) for name, sentences in group]

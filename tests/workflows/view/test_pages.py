@@ -1,0 +1,299 @@
+"""``concord view``: what each page shows, who may see it, and that nothing else can be done."""
+
+import re
+import stat
+from html import unescape
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from concord_testing import finished_runs, runs, viewing
+from starlette.testclient import TestClient
+
+from concord.models.config import ConfigError
+from concord.pipeline.errors import PlanError
+from concord.pipeline.identity import ComponentIdentity
+from concord.workflows.view import document
+from concord.workflows.view.app import build_app
+from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.server import listen
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    """Return a client of a small collection with a dead letter; tests must not change it."""
+    folder = tmp_path_factory.mktemp("news")
+    output = finished_runs.write_run(
+        folder / "out", viewing.NEWS, dead_letters=[viewing.DEAD_LETTER], keep_text=True, documents_per_shard=1
+    )
+    return viewing.open_client(output, folder / "cache")
+
+
+def read(client: TestClient, path: str, *, status: int = 200) -> str:
+    """Return a page without its stylesheet and script, and with its tags."""
+    answer = client.get(path)
+    assert answer.status_code == status
+    return re.sub(r"<(style|script)\b.*?</\1>", "", answer.text, flags=re.DOTALL)
+
+
+def words(page: str) -> str:
+    """Return the visible text of a page."""
+    return " ".join(re.sub(r"<[^>]+>", "", page.replace("&nbsp;", " ")).split())
+
+
+def test_documents_are_listed_with_counts_and_facets(client: TestClient) -> None:
+    page = read(client, "/")
+    assert "3 documents" in words(page)
+    assert "1 dead letter" in words(page)
+    assert "On yard yard20 words5 entities2 changed0.60" in words(page)
+    assert "2 documents of 3" in words(read(client, "/?label=LOC"))
+    assert "1 document of 3" in words(read(client, "/?label=PER"))
+    assert "0 documents" in words(read(client, "/?label=PER&band=3"))
+    assert "On yard" in words(read(client, "/?q=YAR"))
+    for path in (
+        "/?q=yard&changed=1",
+        "/?q=yard&band=1",
+        "/?tagger=tagger-x&label=ORG",
+        "/?source=/data/invented.jsonl",
+    ):
+        assert "On yard" in words(read(client, path))
+
+
+@pytest.mark.parametrize(
+    "order", ["collection", "entities", "words", "changed", "least certain", "nonsense; drop table"]
+)
+def test_every_order_of_documents_works(client: TestClient, order: str) -> None:
+    assert "3 documents" in words(read(client, f"/?order={order}"))
+
+
+def test_a_document_shows_its_text_entities_drafts_and_names_without_a_label(client: TestClient) -> None:
+    page = read(client, "/document?id=yard")
+    assert "1Baxter ORG was PER 0.60 closes the yard was LOC." in words(page)
+    assert 'title="0.40 nats"' in page
+    assert "draft B-LOC, final O" in page
+    assert 'class="m" data-item data-name="Goole"' in page
+    assert "not labelled here; elsewhere in this document LOC (1)" in page
+
+
+def test_a_name_shows_all_its_places_in_the_document(client: TestClient) -> None:
+    page = words(read(client, "/document?id=yard&name=Goole"))
+    assert "Goole 1 in this document." in page
+    assert "3 LOC 0.90 4 not labelled" in page
+    assert "chosen" in read(client, "/document?id=yard&name=Goole")
+
+
+def test_a_tree_is_drawn_on_demand(client: TestClient) -> None:
+    assert "<svg" not in read(client, "/document?id=yard")
+    page = read(client, "/document?id=yard&tree=2")
+    assert page.count("<svg") == 1
+    assert "Dependency tree of sentence 3" in page
+
+
+def test_a_long_document_is_turned_page_by_page(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "PAGE_WORDS", 6)
+    first = read(client, "/document?id=yard")
+    assert "page 1 of 3" in words(first)
+    pages = [words(read(client, f"/document?id=yard&page={page}")) for page in range(4)]
+    assert "Nobody called Goole" in pages[2]
+    assert "Nobody called Goole" in pages[3]
+    assert 'id="s3"' in read(client, "/document?id=yard&sentence=3")
+    joined = " ".join(page[page.index("page ") : page.index("Legend")] for page in pages[:3])
+    assert [joined.count(text) for text in ("closes the", "runs", "is in", "Nobody called")] == [1, 1, 1, 1]
+
+
+def test_dead_letters_are_shown_in_their_place(client: TestClient) -> None:
+    for path in ("/dead-letters", "/dead-letters?error=invalid_json", "/document?id=cut"):
+        assert "the line breaks off" in words(read(client, path))
+
+
+def test_names_show_labels_that_disagree(client: TestClient) -> None:
+    assert "3 names" in words(read(client, "/names"))
+    page = words(read(client, "/names?disagree=1"))
+    assert "1 name " in page
+    assert "Baxter ORG 2 PER 1 3 entities1 documents" in page
+    assert "3 LOC" not in words(read(client, "/names?label=PER&order=name"))
+    page = words(read(client, "/name?name=Baxter"))
+    assert page.count("On yard") == 3
+    assert words(read(client, "/name?name=Baxter&label=PER")).count("On yard") == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "sentences"),
+    [
+        ("closes", 1),
+        ("CLOSES the", 1),
+        ("close*", 2),
+        ("the closes", 0),
+        ("closes&by=lemma", 1),
+        ("goole", 4),
+        ("goole.", 2),
+        ("goole&id=fair", 2),
+        ('"', 0),
+        ("*", 0),
+        ("a%22 OR b", 0),
+        ("", 0),
+    ],
+)
+def test_search_finds_words_next_to_each_other(client: TestClient, query: str, sentences: int) -> None:
+    page = read(client, f"/search?q={query}")
+    assert page.count("<mark>") == sentences
+    if query:
+        assert f"{sentences} sentence" in words(page)
+
+
+def test_what_is_not_there_is_not_found(client: TestClient) -> None:
+    assert "there is no document" in words(read(client, "/document?id=nothing", status=404))
+    assert "no entity is called" in words(read(client, "/name?name=nothing", status=404))
+    assert "wrote no report" in words(read(client, "/report", status=404))
+    assert client.get("/other").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/document?id=yard&page=-1&tree=x", "/names?page=99999", "/search?q=Baxter&page=7"]
+)
+def test_impossible_parameters_do_no_harm(client: TestClient, path: str) -> None:
+    read(client, path)
+
+
+def test_every_page_holds_all_that_it_shows(client: TestClient) -> None:
+    for path in ("/", "/document?id=yard", "/names", "/search?q=the", "/dead-letters", "/changes"):
+        answer = client.get(path)
+        assert not re.search(r"<(link|img|iframe|object|base)\b|src=|@import|url\(", answer.text)
+        [nonce] = set(re.findall(r'nonce="([^"]+)"', answer.text))
+        policy = answer.headers["content-security-policy"]
+        assert f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'" in policy
+        assert " style=" not in answer.text
+    assert client.get("/?save=1").headers["content-disposition"] == 'attachment; filename="documents.html"'
+
+
+def test_only_who_knows_the_token_may_read(client: TestClient) -> None:
+    stranger = TestClient(client.app, base_url="http://127.0.0.1:7391")
+    assert stranger.get("/").status_code == 403
+    assert stranger.get("/?token=guess").status_code == 403
+    assert stranger.get("/", headers={"cookie": "concord_view_7391=guess"}).status_code == 403
+    first = stranger.get(f"/document?id=yard&token={viewing.TOKEN}", follow_redirects=False)
+    assert (first.status_code, first.headers["location"]) == (303, "/document?id=yard")
+    assert "HttpOnly" in first.headers["set-cookie"]
+    assert "SameSite=strict" in first.headers["set-cookie"]
+    assert stranger.get("/").status_code == 200
+    assert stranger.get(f"//evil.example?token={viewing.TOKEN}", follow_redirects=False).headers["location"] == "/"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:7391", "127.0.0.1", "127.0.0.1:7392", ""])
+def test_another_host_name_is_refused(client: TestClient, host: str) -> None:
+    assert client.get("/", headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(client: TestClient, method: str) -> None:
+    assert client.request(method, "/").status_code == 405
+
+
+def test_markup_in_texts_ids_and_labels_is_only_text(tmp_path: Path) -> None:
+    client = viewing.open_client(viewing.write_hostile(tmp_path / "out"), tmp_path / "cache")
+    start = ("/", "/names", "/dead-letters", "/search?q=alone")
+    paths = {unescape(link) for path in start for link in re.findall(r'href="(/[^"#]+)', read(client, path))}
+    for path in {*start, *paths} - {"/report"}:
+        assert not re.search(r"<(img|marquee)\b", read(client, path)), path
+    assert any("/document?id=" in path for path in paths)
+    assert viewing.SCRIPT.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#39;") in read(client, "/names")
+
+
+def test_a_document_whose_text_is_gone_is_shown_by_its_words(tmp_path: Path) -> None:
+    client = viewing.open_client(finished_runs.write_run(tmp_path / "out", viewing.NEWS), tmp_path / "cache")
+    page = words(read(client, "/document?id=yard"))
+    assert "shown without their raw text" in page
+    assert "closes the yard" in page
+
+
+def test_paragraphs_are_those_of_the_raw_text(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna ran.\n\n  Bob <b>sat</b>.",))
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    page = read(viewing.open_client(tmp_path / "out", tmp_path / "cache"), "/document?id=d0")
+    assert page.count('class="par"') == 2
+    assert "&lt;b&gt;" in page
+
+
+def test_changes_between_two_collections_are_filtered(tmp_path: Path) -> None:
+    after = {**viewing.NEWS, "fair": ("Goole|B-PER|||0.99 waits ~.", "People came to Goole|B-LOC ~.")}
+    other = ComponentIdentity(name="other_tagger", digest="3" * 64)
+    first = finished_runs.write_run(tmp_path / "a", viewing.NEWS)
+    second = finished_runs.write_run(tmp_path / "b", after, keep_text=True, tagger=other)
+    client = viewing.open_client(second, tmp_path / "cache", against=first)
+    assert "/changes?against=other" in read(client, "/changes")
+    for _ in range(200):
+        page = read(client, "/changes?against=other")
+        if "are being compared" not in page:
+            break
+    assert "1 of 7 entities changed" in words(page)
+    assert "different label, certainty 0.90" in words(page)
+    assert "other_tagger" in page
+    assert "No change matches" in words(read(client, "/changes?against=other&kind=lost"))
+    assert "different label" in words(read(client, "/changes?against=other&a=LOC&b=PER&band=2"))
+    read(client, "/changes?against=7", status=503)
+    read(client, "/changes?against=/etc", status=404)
+
+
+def test_a_run_in_progress_is_shown_as_far_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, documents_per_shard=1)
+    # What a killed run leaves: parts and commit records, but no generation.
+    (output / "_run" / "parts").mkdir(exist_ok=True)
+    for table in ("documents", "sentences", "tokens", "entities", "errors"):
+        target = output / "_run" / "parts" / table
+        target.mkdir(exist_ok=True)
+        for part in (output / table).glob("*.parquet"):
+            part.rename(target / part.name)
+    (output / "current").unlink()
+    (output / "generations").rename(tmp_path / "generations")
+    (output / "_run" / "manifest.json").unlink()
+    records = sorted((output / "_run" / "commits" / "0").iterdir())
+    hidden = records[0].rename(tmp_path / "record")
+    client = viewing.open_client(output, tmp_path / "cache")
+    page = words(read(client, "/"))
+    assert "The first run is not finished" in page
+    assert "2 documents" in page
+    hidden.rename(records[0])
+    monkeypatch.setattr("concord.workflows.view.opened._LOOK_SECONDS", -1.0)
+    for _ in range(200):
+        if "3 documents" in words(read(client, "/")):
+            break
+    assert "On yard" in words(read(client, "/"))
+
+
+def test_the_tables_are_only_read_and_the_index_is_private(tmp_path: Path) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    client = viewing.open_client(output, tmp_path / "cache")
+    for path in ("/", "/document?id=yard", "/search?q=Baxter"):
+        read(client, path)
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+    [index] = (tmp_path / "cache").glob("*.sqlite")
+    assert stat.S_IMODE(index.stat().st_mode) == 0o600
+
+
+def test_the_source_of_an_entity_is_shown_where_the_table_has_one(tmp_path: Path) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
+    for part in (output / "entities").glob("*.parquet"):
+        table = pq.read_table(part)
+        if "source" in table.column_names:
+            table = table.drop_columns("source")
+        pq.write_table(table.append_column("source", [["corrected"] * table.num_rows]), part)
+    client = viewing.open_client(output, tmp_path / "cache")
+    assert "corrected" in words(read(client, "/document?id=fair"))
+
+
+def test_a_folder_without_a_run_and_a_port_in_use_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="found no plan"):
+        OpenedCollection(tmp_path, cache=tmp_path / "cache")
+    with listen(0) as listener:
+        listener.listen()
+        with pytest.raises(ConfigError, match="choose another one"):
+            listen(listener.getsockname()[1])
+
+
+def test_the_application_refuses_what_is_no_request(tmp_path: Path) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS)
+    opened = OpenedCollection(output, cache=tmp_path / "cache")
+    opened.wait()
+    client = TestClient(build_app(opened, token=viewing.TOKEN, port=1), base_url="http://127.0.0.1:1")
+    assert client.get("/?token=" + "\u00e9").status_code == 403
