@@ -146,7 +146,7 @@ def _entity(row: sqlite3.Row, sentence: ReadSentence) -> Segment:
         strength=band(row["confidence"], STRENGTHS),
         confidence=row["confidence"],
         note=f"{note}, source: {origin}" if origin else note,
-        origin="" if origin in {"", "tagger"} else origin,
+        origin="" if origin in {"", "model"} else origin,
         begins=row["start"] >= sentence.row.start_char,
         ends=row["end"] <= sentence.row.end_char,
     )
