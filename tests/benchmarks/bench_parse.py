@@ -7,11 +7,15 @@ one thread, plain Stanza --threads. Plain Stanza is one call of ``stanza.Pipelin
 make its answer independent of the batch. A turn parses the documents once with each, in alternating order. Words are
 compared by offsets, form, lemma, tags, features, head and relation. Our parser splits a sentence longer than the cap
 and Stanza does not; its words are counted separately. Ratios are of wall seconds and of processor seconds, which other
-work on the machine disturbs less; with one thread they measure the same.
+work on the machine disturbs less; with one thread they measure the same. With --other, the parser of another checkout
+takes its turns too, in a process of its own.
 """
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +24,7 @@ from typing import Any
 import stanza
 import torch
 from corpora import read_texts
-from environment import environment, spread
+from environment import environment, quartiles, spread
 
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document, ParsedDocument
@@ -101,9 +105,58 @@ def compare(ours: Sequence[list[Word]], plain: Sequence[list[Word]], *, cap: int
     }
 
 
-def ratio(seconds: dict[str, list[float]]) -> dict[str, float]:
-    """Return how many times as long plain Stanza takes, by pairs."""
-    return spread([slow / fast for slow, fast in zip(seconds["plain"], seconds["ours"], strict=True)], digits=3)
+class OtherParser:
+    """A process that parses the same documents with the parser of another checkout."""
+
+    def __init__(self, checkout: Path, documents: Sequence[Document]) -> None:
+        """Start the process, and let it load its models and parse once."""
+        commit = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+        self.commit = subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip()
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--worker"],
+            env=os.environ | {"PYTHONPATH": str(checkout)},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._ask([[document.doc_id, document.text] for document in documents])
+
+    def parse(self) -> tuple[float, float]:
+        """Return the wall and processor seconds of one turn."""
+        wall, cpu = self._ask(None)
+        return wall, cpu
+
+    def _ask(self, question: object) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def work() -> None:
+    """Parse the documents of the first line, and again for every further line; print the seconds of each turn."""
+    parser = StanzaParser(ParserConfig())
+    documents = [
+        Document(doc_id=doc_id, text=text, source_uri="", source_position=0)
+        for doc_id, text in json.loads(sys.stdin.readline())
+    ]
+    parser.parse(documents)
+    print(json.dumps(None), flush=True)
+    for _ in sys.stdin:
+        started, cpu_started = time.perf_counter(), time.process_time()
+        parser.parse(documents)
+        print(json.dumps([time.perf_counter() - started, time.process_time() - cpu_started]), flush=True)
+
+
+def ratio(seconds: dict[str, list[float]], *, slower: str = "plain") -> dict[str, Any]:
+    """Return how many times as long plain Stanza or the other parser takes, by pairs."""
+    ratios = [slow / fast for slow, fast in zip(seconds[slower], seconds["ours"], strict=True)]
+    return spread(ratios, digits=3) | quartiles(ratios, digits=3)
 
 
 def rates(seconds: dict[str, list[float]], *, words: int) -> dict[str, dict[str, float]]:
@@ -118,6 +171,7 @@ def main() -> None:
     arguments.add_argument("--words", type=int, default=30_000)
     arguments.add_argument("--pairs", type=int, default=5)
     arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--other", type=Path, help="root of another checkout")
     options = arguments.parse_args()
 
     config = ParserConfig()
@@ -132,17 +186,29 @@ def main() -> None:
         cap=config.sentence_cap,
     )
     del ours, plain
-    seconds: dict[str, list[float]] = {"ours": [], "plain": []}
-    cpu_seconds: dict[str, list[float]] = {"ours": [], "plain": []}
+    other = OtherParser(options.other, documents) if options.other is not None else None
+    names = ["ours", "plain"] if other is None else ["ours", "other", "plain"]
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in names}
     for pair in range(options.pairs):
-        for name in ("ours", "plain") if pair % 2 == 0 else ("plain", "ours"):
+        for name in names if pair % 2 == 0 else reversed(names):
             started, cpu_started = time.perf_counter(), time.process_time()
             if name == "ours":
                 parser.parse(documents)
-            else:
+            elif name == "plain":
                 nlp.bulk_process([document.text for document in documents])
+            elif other is not None:
+                wall, cpu = other.parse()
+                started, cpu_started = time.perf_counter() - wall, time.process_time() - cpu
             seconds[name].append(time.perf_counter() - started)
             cpu_seconds[name].append(time.process_time() - cpu_started)
+    against_other: dict[str, object] = {}
+    if other is not None:
+        other.close()
+        against_other = {
+            "other": other.commit,
+            "ratio_of_cpu_seconds_to_other": ratio(cpu_seconds, slower="other"),
+        }
     report = {
         **environment("bench_parse.py"),
         "config": {
@@ -154,6 +220,7 @@ def main() -> None:
         "repeats": options.pairs,
         "ratio": ratio(seconds),
         "ratio_of_cpu_seconds": ratio(cpu_seconds),
+        **against_other,
         "words_per_second": rates(seconds, words=differences["words"]),
         "words_per_cpu_second": rates(cpu_seconds, words=differences["words"]),
         **differences,
@@ -162,4 +229,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    work() if sys.argv[1:] == ["--worker"] else main()
