@@ -212,9 +212,13 @@ class ParserNetwork(_WordReader):
         order = torch.argsort(heads)
         best = torch.empty_like(heads)
         for chunk in order.split(_RELATION_WORDS):
-            distinct, place = torch.unique_consecutive(heads[chunk], return_inverse=True)
+            distinct, place, counts = torch.unique_consecutive(heads[chunk], return_inverse=True, return_counts=True)
             products = (parents[distinct] @ weight).view(len(distinct), words.shape[1], -1)
-            scores = torch.bmm(words[chunk][:, None], products[place])[:, 0] + bilinear.bias
+            # The words of one head in one row, since a copy of the products for each word takes longer.
+            rank = torch.arange(len(chunk), device=heads.device) - (counts.cumsum(0) - counts)[place]
+            by_head = words.new_zeros(len(distinct), int(counts.max()), words.shape[1])
+            by_head[place, rank] = words[chunk]
+            scores = torch.bmm(by_head, products)[place, rank] + bilinear.bias
             best[chunk] = scores.argmax(1)
         relations: Tensor = best + VOCAB_PREFIX_SIZE
         return relations
