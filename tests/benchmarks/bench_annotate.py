@@ -191,6 +191,7 @@ def main() -> None:
             "shards_timed": stats["shards"],
             "words": stats["words"],
             "command_seconds": round(run.seconds, 1) if not run.values["done_before"] else None,
+            "processor_seconds": round(run.cpu_seconds, 1) if not run.values["done_before"] else None,
             "wall_seconds": round(stats["wall_seconds"], 1),
             "seconds": {stage: round(seconds, 2) for stage, seconds in stats["seconds"].items()},
             "words_per_second": {stage: round(rate) for stage, rate in stats["words_per_second"].items()},
