@@ -49,6 +49,8 @@ class TaggerConfig(Config):
     digits: DigitRule = "each"
     """`each`: every digit of words and characters becomes 0; `runs`: a word's run of digits becomes one 0; `keep`:
     digits are kept."""
+    most_words: int | None = Field(default=None, ge=1)
+    """So many words of the training corpora, the most frequent ones, get a vector of their own; all if null."""
     encoder: EncoderConfig | None = None
     """Pretrained features in addition to words and characters."""
     window_words: int = Field(default=256, ge=8)

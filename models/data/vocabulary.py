@@ -77,6 +77,7 @@ class Vocabulary:
         lowercase: bool = False,
         digits: DigitRule = "each",
         pretrained_words: Iterable[str] = (),
+        most_words: int | None = None,
         entity_types: Iterable[str] = (),
     ) -> "Vocabulary":
         """Collect the vocabulary of training sentences.
@@ -84,6 +85,7 @@ class Vocabulary:
         Args:
             pretrained_words: words with a vector; they are added even if training lacks them, except words that
                 change when looked up (lower-cased, digits as 0), since the changed form has no vector.
+            most_words: only so many words of the sentences, the most frequent ones, get a number.
             entity_types: types to make labels for in addition to those in the sentences.
         """
         words, characters, tags, relations = (Counter[str]() for _ in range(4))
@@ -103,10 +105,12 @@ class Vocabulary:
             word for word in pretrained_words if _word_form(word, lowercase=lowercase, digits=digits) == word
         )
         # A word may take the vector of its lower-cased form.
-        once = {word for word in words if words[word] == 1 and not {word, word.lower()} & pretrained.keys()}
-        rare = [word for word in _by_frequency(words) if word in once]
-        frequent = [word for word in _by_frequency(words) if word not in once]
-        unseen = [word for word in pretrained if word not in words]
+        ordered = _by_frequency(words)[:most_words]
+        once = {word for word in ordered if words[word] == 1 and not {word, word.lower()} & pretrained.keys()}
+        rare = [word for word in ordered if word in once]
+        frequent = [word for word in ordered if word not in once]
+        numbered = set(ordered)
+        unseen = [word for word in pretrained if word not in numbered]
         return cls(
             words=(*frequent, *unseen, *rare),
             characters=tuple(_by_frequency(characters)),

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ from concord.models.training.batches import (
 )
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 from concord.models.two_stage.tagger import TwoStageTagger
+
+# Features of an encoder are kept for so many training words (3 GB for 384 values a word), and computed again in every
+# epoch for the others.
+_KEPT_WORDS = 2**21
 
 STATE_NAME = "state.safetensors"
 BUNDLE_NAME = "bundle"
@@ -157,7 +162,7 @@ def fit(
     torch.manual_seed(config.seed)
     trainer = _Trainer(tagger, train, config)
     history = trainer.restore(folder / STATE_NAME) if resume else []
-    tagger.keep_features(trainer.documents)
+    tagger.keep_features(_first_words(trainer.documents, _KEPT_WORDS))
     for corpus in dev:
         tagger.keep_features(corpus)
     for epoch in range(len(history), config.epochs):
@@ -220,6 +225,12 @@ def _out_of_patience(history: Sequence[EpochResult], patience: int | None) -> bo
         return False
     best = max(range(len(history)), key=lambda number: history[number].dev_score)
     return len(history) - 1 - best >= patience
+
+
+def _first_words(documents: Documents, words: int) -> Documents:
+    """Return the first documents until they have so many words."""
+    totals = accumulate((sum(len(sentence.words) for sentence in document) for document in documents), initial=0)
+    return [document for document, total in zip(documents, totals, strict=False) if total < words]
 
 
 class _Trainer:

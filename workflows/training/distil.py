@@ -196,14 +196,16 @@ def _label(
     if len(missing) < len(shards):
         info(f"{len(shards) - len(missing):,} of {len(shards):,} shards are labelled already")
     parser = StanzaParser(ParserConfig()) if any(isinstance(item, Document) for item in items) else None
-    started, total, done = time.monotonic(), sum(_size(item) for number in missing for item in shards[number]), 0
+    started, total = time.monotonic(), sum(_size(item) for number in missing for item in shards[number])
+    done = words = 0
     for number in missing:
         sentences = _split(shards[number], parser)
         probabilities, uncertainty = _probabilities(teachers, sentences)
         write_shard(labels, number, sentences, probabilities=probabilities, uncertainty=uncertainty)
-        done += sum(map(_size, shards[number]))
-        left = timedelta(seconds=round((time.monotonic() - started) * (total - done) / max(1, done)))
-        info(f"labelled shard {number + 1:,} of {len(shards):,}; {left} left")
+        done, words = done + sum(map(_size, shards[number])), words + len(uncertainty)
+        seconds = time.monotonic() - started
+        left = timedelta(seconds=round(seconds * (total - done) / max(1, done)))
+        info(f"labelled shard {number + 1:,} of {len(shards):,}; {words / seconds:,.0f} words/s, {left} left")
     documents, words = count_shards(labels, len(shards))
     finished = labelling.model_copy(update={"shards": len(shards), "documents": documents, "words": words})
     write_labelling(labels, finished)

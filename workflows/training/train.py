@@ -202,6 +202,7 @@ def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: Mapping[str, Docu
         lowercase=model.lowercase,
         digits=model.digits,
         pretrained_words=vectors.words if vectors is not None else (),
+        most_words=model.most_words,
     )
     torch.manual_seed(config.seed)
     try:

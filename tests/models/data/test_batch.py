@@ -31,6 +31,15 @@ def test_vocabulary_counts_normalised_words_and_lists_rare_ones_last(sentence: T
     assert vocabulary.labels == ("O", "B-X", "I-X")
 
 
+def test_vocabulary_numbers_the_most_frequent_words_and_those_with_a_vector(sentence: Tagged) -> None:
+    sentences = [sentence("b a a c/B-X"), sentence("b a d")]
+    assert Vocabulary.from_sentences(sentences, most_words=2).words == ("a", "b")
+    vocabulary = Vocabulary.from_sentences(sentences, most_words=3, pretrained_words=["d"])
+    assert vocabulary.words == ("a", "b", "d", "c")
+    assert vocabulary.rare_words == 1
+    assert set(vocabulary.characters) == set("abcd")
+
+
 def test_vocabulary_finds_vectors_of_exact_or_lower_cased_words_only(sentence: Tagged) -> None:
     # "Paris" takes the vector of "paris"; the forms that "Bonn" and "1995" turn into have no vector.
     cased = Vocabulary.from_sentences([sentence("Paris Rome")], pretrained_words=["paris", "1995"])

@@ -5,9 +5,11 @@ The taggers are built from the ``small`` profile of their file in conf/train, ov
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from concord_testing.checkout import CHECKOUT
@@ -16,6 +18,7 @@ from concord_testing.trees import with_tree
 from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.data.batch import UNKNOWN, Batch
 from concord.models.data.sentence import Sentence
+from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import decode_spans, split_label
 from concord.models.outputs import Prediction
@@ -163,6 +166,54 @@ def test_every_parameter_gets_a_gradient_and_belongs_to_one_group(tagger: Tagger
     assert without == []
     grouped = [id(weight) for group in tagger.parameter_groups().values() for weight in group]
     assert sorted(grouped) == sorted(id(weight) for weight in tagger.parameters())
+
+
+def soft_sentence(sentence: Sentence, vocabulary: Vocabulary, *, probability: float | None) -> Sentence:
+    """Replace gold labels by soft ones: sets of one label, or that label with a probability and another one."""
+    gold = [vocabulary.labels.index(label) for label in vocabulary.scheme.from_gold(sentence.labels or ())]
+    pairs = [(number, (number + 1) % len(vocabulary.labels)) for number in gold]
+    soft = SoftLabels(
+        names=vocabulary.labels,
+        words=np.repeat(np.arange(len(gold), dtype=np.int32), 1 if probability is None else 2),
+        labels=np.array(gold if probability is None else pairs, dtype=np.int16).flatten(),
+        probabilities=None
+        if probability is None
+        else np.tile(np.array([probability, 1 - probability], dtype=np.float32), len(gold)),
+    )
+    return replace(sentence, labels=None, soft=soft)
+
+
+def test_certain_labels_train_as_gold_labels_do(tagger: Tagger, documents: Documents) -> None:
+    soft = [[soft_sentence(one, tagger.vocabulary, probability=None) for one in document] for document in documents]
+    found = []
+    for read in (documents, soft, [*documents[:1], *soft[1:]]):
+        tagger.train().zero_grad()
+        torch.manual_seed(2)
+        loss = tagger.loss(encode(tagger, read))
+        loss.backward()
+        found.append((loss.detach(), [weight.grad for weight in tagger.parameters() if weight.grad is not None]))
+    for loss, gradients in found[1:]:
+        assert torch.allclose(loss, found[0][0], rtol=1e-4)
+        assert all(
+            torch.allclose(one, gold, rtol=1e-3, atol=1e-5) for one, gold in zip(gradients, found[0][1], strict=True)
+        )
+
+
+@pytest.mark.slow
+def test_probabilities_train_every_parameter(tagger: Tagger, documents: Documents) -> None:
+    soft = [[soft_sentence(one, tagger.vocabulary, probability=0.75) for one in document] for document in documents]
+    mixed = encode(tagger, [*documents[:1], *soft[1:]])
+    optimizer = torch.optim.SGD(tagger.train().parameters(), lr=0.05)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        torch.manual_seed(2)
+        loss = tagger.loss(mixed)
+        loss.backward()
+        assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in tagger.parameters())
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.slow

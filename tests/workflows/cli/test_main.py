@@ -29,6 +29,7 @@ VERBS = (
     "prepare",
     "parse",
     "train",
+    "distil",
     "evaluate",
     "compare",
     "calibrate",
@@ -316,7 +317,7 @@ def test_doctor_looks_at_the_load(monkeypatch: pytest.MonkeyPatch, load: float, 
 
 
 @pytest.mark.parametrize(
-    "verb", ["annotate", "train", "evaluate", "compare", "calibrate", "cascade", "figures", "promote"]
+    "verb", ["annotate", "train", "distil", "evaluate", "compare", "calibrate", "cascade", "figures", "promote"]
 )
 def test_verbs_that_compute_take_a_number_of_threads(verb: str) -> None:
     assert "--threads" in concord(verb, "--help").stdout
