@@ -203,7 +203,7 @@ def test_certain_labels_train_as_gold_labels_do(tagger: Tagger, documents: Docum
 def test_probabilities_train_every_parameter(tagger: Tagger, documents: Documents) -> None:
     soft = [[soft_sentence(one, tagger.vocabulary, probability=0.75) for one in document] for document in documents]
     mixed = encode(tagger, [*documents[:1], *soft[1:]])
-    optimizer = torch.optim.SGD(tagger.train().parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(tagger.train().parameters(), lr=1e-3)
     losses = []
     for _ in range(8):
         optimizer.zero_grad()
