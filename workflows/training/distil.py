@@ -101,6 +101,10 @@ def run(job: DistilJob) -> Answer:
     texts = _find_texts(job, labels)
     labelling = _describe_labelling(job, found, teachers, texts)
     _check_student(job.student, labelling)
+    soft = str(labels) if job.weight == 1 else TrainCorpus(path=str(labels), weight=job.weight)
+    data = job.student.data.model_copy(update={"train": [*job.student.data.train, soft]})
+    student, options = job.student.model_copy(update={"data": data}), replace(job.options, folder=folder, resume=True)
+    train.check(student, options)
     labels.mkdir(parents=True, exist_ok=True)
     with exclusive(labels / ".lock", wait=False) as held:
         if not held:
@@ -109,9 +113,7 @@ def run(job: DistilJob) -> Answer:
         if labelling.shards is None:
             _write_provenance(labels, found)
             labelling = _label(labels, labelling, teachers, texts, job.reader)
-    soft = str(labels) if job.weight == 1 else TrainCorpus(path=str(labels), weight=job.weight)
-    data = job.student.data.model_copy(update={"train": [*job.student.data.train, soft]})
-    answer = train.run(job.student.model_copy(update={"data": data}), replace(job.options, folder=folder, resume=True))
+    answer = train.run(student, options)
     values = {**answer.values, "labels": str(labels), "labelled": labelling.model_dump(mode="json")}
     size = f"{counted(labelling.words, 'word')} in {counted(labelling.documents, 'document')}"
     return Answer(values=values, text=f"{answer.text}\nlabels      {labels} ({size})")

@@ -145,6 +145,19 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     return Answer(values=values, text=_describe(values, result))
 
 
+def check(job: TrainJob, options: TrainOptions) -> None:
+    """Find what is wrong with a job before its corpora exist, and mark its folder as this training's.
+
+    Raises:
+        ConfigError: as ``run`` does for the job, its name or its folder.
+    """
+    if options.tracked:
+        check_name(job.register_as)
+    FitConfig.from_mapping(job.fit, where="fit")
+    tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
+    _claim_folder(options.folder or default_folder(job), job, resume=options.resume)
+
+
 def default_folder(job: TrainJob) -> Path:
     """Return the default folder of a training, which depends on everything in the job that decides the weights."""
     return Path("runs") / f"{job.tagger}-{job.profile}-{job.digest[:8]}"

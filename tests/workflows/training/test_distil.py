@@ -205,6 +205,7 @@ def test_refuses_what_does_not_fit(
     assert "expected a student that needs no dependency trees" in message(
         folder, *run, "--set", "tagger=dependency_aware"
     )
+    assert "unknown key; did you mean 'epochs'?" in message(folder, *run, "--set", "fit.epoch=2")
     assert not (tmp_path / "run").exists()
 
     done = concord(
