@@ -95,9 +95,11 @@ class RelativeAttention(nn.Module):
 class RelativeLayer(nn.Module):
     """One post-norm Transformer layer."""
 
-    def __init__(self, config: TwoStreamConfig) -> None:
+    def __init__(self, config: TwoStreamConfig, *, projected: bool = False) -> None:
+        """Build the layer; the paper projects what the heads attend to, the released code does not."""
         super().__init__()
         self.attention = RelativeAttention(config)
+        self.projection = nn.Linear(config.width, config.width) if projected else nn.Identity()
         self.attention_norm = nn.LayerNorm(config.width)
         self.feed_forward = nn.Sequential(
             nn.Linear(config.width, 2 * config.width),
@@ -108,9 +110,10 @@ class RelativeLayer(nn.Module):
         )
         self.feed_forward_norm = nn.LayerNorm(config.width)
 
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return the states of the layer, shape ``(B, T, width)``."""
-        attended: Tensor = self.attention_norm(states + self.attention(states, states, mask))
+    def forward(self, states: Tensor, mask: Tensor, *, queries: Tensor | None = None) -> Tensor:
+        """Return the states of the layer, ``(B, T, width)``; another stream may attend to them, themselves if None."""
+        found = self.attention(states if queries is None else queries, states, mask)
+        attended: Tensor = self.attention_norm(states + self.projection(found))
         result: Tensor = self.feed_forward_norm(attended + self.feed_forward(attended))
         return result
 
@@ -118,10 +121,11 @@ class RelativeLayer(nn.Module):
 class RelativeTransformer(nn.Module):
     """A Transformer with relative attention over words (TENER; Yan et al., 2019)."""
 
-    def __init__(self, config: TwoStreamConfig) -> None:
+    def __init__(self, config: TwoStreamConfig, *, projected: bool = False) -> None:
+        """Build the layers; ``projected`` as in RelativeLayer."""
         super().__init__()
-        self.lower = nn.ModuleList(RelativeLayer(config) for _ in range(config.layers - 1))
-        self.last = RelativeLayer(config)
+        self.lower = nn.ModuleList(RelativeLayer(config, projected=projected) for _ in range(config.layers - 1))
+        self.last = RelativeLayer(config, projected=projected)
 
     def read_words(self, words: Tensor, mask: Tensor) -> Tensor:
         """Run all layers but the last; a document memory may be read between the two calls."""
@@ -158,3 +162,36 @@ class TwoStreamEncoder(RelativeTransformer):
     @override
     def attentions(self) -> dict[str, nn.Module]:
         return super().attentions() | {"drafts": self.label_attention.dropout}
+
+
+class LayeredTwoStreamEncoder(RelativeTransformer):
+    """Two streams in every layer, as the paper writes them (Ye et al., 2021, eq. 9, 12 and 13).
+
+    The words h attend to words and to the labels l, and both are updated::
+
+        h' = FeedForward(LayerNorm(h + Linear(Attention(h, h))))
+        l' = FeedForward(LayerNorm(l + Linear(Attention(h, l))))
+
+    As in Transformer-XL, the feed-forward network has a residual connection and a norm of its own.
+    """
+
+    def __init__(self, config: TwoStreamConfig) -> None:
+        super().__init__(config, projected=True)
+        self.labels = nn.ModuleList(RelativeLayer(config, projected=True) for _ in range(config.layers))
+
+    @override
+    def read_words(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Return the words as they are, since a document memory is read before the first layer."""
+        return words
+
+    def read_labels(self, words: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Run all layers; return the states of words and of labels, all ``(B, T, width)``."""
+        for word_layer, label_layer in zip((*self.lower, self.last), self.labels, strict=True):
+            words, labels = word_layer(words, mask), label_layer(labels, mask, queries=words)
+        return words, labels
+
+    @override
+    def attentions(self) -> dict[str, nn.Module]:
+        layers = [layer for layer in self.labels if isinstance(layer, RelativeLayer)]
+        drafts = {f"drafts_{number}": layer.attention.dropout for number, layer in enumerate(layers, start=1)}
+        return super().attentions() | drafts

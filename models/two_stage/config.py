@@ -12,6 +12,7 @@ from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentationConfig
 
 MemoryKey = Literal["lower", "exact"]
+LabelStream = Literal["released", "paper"]
 
 
 class MemoryConfig(Config):
@@ -59,6 +60,9 @@ class TwoStageConfig(TaggerConfig):
     label_dimension: int = Field(default=400, ge=1)
     """Dimensions of a label embedding."""
     two_stream: TwoStreamConfig = TwoStreamConfig()
+    label_stream: LabelStream = "released"
+    """Where stage two attends to labels: `released`, in the last layer alone, before which the memory is read; `paper`,
+    in every layer, which updates them like words, after the memory is read (Ye et al., 2021, eq. 9, 12 and 13)."""
     decoder: DecoderName = "softmax"
     """The decoder of stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
     threshold: float = 0.35

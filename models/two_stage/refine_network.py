@@ -10,7 +10,11 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxOrCrf
-from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamEncoder
+from concord.models.layers.relative_transformer import (
+    LayeredTwoStreamEncoder,
+    RelativeTransformer,
+    TwoStreamEncoder,
+)
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryContents
 from concord.models.words.representation import WordRepresentation
@@ -20,6 +24,8 @@ class RefineNetwork(nn.Module):
     """Its own word representation, draft labels, two streams, softmax or CRF.
 
     If it reads draft labels neither from the sentence nor from the memory, it has one stream and no label embedding.
+    What the memory returns joins both streams before the last layer, as in the released code, or, with the label stream
+    of the paper, before the first. In the paper it replaces them; but there a word's slots include its own.
     """
 
     def __init__(
@@ -36,7 +42,8 @@ class RefineNetwork(nn.Module):
             self.label_embedding = nn.Parameter(torch.empty(labels, config.label_dimension))
             nn.init.uniform_(self.label_embedding, -1.0, 1.0)
             self.labels_in = nn.Linear(config.label_dimension, width)
-            self.encoder = TwoStreamEncoder(config.two_stream)
+            streams = LayeredTwoStreamEncoder if config.label_stream == "paper" else TwoStreamEncoder
+            self.encoder = streams(config.two_stream)
         else:
             self.encoder = RelativeTransformer(config.two_stream)
         self.dropout = nn.Dropout(config.two_stream.dropout)
@@ -69,7 +76,7 @@ class RefineNetwork(nn.Module):
                 labels = remembered
             elif remembered is not None:
                 labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
-        if labels is not None and isinstance(self.encoder, TwoStreamEncoder):
+        if labels is not None and isinstance(self.encoder, LayeredTwoStreamEncoder | TwoStreamEncoder):
             streams = torch.cat(self.encoder.read_labels(words, labels, batch.mask), dim=-1)
         else:
             streams = self.encoder.last(words, batch.mask)

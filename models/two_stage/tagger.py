@@ -138,7 +138,10 @@ class TwoStageTagger(Tagger):
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
-        """Return stage two's attention: ``words_1`` and up over words, ``drafts`` over their drafts, ``memory``."""
+        """Return stage two's attention: ``words_1`` and up over words, ``drafts`` over their drafts, ``memory``.
+
+        With the label stream of the paper the drafts have a map for each layer, ``drafts_1`` and up.
+        """
         features = self.encoder_features(batch)
         draft = self._draft(batch, features, samples=None)
         memory, rows = self._fill_memory(batch, draft.hidden, draft.probabilities), _batch_rows(batch)

@@ -26,6 +26,8 @@ NO_MEMORY: dict[str, Any] = {"memory": {"labels": False, "contexts": False}}
 ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "label": ("uanet", {"sentence_labels": False}),
     "hard": ("uanet", {"label_embedding": "hard"}),
+    "label-stream": ("uanet", {"label_stream": "paper"}),
+    "document-label-stream": ("doc_uanet", {"label_stream": "paper"}),
     "crf": ("uanet", {"decoder": "crf"}),
     "label-crf": ("uanet", {"sentence_labels": False, "decoder": "crf"}),
     "document-label": ("doc_uanet", NO_LABELS),

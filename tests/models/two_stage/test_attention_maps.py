@@ -20,6 +20,8 @@ Documents = list[list[Sentence]]
     [
         ("uanet", {}, ["words_1", "words_2", "drafts"]),
         ("uanet", {"sentence_labels": False}, ["words_1", "words_2"]),
+        ("uanet", {"label_stream": "paper"}, ["words_1", "words_2", "drafts_1", "drafts_2"]),
+        ("doc_uanet", {"label_stream": "paper"}, ["words_1", "words_2", "drafts_1", "drafts_2", "memory"]),
         ("doc_uanet", {}, ["words_1", "words_2", "drafts", "memory"]),
         ("doc_uanet", {"memory": {"labels": False}}, ["words_1", "words_2", "drafts", "memory"]),
         ("doc_uanet", {"memory": {"labels": False, "contexts": False}}, ["words_1", "words_2", "drafts"]),

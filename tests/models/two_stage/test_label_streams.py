@@ -1,0 +1,94 @@
+"""Two streams in every layer: the paper's formulas, and the memory below the first layer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from concord.models.data.sentence import Sentence
+from concord.models.layers.relative_transformer import LayeredTwoStreamEncoder, RelativeLayer, TwoStreamConfig
+from concord.models.two_stage.config import TwoStageConfig
+
+HEADS, WIDTH = 2, 4
+CONFIG = TwoStreamConfig(heads=HEADS, head_dimension=WIDTH, layers=2, dropout=0.3, attention_dropout=0.3)
+
+
+def attend(layer: RelativeLayer, queries: Tensor, states: Tensor) -> Tensor:
+    """Attend from one sentence of words to states, both ``(T, heads * width)``, head by head and word by word."""
+    attention, rates = layer.attention, 10_000 ** (-torch.arange(0, WIDTH, 2) / WIDTH).double()
+    query, key, value = (
+        (inputs @ matrix.weight.T).unflatten(1, (HEADS, WIDTH))
+        for inputs, matrix in ((queries, attention.query), (states, attention.key), (states, attention.value))
+    )
+    found = torch.zeros_like(query)
+    for head in range(HEADS):
+        for i in range(len(queries)):
+            scores = []
+            for j in range(len(states)):
+                offset = attention.position.weight @ torch.cat([((i - j) * rates).sin(), ((i - j) * rates).cos()])
+                by_content = (query[i, head] + attention.content_bias[head]) @ key[j, head]
+                scores.append(by_content + (query[i, head] + attention.position_bias[head]) @ offset)
+            found[i, head] = (torch.stack(scores) / WIDTH**0.5).softmax(0) @ value[:, head]
+    return found.flatten(1)
+
+
+def update(layer: RelativeLayer, queries: Tensor, states: Tensor) -> Tensor:
+    """Compute FeedForward(LayerNorm(states + Linear(Attention(queries, states)))) for one sentence."""
+    attended = layer.attention_norm(states + layer.projection(attend(layer, queries, states)))
+    result: Tensor = layer.feed_forward_norm(attended + layer.feed_forward(attended))
+    return result
+
+
+@torch.inference_mode()
+def test_words_and_labels_are_updated_in_every_layer_as_in_equation_9() -> None:
+    torch.manual_seed(0)
+    encoder = LayeredTwoStreamEncoder(CONFIG).double().eval()
+    words, labels = torch.randn(2, 2, 5, HEADS * WIDTH, dtype=torch.float64)
+    lengths = [5, 3]
+    mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+    found = encoder.read_labels(words, labels, mask)
+    for row, length in enumerate(lengths):
+        h, y = words[row, :length], labels[row, :length]
+        for word_layer, label_layer in zip((*encoder.lower, encoder.last), encoder.labels, strict=True):
+            assert isinstance(word_layer, RelativeLayer)
+            assert isinstance(label_layer, RelativeLayer)
+            h, y = update(word_layer, h, h), update(label_layer, h, y)
+        for stream, expected in zip(found, (h, y), strict=True):
+            assert torch.allclose(stream[row, :length], expected, rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_streams_of_equations_12_and_13_carry_the_memory_from_the_first_layer_on(
+    build: Callable[..., Any], documents: list[list[Sentence]]
+) -> None:
+    tagger = build("doc_uanet", label_stream="paper")
+    network = tagger.refine_network
+    batch = tagger.encode(documents[0], documents=[0] * len(documents[0]))
+    draft = tagger._draft(batch, None, samples=None)
+    memory = tagger._fill_memory(batch, draft.hidden, draft.probabilities)
+    rows = (batch.mask.flatten().cumsum(0) - 1).view(batch.mask.shape).masked_fill(~batch.mask, -1)
+    contents = memory.read(rows)
+    x, y = network.words_in(network.representation(batch, None)), network.embed_drafts(draft.probabilities)
+    drafts = network.embed_drafts(contents.probabilities)
+    # Equation 10 reads by the words' own representations.
+    read_words, read_labels = network.reader(x, contents.hidden, drafts, contents.slots)
+    h = network.merge_words(torch.cat([x, read_words], dim=-1))
+    y = network.merge_labels(torch.cat([y * batch.mask[:, :, None], read_labels], dim=-1))
+    for word_layer, label_layer in zip(
+        (*network.encoder.lower, network.encoder.last), network.encoder.labels, strict=True
+    ):
+        h, y = word_layer(h, batch.mask), label_layer(y, batch.mask, queries=h)
+    expected = network.output(torch.cat([h, y], dim=-1))
+    found = network(batch, None, draft.probabilities, contents)
+    assert torch.allclose(found[batch.mask], expected[batch.mask], atol=1e-6)
+
+
+def test_configurations_of_earlier_releases_have_the_released_stream(build: Callable[..., Any]) -> None:
+    values = TwoStageConfig().model_dump(mode="json")
+    del values["label_stream"]
+    assert TwoStageConfig.from_mapping(values).label_stream == "released"
+    names = {name for name, _ in build("uanet").refine_network.encoder.named_parameters()}
+    assert not {name for name in names if "projection" in name or name.startswith("labels")}
+    assert {name for name in names if name.startswith("label_attention.")}
+    assert isinstance(build("uanet").refine_network.encoder.last.projection, nn.Identity)
