@@ -1,9 +1,8 @@
 """The Transformer with relative attention over words, and its two-stream variant that also attends to draft labels.
 
-Scores follow Transformer-XL (Dai et al., 2019) and TENER (Yan et al., 2019) with the paper's sign and origin: offset
-i - j, sinusoids centred at 0 and computed for each batch. (The released code keeps a table whose origin moves with the
-longest sentence seen.) The last layer has a second stream whose keys and values are draft labels (Ye et al., 2021,
-section III-B).
+Scores follow Transformer-XL (Dai et al., 2019) and TENER (Yan et al., 2019) with the paper's sign and origin: sinusoids
+of the offset i - j. (The released code keeps a table whose origin moves with the longest sentence seen.) The last layer
+has a second stream whose keys and values are draft labels (Ye et al., 2021, section III-C).
 """
 
 import math
@@ -33,26 +32,13 @@ class TwoStreamConfig(Config):
         return self.heads * self.head_dimension
 
 
-def relative_sinusoids(length: int, dimension: int, *, like: Tensor) -> Tensor:
-    """Return the encodings of the offsets from length - 1 down to 1 - length, shape ``(2 * length - 1, dimension)``.
-
-    Row ``length - 1`` is offset 0 whatever the length.
-    """
-    offsets = torch.arange(length - 1, -length, -1, device=like.device, dtype=torch.float32)
-    exponents = torch.arange(0, dimension, 2, device=like.device, dtype=torch.float32) / dimension
-    angles = offsets[:, None] * torch.exp(-math.log(10_000.0) * exponents)[None, :]
-    return torch.cat([angles.sin(), angles.cos()], dim=1).to(like.dtype)
-
-
-def align_offsets(scores: Tensor) -> Tensor:
-    """Rearrange scores by offset, ``(..., T, 2T - 1)``, into scores by key, ``(..., T, T)``.
-
-    Column c is offset T - 1 - c; entry (i, j) of the result is the score of offset i - j in row i.
-    """
-    length = scores.shape[-2]
-    flat = nn.functional.pad(scores, (0, 1)).flatten(-2)
-    rows = flat[..., length - 1 : length - 1 + length * (2 * length - 1)]
-    return rows.reshape(*rows.shape[:-1], length, 2 * length - 1)[..., :length]
+def sinusoids(length: int, dimension: int, *, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sines and cosines of the places from 0 to length - 1, each of shape ``(length, dimension / 2)``."""
+    # In float64: angles of far places would be too coarse for the differences of near ones.
+    places = torch.arange(length, device=like.device, dtype=torch.float64)
+    exponents = torch.arange(0, dimension, 2, device=like.device, dtype=torch.float64) / dimension
+    angles = places[:, None] * torch.exp(-math.log(10_000.0) * exponents)
+    return angles.sin().to(like.dtype), angles.cos().to(like.dtype)
 
 
 class RelativeAttention(nn.Module):
@@ -73,17 +59,25 @@ class RelativeAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_dropout)
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Score every key for every query, both ``(B, T, width)``; shape ``(B, heads, T, T)``, scaled."""
+        """Score every key for every query, both ``(B, T, width)``; shape ``(B, heads, T, T)``, scaled.
+
+        A query's score of an offset is ``f sin(w (i - j)) + g cos(w (i - j))``, summed over the frequencies w. By the
+        rule for the angle of a difference that is ``(g sin wi - f cos wi) sin wj + (f sin wi + g cos wi) cos wj``, a
+        product of a part that depends on i and one that depends on j, so that content and offset are one product.
+        """
         query = self._split(self.query(queries))
         key = self._split(self.key(keys))
-        positions = self.position(relative_sinusoids(queries.shape[1], query.shape[-1], like=query))
-        by_content = (query + self.content_bias[:, None]) @ key.transpose(-1, -2)
-        by_offset = (query + self.position_bias[:, None]) @ positions.transpose(0, 1)
-        return (by_content + align_offsets(by_offset)) / self._scale
+        sines, cosines = sinusoids(queries.shape[1], query.shape[-1], like=query)
+        factors = (query + self.position_bias[:, None]) @ self.position.weight
+        of_sine, of_cosine = factors.chunk(2, dim=-1)
+        turned = (of_cosine * sines - of_sine * cosines, of_sine * sines + of_cosine * cosines)
+        left = torch.cat([query + self.content_bias[:, None], *turned], dim=-1) / self._scale
+        places = torch.cat([sines, cosines], dim=-1).expand_as(key)
+        return left @ torch.cat([key, places], dim=-1).transpose(-1, -2)
 
     def forward(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
         """Attend from words to words or to labels; shape ``(B, T, width)``, zeros where padded."""
-        scores = self.scores(queries, keys).masked_fill(~mask[:, None, None, :], float("-inf"))
+        scores = self.scores(queries, keys).masked_fill_(~mask[:, None, None, :], float("-inf"))
         weights = self.dropout(scores.softmax(dim=-1))
         attended: Tensor = (weights @ self._split(self.value(keys))).transpose(1, 2).flatten(2)
         return attended * mask[:, :, None]

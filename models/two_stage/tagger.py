@@ -36,6 +36,8 @@ from concord.models.two_stage.refine_network import RefineNetwork
 # Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
 _GROUP_SENTENCES = 16
 _MOST_PADDING = 0.25
+# The most words in a batch of stage two, padding included: what a CPU's cache holds of their attention to each other.
+_REFINED_WORDS = {"cpu": 1024}
 
 
 class TwoStageTagger(Tagger):
@@ -264,7 +266,8 @@ class TwoStageTagger(Tagger):
         by_first = {item.window.first: item for item in uncertain}
         ordered = [by_first[first].window for first in sorted(by_first)]
         words = sum(len(window.sentence.words) for window in settings.windows)
-        for windows, batch in self.batches(ordered, batch_words=settings.batch_words):
+        batch_words = min(settings.batch_words, _REFINED_WORDS.get(self.device.type, settings.batch_words))
+        for windows, batch in self.batches(ordered, batch_words=batch_words):
             if settings.on_batch is not None:
                 settings.on_batch(words, words)
             items = [by_first[window.first] for window in windows]

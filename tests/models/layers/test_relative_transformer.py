@@ -11,8 +11,6 @@ from concord.models.layers.relative_transformer import (
     RelativeAttention,
     TwoStreamConfig,
     TwoStreamEncoder,
-    align_offsets,
-    relative_sinusoids,
 )
 
 CONFIG = TwoStreamConfig(heads=2, head_dimension=6, layers=2, dropout=0.0, attention_dropout=0.0)
@@ -64,13 +62,22 @@ def test_scores_change_with_the_sign_of_the_offsets(attention: RelativeAttention
     assert float(difference[~torch.eye(5, dtype=torch.bool)].min()) > 1e-3
 
 
-def test_offset_encodings_do_not_depend_on_earlier_lengths() -> None:
-    like = torch.zeros(())
-    before = relative_sinusoids(10, 8, like=like)
-    long = relative_sinusoids(300, 8, like=like)
-    assert torch.equal(relative_sinusoids(10, 8, like=like), before)
-    assert torch.equal(long[290:309], before)
-    assert before[9].tolist() == [0.0] * 4 + [1.0] * 4
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_scores_of_far_words_are_as_exact_as_those_of_near_ones(
+    attention: RelativeAttention, dtype: torch.dtype
+) -> None:
+    """Against the sinusoids of every offset, from i - j = 299 to -299."""
+    attention, queries, keys = attention.to(dtype), states(300).to(dtype), states(300, seed=2).to(dtype)
+    found = attention.scores(queries, keys)
+    query = attention.query(queries)[0].unflatten(1, (CONFIG.heads, -1)).double()
+    key = attention.key(keys)[0].unflatten(1, (CONFIG.heads, -1)).double()
+    place = torch.arange(300.0, dtype=torch.float64)
+    angles = (place[:, None] - place)[:, :, None] / 10_000 ** (torch.arange(3, dtype=torch.float64) / 3)
+    offsets = attention.position.weight.double() @ torch.cat([angles.sin(), angles.cos()], dim=-1)[..., None]
+    expected = torch.einsum("ihd,jhd->hij", query + attention.content_bias, key)
+    expected += torch.einsum("ihd,ijd->hij", query + attention.position_bias, offsets[..., 0])
+    assert float((found[0] - expected / math.sqrt(6)).abs().max()) < (2e-6 if dtype == torch.float32 else 1e-12)
 
 
 @torch.no_grad()
@@ -80,17 +87,6 @@ def test_attention_does_not_depend_on_earlier_sentences(attention: RelativeAtten
     before = attention(short, short, mask)
     attention(states(300), states(300), torch.ones(1, 300, dtype=torch.bool))
     assert torch.equal(attention(short, short, mask), before)
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 7])
-def test_align_offsets_equals_the_naive_loop(length: int) -> None:
-    scores = torch.randn(2, 3, length, 2 * length - 1)
-    found = align_offsets(scores)
-    assert found.shape == (2, 3, length, length)
-    for i in range(length):
-        for j in range(length):
-            column = length - 1 - (i - j)
-            assert torch.equal(found[:, :, i, j], scores[:, :, i, column])
 
 
 @torch.no_grad()
