@@ -95,6 +95,20 @@ def corrected_marks(marks: Iterable[Mark], corrections: Sequence[Correction]) ->
     return sorted([*kept, *(one.new for one in corrections if one.new is not None)], key=lambda mark: mark.start)
 
 
+def paired_marks(before: Iterable[Mark], after: Iterable[Mark]) -> Iterator[tuple[Mark | None, Mark | None]]:
+    """Yield old and new mark of each difference, in order; a new mark replaces the first old one that it overlaps."""
+    same = set(before) & set(after)
+    gone = [mark for mark in before if mark not in same]
+    pairs: list[tuple[Mark | None, Mark | None]] = []
+    for new in (mark for mark in after if mark not in same):
+        old = next((mark for mark in gone if mark.overlaps(new)), None)
+        if old is not None:
+            gone.remove(old)
+        pairs.append((old, new))
+    pairs += [(old, None) for old in gone]
+    yield from sorted(pairs, key=lambda pair: next(mark.start for mark in pair if mark is not None))
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the words of a correction occur: its offsets, and the entities that it overlaps there."""

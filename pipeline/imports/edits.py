@@ -1,10 +1,10 @@
 """What an annotator changed: the passages of a file compared with the entities of the collection."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.fitting import corrected_marks, fit_corrections
+from concord.pipeline.corrections.fitting import corrected_marks, fit_corrections, paired_marks
 from concord.pipeline.exports.brat import type_name
 from concord.pipeline.exports.export_item import normalize_line_ends
 from concord.pipeline.imports.passage import AnnotatedPassage, AnnotatedSpan
@@ -62,7 +62,7 @@ def find_edits(passage: AnnotatedPassage, target: Target, *, who: str) -> Iterat
     seen = Seen(doc_id=row.doc_id, tagger=row.tagger, generation=target.generation)
     sentences = list(sentence_offsets(target.document))
     view = corrected_marks(existing, fit_corrections(target.log, text, sentences).corrections)
-    for old, new in _pairs(before, after):
+    for old, new in paired_marks(before, after):
         if _is_done(old, new, view):
             continue
         edit = Correction.of(old, new, text=text, seen=seen, who=who)
@@ -94,20 +94,6 @@ def _mark(
         return Mark(start=start, end=start + len(surface), type=label, text=surface)
     except ValueError as error:
         return f"{surface!r}: type {label!r}: {error}"
-
-
-def _pairs(before: Iterable[Mark], after: Iterable[Mark]) -> Iterator[tuple[Mark | None, Mark | None]]:
-    """Yield old and new mark of each difference, in order; a new mark replaces the first old one that it overlaps."""
-    same = set(before) & set(after)
-    gone = [mark for mark in before if mark not in same]
-    pairs: list[tuple[Mark | None, Mark | None]] = []
-    for new in (mark for mark in after if mark not in same):
-        old = next((mark for mark in gone if mark.overlaps(new)), None)
-        if old is not None:
-            gone.remove(old)
-        pairs.append((old, new))
-    pairs += [(old, None) for old in gone]
-    yield from sorted(pairs, key=lambda pair: next(mark.start for mark in pair if mark is not None))
 
 
 def _is_done(old: Mark | None, new: Mark | None, view: Sequence[Mark]) -> bool:
