@@ -3,17 +3,21 @@
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError
+from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import DocumentRow, SentenceRow, TokenRow
+from concord.pipeline.output.manifest import ShardReport
 from concord.workflows.view.opened import OpenedCollection
 from concord.workflows.view.search_index import SLOT_BITS
 
 PAGE_WORDS = 2500
 """Words on a page of a document, to the end of the sentence."""
+_SHOWN = ("start_char", "end_char", "text", "draft_ner", "ner", "uncertainty")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +62,13 @@ def read_page(
     *,
     page: int | None = None,
     sentence: int | None = None,
+    trees: bool = False,
 ) -> DocumentPage:
     """Read a page of a document, by its number or by the number of a sentence on it; the first one by default.
 
     Args:
         listed: the document's row of the index.
+        trees: whether to read the columns that only a tree shows; they are null otherwise.
 
     Raises:
         IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
@@ -87,12 +93,12 @@ def read_page(
         (np.searchsorted(page_of, numbers[page], side) for side in ("left", "right")) if len(numbers) else (0, 0)
     )
     text = opened.text(row)
-    tokens = collection.read_rows(
+    tokens = _read_tokens(
+        collection,
         report,
-        "tokens",
-        TokenRow._fields,
         start=listed["token_row"] + int(words[first]),
         stop=listed["token_row"] + int(words[stop]),
+        trees=trees,
     )
     read = DocumentPage(
         row=row,
@@ -105,12 +111,21 @@ def read_page(
     )
     rows = [SentenceRow(**values) for values in table.slice(int(first), int(stop - first)).to_pylist()]
     before = int(table["end_char"][int(first) - 1].as_py()) if first else 0
-    sentences = _with_words(read, rows, [TokenRow(**values) for values in tokens.to_pylist()], before=before)
+    sentences = _with_words(read, rows, tokens, before=before)
     entities = index.execute(
         "SELECT * FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number",
         (listed["id"], before, rows[-1].end_char if rows else 0),
     )
     return replace(read, sentences=tuple(sentences), entities=entities.fetchall())
+
+
+def _read_tokens(
+    collection: Collection, report: ShardReport, *, start: int, stop: int, trees: bool
+) -> Sequence[TokenRow]:
+    names = _SHOWN if not trees else TokenRow._fields
+    table = collection.read_rows(report, "tokens", names, start=start, stop=stop)
+    columns = (table[name].to_pylist() if name in names else repeat(None, table.num_rows) for name in TokenRow._fields)
+    return list(map(TokenRow._make, zip(*columns, strict=True)))
 
 
 def _with_words(

@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,7 +24,7 @@ _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A word with the text before it.
+    """A word that is marked, or a run of words that are not, with the text before it.
 
     Attributes:
         level: 0 for a certain word, else 1 and up, see ``UNCERTAIN``.
@@ -33,8 +34,8 @@ class Word:
 
     gap: str
     text: str
-    level: int
-    note: str
+    level: int = 0
+    note: str = ""
     was: str = ""
 
 
@@ -118,7 +119,7 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
                 segments.append(_entity(current, sentence))
             if token.draft_ner != token.ner:
                 _note_draft(segments[-1], token)
-            segments[-1].words.append(_word(_Piece(token, gap, text)))
+            _append(segments[-1].words, _Piece(token, gap, text))
         segments += _plain(page, loose, names)
         if _PARAGRAPH.search(sentence.gap) and paragraphs[-1]:
             paragraphs.append([])
@@ -131,7 +132,7 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
 
 def band(value: float, limits: Sequence[float]) -> int:
     """Return how many limits a value reaches."""
-    return sum(value >= limit for limit in limits)
+    return bisect_right(limits, value)
 
 
 def _entity(row: sqlite3.Row, sentence: ReadSentence) -> Segment:
@@ -166,20 +167,23 @@ def _note_draft(segment: Segment, token: TokenRow) -> None:
 def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> Iterator[Segment]:
     """Yield the segments of words outside of entities; a name that is labelled elsewhere is one of its own."""
     start = 0
-    words: list[Word] = []
+    current = Segment(words=[])
     while start < len(pieces):
         name, stop = _unlabelled_name(page, pieces, start, names)
         if name:
-            if words:
-                yield Segment(words=words)
-                words = []
+            if current.words:
+                yield current
+            current = Segment(words=[])
             note = f"not labelled here; elsewhere in this document {names.labels[name]}"
-            yield Segment(words=[_word(piece) for piece in pieces[start:stop]], name=name, note=note)
+            found = Segment(words=[], name=name, note=note)
+            for piece in pieces[start:stop]:
+                _append(found.words, piece)
+            yield found
         else:
-            words.append(_word(pieces[start]))
+            _append(current.words, pieces[start])
         start = stop
-    if words:
-        yield Segment(words=words)
+    if current.words:
+        yield current
 
 
 def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, names: KnownNames) -> tuple[str, int]:
@@ -193,12 +197,18 @@ def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, n
     return "", start + 1
 
 
-def _word(piece: _Piece) -> Word:
+def _append(words: list[Word], piece: _Piece) -> None:
+    """Add a word; one that nothing marks joins the one before it, which saves half the time of a page."""
     token = piece.token
-    note = f"{token.uncertainty:.2f} nats"
-    was = ""
-    if token.draft_ner != token.ner:
-        note = f"{note}; draft {token.draft_ner}, final {token.ner}"
-        was = split_label(token.draft_ner)[1] if token.ner == OUTSIDE else ""
     level = band(token.uncertainty, UNCERTAIN)
-    return Word(gap=piece.gap, text=piece.text, level=level, note=note if level or was else "", was=was)
+    is_changed = token.draft_ner != token.ner
+    was = split_label(token.draft_ner)[1] if is_changed and token.ner == OUTSIDE else ""
+    if level or was:
+        note = f"{token.uncertainty:.2f} nats"
+        if is_changed:
+            note = f"{note}; draft {token.draft_ner}, final {token.ner}"
+        words.append(Word(gap=piece.gap, text=piece.text, level=level, note=note, was=was))
+    elif words and not words[-1].note:
+        words[-1] = Word(gap=words[-1].gap, text=f"{words[-1].text}{piece.gap}{piece.text}")
+    else:
+        words.append(Word(gap=piece.gap, text=piece.text))

@@ -32,18 +32,26 @@ def document(opened: OpenedCollection, query: Query) -> Page:
             if not letters:
                 raise NotFoundError(f"there is no document {doc_id!r}")
             return Page("dead_document.html.j2", {"doc_id": doc_id, "letters": letters})
-        page = read_page(opened, index, listed, page=query.number("page"), sentence=query.number("sentence"))
+        tree = query.number("tree")
+        page = read_page(
+            opened,
+            index,
+            listed,
+            page=query.number("page"),
+            sentence=query.number("sentence"),
+            trees=tree is not None,
+        )
         names = names_of_document(index, listed["id"])
         known = KnownNames({row["name"]: f"{row['labels'].replace(',', ', ')} ({row['entities']})" for row in names})
         before, after = neighbours(index, listed["rank"])
         values: dict[str, Any] = {
             "listed": listed,
             "page": page,
-            "paragraphs": lay_out(page, known, tree=query.number("tree")),
+            "paragraphs": lay_out(page, known, tree=tree),
             "names": names[:SHOWN_NAMES],
             "more_names": len(names) - SHOWN_NAMES,
             "name": name,
-            "tree": query.number("tree"),
+            "tree": tree,
             "before": before,
             "after": after,
             "labels": all_labels(index),

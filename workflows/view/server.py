@@ -56,12 +56,14 @@ def run(output: OutputPath, *, port: int | None, browser: bool, against: OutputP
 
 
 def listen(port: int | None) -> socket.socket:
-    """Return a socket on this machine's own address; ConfigError if the port is in use."""
+    """Return a listening socket on this machine's own address; ConfigError if the port is in use."""
     for number in (PORT, 0) if port is None else (port,):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((ADDRESS, number))
+            # From here on a browser waits for its answer, even if the server is not ready yet.
+            listener.listen(128)
         except OSError as error:
             listener.close()
             fault = error

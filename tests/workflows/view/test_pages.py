@@ -285,10 +285,8 @@ def test_the_source_of_an_entity_is_shown_where_the_table_has_one(tmp_path: Path
 def test_a_folder_without_a_run_and_a_port_in_use_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="found no plan"):
         OpenedCollection(tmp_path, cache=tmp_path / "cache")
-    with listen(0) as listener:
-        listener.listen()
-        with pytest.raises(ConfigError, match="choose another one"):
-            listen(listener.getsockname()[1])
+    with listen(0) as listener, pytest.raises(ConfigError, match="choose another one"):
+        listen(listener.getsockname()[1])
 
 
 def test_the_application_refuses_what_is_no_request(tmp_path: Path) -> None:
