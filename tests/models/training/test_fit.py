@@ -267,3 +267,11 @@ def test_case_noise_changes_words_alone_and_differs_between_epochs() -> None:
     assert 0.15 < lowered / len(plain) < 0.25
     assert 0.06 < raised / len(plain) < 0.14
     assert [one.labels for one in sentences] == [old.labels for old in plain]
+
+
+def test_features_are_kept_of_the_first_words_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger, kept = new_tagger("bilstm_crf"), []
+    monkeypatch.setattr(tagger, "keep_features", lambda documents: kept.append(len(documents)))
+    monkeypatch.setattr("concord.models.training.fit._KEPT_WORDS", 17)  # a document has 8
+    fit(tagger, corpus(5), [corpus(2)], FitConfig(epochs=1), tmp_path)
+    assert kept == [3, 2]

@@ -214,11 +214,11 @@ def test_refuses_what_does_not_fit(
     assert done.exit_code == 0, done.output
     other = write_conll(tmp_path / "other.conll", 6, 50)
     assert "contains another labelling, which differs in texts" in message(
-        folder, "--text", other, "-o", tmp_path / "run"
+        folder, "--text", other, "-o", tmp_path / "run", "--set", "fit.epochs=1"
     )
     assert "contains another training" in message(folder, *run, "--set", "fit.epochs=2")
     monkeypatch.setattr(distil, "_SHARD_CHARACTERS", 10)
-    assert "differs in settings" in message(folder, *run)
+    assert "differs in settings" in message(folder, *run, "--set", "fit.epochs=1")
 
 
 def test_corpus_that_lacks_a_type_does_not_teach_that_it_is_outside(folder: Path, tmp_path: Path) -> None:
