@@ -84,7 +84,8 @@ def read_corpora(
         if is_soft_corpus(path):
             documents += read_soft_corpus(Path(path))
         else:
-            documents += [found.sentences for found in read_documents([path], labels=labels, form=form, trees=trees)]
+            found = read_documents([path], labels=labels, form=form, trees=trees)
+            documents += [list(document.sentences) for document in found]
     return documents
 
 
