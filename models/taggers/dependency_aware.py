@@ -2,7 +2,8 @@
 
 The input is a word's vector with embeddings of its part of speech and of the relation to its head. A stack of
 bidirectional LSTMs reads the sentence, a stack of Child-Sum Tree-LSTMs its dependency tree; relative and global
-attention read both, concatenated, and a CRF labels the words. Every sublayer is ``LN(x + Sublayer(dropout(x)))``.
+attention read both, concatenated, and a CRF labels the words. Every sublayer is ``LN(x + Sublayer(m * x))``, where m is
+a mask of variational dropout, the same for all words of a sentence (section 3.3 and appendix A).
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ class DependencyAwareConfig(TaggerConfig):
     input_dropout: float = Field(default=0.3, ge=0, lt=1)
     """Dropout rate of each part of the input, with one mask for all words of a sentence."""
     dropout: float = Field(default=0.3, ge=0, lt=1)
-    """Dropout on the input of each sublayer."""
+    """Dropout rate of the input of each sublayer, with one mask for all words of a sentence."""
     tags: bool = True
     """Whether the part of speech is part of the input."""
     relations: bool = True
@@ -58,9 +59,9 @@ class DependencyAwareConfig(TaggerConfig):
 class DependencyAware(OneStageTagger):
     """Sequence and tree branch, relative and global attention, CRF.
 
-    The paper does not specify the number of layers, the dropout within them, and the query of the global attention
-    when there are both branches: here the last states of the LSTM and the mean over the roots, concatenated. Unlike in
-    the paper, the embeddings of an unknown tag or relation are zero, since training never encounters one.
+    The paper does not specify the number of layers and the query of the global attention when there are both branches:
+    here the last states of the LSTM and the mean over the roots, concatenated. Unlike in the paper, the embeddings of
+    an unknown tag or relation are zero, since training never encounters one.
     """
 
     name: ClassVar[str] = "dependency_aware"
@@ -156,23 +157,26 @@ class DependencyAware(OneStageTagger):
             if table is not None:
                 parts.append(table(numbers))
         rate = self._config.input_dropout if self.training else 0.0
-        if rate:
-            parts = [part * draw_mask((part.shape[0], 1, part.shape[2]), rate, like=part) for part in parts]
-        return torch.cat(parts, dim=2)
+        return torch.cat([_drop_features(part, rate) for part in parts], dim=2)
 
 
 class _Sublayer(nn.Module):
-    """``LN(x + layer(dropout(x)))``, or ``layer(dropout(x))`` if not residual."""
+    """``LN(x + layer(m * x))``, or ``layer(m * x)`` if not residual."""
 
     def __init__(self, layer: nn.Module, width: int, *, dropout: float, residual: bool = True) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self._dropout = dropout
         self.layer = layer
         self.norm = nn.LayerNorm(width) if residual else None
 
     def forward(self, states: Tensor, *context: Any) -> Tensor:
-        result: Tensor = self.layer(self.dropout(states), *context)
+        result: Tensor = self.layer(_drop_features(states, self._dropout if self.training else 0.0), *context)
         return result if self.norm is None else self.norm(states + result)
+
+
+def _drop_features(states: Tensor, rate: float) -> Tensor:
+    """Apply variational dropout to the features of words, ``(B, T, D)``: one mask for all words of a sentence."""
+    return states * draw_mask((states.shape[0], 1, states.shape[2]), rate, like=states) if rate else states
 
 
 def _feature_table(names: int, dimension: int) -> nn.Embedding:

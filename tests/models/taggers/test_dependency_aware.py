@@ -149,6 +149,29 @@ def test_input_dropout_uses_one_mask_for_all_words_of_a_sentence(
     assert not torch.equal(masked[0, 0] == 0, masked[1, 0] == 0)
 
 
+def test_every_component_reads_its_input_under_one_mask_per_sentence(
+    build: Build, documents: list[list[Sentence]], record_calls: Callable[..., Any]
+) -> None:
+    tagger = build("dependency_aware", input_dropout=0.0, dropout=0.3).train()
+    batch = tagger.encode(documents[0])
+    with torch.no_grad(), record_calls(BiLstm, TreeLstm, OtherWordsAttention, GlobalAttention) as calls:
+        tagger.distribution(batch)
+    assert len(calls) == 6
+    for _, (states, *_) in calls:
+        kept = [row[:words] != 0 for row, words in zip(states, batch.lengths.tolist(), strict=True)]
+        assert all(torch.equal(row, row[:1].expand_as(row)) for row in kept)
+        assert 0.1 < float((~torch.stack([row[0] for row in kept])).float().mean()) < 0.5
+        assert not torch.equal(kept[0][0], kept[1][0])
+    # Aguilar and Solorio (2019), section 3.3: LN(x + Sublayer(m * x)), m drawn once for a sentence.
+    states = torch.randn(*batch.mask.shape, tagger.output.in_features)
+    torch.manual_seed(5)
+    found = tagger.relative(states, batch.mask)
+    torch.manual_seed(5)
+    mask = torch.bernoulli(torch.full((len(states), 1, states.shape[2]), 0.7)) / 0.7
+    expected = tagger.relative.norm(states + tagger.relative.layer(states * mask, batch.mask))
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("missing", ["tags", "heads", "relations"])
 def test_sentence_without_a_tree_error_names_it_and_says_what_to_do(build: Build, missing: str) -> None:
     tagger = build("dependency_aware")
