@@ -18,6 +18,7 @@ from concord.workflows.view.search_index import SLOT_BITS
 PAGE_WORDS = 2500
 """Words on a page of a document, to the end of the sentence."""
 _SHOWN = ("start_char", "end_char", "text", "draft_ner", "ner", "uncertainty")
+_DRAWN = ("upos", "head", "deprel")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +123,7 @@ def read_page(
 def _read_tokens(
     collection: Collection, report: ShardReport, *, start: int, stop: int, trees: bool
 ) -> Sequence[TokenRow]:
-    names = _SHOWN if not trees else TokenRow._fields
+    names = (*_SHOWN, *_DRAWN) if trees else _SHOWN
     table = collection.read_rows(report, "tokens", names, start=start, stop=stop)
     columns = (table[name].to_pylist() if name in names else repeat(None, table.num_rows) for name in TokenRow._fields)
     return list(map(TokenRow._make, zip(*columns, strict=True)))

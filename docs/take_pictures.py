@@ -1,0 +1,49 @@
+"""Take the pictures of ``concord view`` that the documentation shows, of the collection that ``make demo`` writes.
+
+Command: PYTHONPATH=tests/support python docs/take_pictures.py out/news
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from concord_testing import viewing
+from playwright.sync_api import sync_playwright
+
+PICTURES = {
+    "view.png": "/document?id=barge-yard&name=Baxter",
+    "view-search.png": "/search?q=lincoln",
+}
+
+
+# The folders above the checkout are nobody else's business.
+SHORT_PATHS = """() => {
+  for (const place of document.querySelectorAll(".place")) {
+    place.textContent = place.textContent.replace(/^.*\\/(?=examples\\/|out\\/)/, "");
+  }
+}"""
+
+
+def main() -> None:
+    """Write the pictures beside this file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("collection", type=Path)
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        viewing.served(arguments.collection, Path(cache)) as url,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=viewing.chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1240, "height": 860})
+        page.set_default_timeout(120_000)
+        page.goto(url)
+        for name, path in PICTURES.items():
+            page.goto(url.partition("/?")[0] + path)
+            page.evaluate(SHORT_PATHS)
+            page.screenshot(path=Path(__file__).with_name(name))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
