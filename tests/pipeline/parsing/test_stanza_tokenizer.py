@@ -59,6 +59,7 @@ def test_labels_equal_those_of_stanza(trainer: Any, name: str) -> None:
     assert found == expected
 
 
+@pytest.mark.slow
 def test_labels_do_not_depend_on_the_other_paragraphs(trainer: Any) -> None:
     network = TokenizerNetwork(trainer, CPU)
     with torch.inference_mode():
