@@ -65,7 +65,8 @@ class FitConfig(Config):
     clip_norm: float | None = Field(default=5.0, gt=0)
     """Maximum norm of the gradient over all parameters; None for no clipping."""
     patience: int | None = Field(default=None, ge=1)
-    """Epochs without a better dev score after which training stops; None trains all epochs."""
+    """Epochs without a better dev score after which training stops, once there was one above 0; None trains all
+    epochs."""
     case_noise: CaseNoise | None = None
     """Sentences to read in another case, chosen again in every epoch, so that a tagger does not rely on it."""
     precision: Precision = "fp32"
@@ -224,7 +225,8 @@ def _out_of_patience(history: Sequence[EpochResult], patience: int | None) -> bo
     if patience is None or len(history) <= patience:
         return False
     best = max(range(len(history)), key=lambda number: history[number].dev_score)
-    return len(history) - 1 - best >= patience
+    # With few labels the first epochs may find nothing at all.
+    return history[best].dev_score > 0 and len(history) - 1 - best >= patience
 
 
 def _first_words(documents: Documents, words: int) -> Documents:

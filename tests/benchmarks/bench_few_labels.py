@@ -87,8 +87,8 @@ def main() -> None:
                     print(json.dumps(entry), flush=True)
 
 
-def _prepare(corpus: Path, work: Path, *, sizes: Sequence[int], unlabelled: int) -> dict[str, int]:
-    """Write the corpora and the list; return their sizes."""
+def _prepare(corpus: Path, work: Path, *, sizes: Sequence[int], unlabelled: int) -> dict[str, Any]:
+    """Write the corpora and the list; return their sizes, and the score of the list by itself."""
     work.mkdir(parents=True, exist_ok=True)
     parts = {
         part: [sentence for document in read_gold(next(corpus.glob(f"{part}.*"))) for sentence in document]
@@ -111,8 +111,20 @@ def _prepare(corpus: Path, work: Path, *, sizes: Sequence[int], unlabelled: int)
     terms = read_terms(work / "terms.jsonl")
     matches = sum(len(terms.spans(sentence)) for sentence in texts)
     names = sum(len(decode_spans(sentence.labels or (), "BIO")) for sentence in texts)
-    sizes_of = {"terms": len(types), "unlabelled": len(texts), "matches": matches, "names": names}
-    return {**sizes_of, "test": len(parts["test"])}
+    listed = [terms.mark(sentence).terms or ("O",) * len(sentence.words) for sentence in parts["test"]]
+    alone = span_scores([sentence.labels or () for sentence in parts["test"]], listed).overall
+    return {
+        "terms": len(types),
+        "unlabelled": len(texts),
+        "matches": matches,
+        "names": names,
+        "test": len(parts["test"]),
+        "list_alone": {
+            "f1": round(alone.f1, 2),
+            "precision": round(alone.precision, 2),
+            "recall": round(alone.recall, 2),
+        },
+    }
 
 
 def _write(path: Path, sentences: Sequence[Sentence]) -> None:

@@ -17,6 +17,7 @@ from concord.workflows.console import set_environment
 VERBS = (
     collection.annotate,
     collection.tag,
+    model.init,
     model.prepare,
     model.parse,
     model.train,

@@ -22,6 +22,21 @@ from concord.workflows.cli.options import (
 from concord.workflows.console import Answer
 
 
+@verb(example="concord init my-labels --types DRUG,DOSE")
+@click.argument("folder", type=FOLDER)
+@click.option("--types", required=True, metavar="DRUG,DOSE", help="The entity types to learn.")
+def init(folder: Path, *, types: str) -> Answer:
+    """Make a folder to train a tagger of your own labels in.
+
+    It gets a configuration for small data, sample corpora and texts in each accepted form, a list of terms, a gate,
+    and a README with the commands in order: prepare, train, evaluate, annotate, promote. They work at once, on the
+    samples; replace these by your own.
+    """
+    from concord.workflows.training.init import run
+
+    return run(folder, [kind.strip() for kind in types.split(",") if kind.strip()])
+
+
 @verb(example="concord prepare my/train.conll my/dev.conll my/test.conll --output corpora/mine")
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--output", "-o", type=FOLDER, help="Folder for the clean corpora; without it (or with -), only check.")

@@ -25,6 +25,7 @@ from concord.models.evaluation.threshold_sweep import (
 from concord.models.registry import build_tagger
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
+from concord.models.training import fit as training
 from concord.models.training.batches import CaseNoise, change_case
 from concord.models.training.fit import EpochResult, FitConfig, fit
 from concord.models.training.optim import OptimizerConfig, build_optimizers
@@ -135,6 +136,15 @@ def test_training_stops_after_epochs_of_patience(tmp_path: Path) -> None:
     optimizers = {"tagger": {"kind": "sgd", "learning_rate": 1e-12}}
     config = fit_config(tagger, epochs=9, patience=2, optimizers=optimizers)
     assert len(fit(tagger, corpus(12), [corpus(4)], config, tmp_path).epochs) == 3
+
+
+def test_patience_begins_with_a_score_above_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([0.0, 0.0, 0.0, 0.0, 5.0, 4.0, 3.0, 2.0, 9.0])
+    parts = {"dev_precision": 0.0, "dev_recall": 0.0, "draft_f1": 0.0}
+    monkeypatch.setattr(training, "_score", lambda *_: ({"dev_f1": next(scores), **parts}, None))
+    tagger = new_tagger("bilstm_crf")
+    config = fit_config(tagger, epochs=9, patience=2)
+    assert len(fit(tagger, corpus(2), [corpus(1)], config, tmp_path).epochs) == 7
 
 
 def test_sentence_longer_than_the_window_is_split_for_training(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from concord.workflows.console import Answer, counted, emit, report_errors, tabl
 VERBS = (
     "annotate",
     "tag",
+    "init",
     "prepare",
     "parse",
     "train",
@@ -44,6 +45,7 @@ VERBS = (
     "files",
     "diff",
     "report",
+    "view",
     "export",
     "review",
     "schema",

@@ -1,0 +1,96 @@
+"""A new folder of labels: what it holds, and that its commands work in order."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from concord.models.config import ConfigError
+from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.read_terms import read_terms
+from concord.workflows.cli.main import main
+from concord.workflows.jobs import read_gate, read_train_job
+from concord.workflows.training.init import run
+
+
+def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my labels"
+    result = CliRunner().invoke(main, ["init", str(folder), "--types", "DRUG, DOSE", "--json"])
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert set(values["files"]) >= {"README.md", "train.yaml", "promote.yaml", "terms.jsonl", "texts/notes.jsonl"}
+    assert values["encoder"] is encoder_available(EncoderConfig())
+    monkeypatch.chdir(folder)
+    job = read_train_job(Path("train.yaml"))
+    assert job.register_as == "my-labels"
+    assert ("encoder" in job.model) is values["encoder"]
+    for path in [
+        *job.data.paths("train"),
+        *job.data.paths("dev"),
+        *job.data.paths("test"),
+        *read_gate(Path("promote.yaml")).data,
+    ]:
+        labels = {label for document in read_gold(Path(path)) for one in document for label in one.labels or ()}
+        assert labels == {"O", "B-DRUG", "I-DRUG", "B-DOSE", "I-DOSE"} - ({"I-DRUG", "I-DOSE"} - labels)
+    terms = read_terms(Path("terms.jsonl"))
+    assert terms.labels == {"DRUG", "DOSE"}
+    assert any(terms.spans(one) for document in read_gold(Path("corpora/texts.conll")) for one in document)
+    text = Path("README.md").read_text()
+    assert all(command in text for command in values["commands"])
+    assert set(re.findall(r"concord (\w+)", " ".join(values["commands"]))) == {
+        "prepare",
+        "train",
+        "evaluate",
+        "annotate",
+        "promote",
+    }
+
+
+def test_no_document_of_the_test_set_is_in_another(tmp_path: Path) -> None:
+    run(tmp_path / "new", ["A", "B", "C"], encoder=False)
+    sentences = {
+        path.stem: {one.words for document in read_gold(path) for one in document}
+        for path in (tmp_path / "new" / "corpora").iterdir()
+    }
+    plain = {words for words in sentences["train"] if not any(word[:1].isupper() for word in words[1:])}
+    assert not sentences["test"] & (sentences["train"] | sentences["more"] | sentences["dev"]) - plain
+
+
+@pytest.mark.parametrize("types", ["", "DRUG,DRUG", "DRUG,DO SE", "B/DRUG"])
+def test_other_types_are_refused(tmp_path: Path, types: str) -> None:
+    result = CliRunner().invoke(main, ["init", str(tmp_path / "new"), "--types", types])
+    assert result.exit_code == 2
+    assert "--types: expected" in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="expected a new or empty folder"):
+        run(tmp_path, ["DRUG"])
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.slow
+def test_the_commands_work_in_order(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = run(store / "my-labels", ["DRUG", "DOSE"], encoder=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")
+    monkeypatch.chdir(store / "my-labels")
+    config = Path("train.yaml").read_text()
+    assert "epochs: 60" in config
+    for command in answer.values["commands"]:
+        # The first training is used by what follows; the one with the list only has to work.
+        epochs = 2 if "data.terms" in command else 20
+        Path("train.yaml").write_text(config.replace("epochs: 60", f"epochs: {epochs}"))
+        result = CliRunner().invoke(main, shlex.split(command)[1:])
+        assert result.exit_code == 0, (command, result.output)
+    score = json.loads(Path("runs/first/result.json").read_bytes())["test"]
+    assert score["scores"]["all"]["f1"] > 50
+    entities = pq.read_table("out/texts/entities").to_pylist()
+    assert {row["label"] for row in entities} == {"DRUG", "DOSE"}
+    assert {row["source"] for row in entities} == {"model", "terms"}
