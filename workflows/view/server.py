@@ -3,6 +3,7 @@
 import secrets
 import socket
 import webbrowser
+from contextlib import suppress
 from threading import Thread
 
 import uvicorn
@@ -48,11 +49,10 @@ def run(output: OutputPath, *, port: int | None, browser: bool, against: OutputP
                 timeout_graceful_shutdown=2,
             )
         )
-        try:
+        # It stops at Ctrl-C, and raises it again when it has.
+        with suppress(KeyboardInterrupt):
             server.run(sockets=[listener])
-        except KeyboardInterrupt:
-            info("closed")
-    return Answer(values={"output": str(output), "url": url}, text="")
+    return Answer(values={"output": str(output), "url": url}, text="closed")
 
 
 def listen(port: int | None) -> socket.socket:

@@ -1,13 +1,20 @@
 """``concord view``: what each page shows, who may see it, and that nothing else can be done."""
 
+import json
+import os
 import re
+import signal
 import stat
+import subprocess
+import sys
+import urllib.request
 from html import unescape
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from concord_testing import finished_runs, runs, viewing
+from concord_testing.checkout import CHECKOUT
 from starlette.testclient import TestClient
 
 from concord.models.config import ConfigError
@@ -280,6 +287,26 @@ def test_the_source_of_an_entity_is_shown_where_the_table_has_one(tmp_path: Path
         pq.write_table(table.append_column("source", [["corrected"] * table.num_rows]), part)
     client = viewing.open_client(output, tmp_path / "cache")
     assert "corrected" in words(read(client, "/document?id=fair"))
+
+
+@pytest.mark.slow
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
+    command = [sys.executable, "-m", "concord", "view", str(output), "--no-browser", "--port", "0", "--json"]
+    variables = os.environ | {"CONCORD_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(CHECKOUT)}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=CHECKOUT, env=variables
+    )
+    assert process.stderr is not None
+    url = process.stderr.readline().split()[-1]
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with opener.open(url) as answer:
+        assert b"documents" in answer.read()
+    process.send_signal(signal.SIGINT)
+    printed, messages = process.communicate(timeout=60)
+    assert json.loads(printed) == {"output": str(output), "url": url}
+    assert "Traceback" not in messages
+    assert process.returncode == 0
 
 
 def test_a_folder_without_a_run_and_a_port_in_use_are_errors(tmp_path: Path) -> None:
