@@ -11,7 +11,7 @@ from concord.models.decoders.crf import log_space
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
 from concord.models.decoders.crf.factors import Factors, Messages, Packing
 from concord.models.decoders.crf.scan import scan_messages
-from concord.models.decoders.crf.tree_reduction import tree_messages
+from concord.models.decoders.crf.tree_reduction import _plan, tree_messages
 from concord.models.labels import decode_spans, encode_spans
 from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
 
@@ -185,6 +185,27 @@ def test_long_sentences_with_scores_far_apart_stay_in_range(multiply: Callable[[
     marginals = factors.packing.pad(joint / joint.sum(dim=1, keepdim=True))
     assert torch.allclose(found.log_partition, log_space.log_partition(*scores, mask), atol=0, rtol=1e-13)
     assert torch.allclose(marginals, log_space.marginals(*scores, mask), atol=1e-10, rtol=0)
+
+
+def test_tree_multiplies_pairs_of_real_matrices_only_and_equals_the_scan() -> None:
+    lengths = torch.tensor([5, 100, *[5] * 30, 1, 2])
+    mask = torch.arange(100)[None, :] < lengths[:, None]
+    packing = Packing.of(mask)
+    # Wang et al. (2021), section 3.4: n words have n - 1 matrices, and n - 2 products make one of them.
+    rounds, owners = _plan(packing.sizes, torch.device("cpu"))
+    assert sum(len(found.left) for found in rounds) == int((lengths - 2).clamp(min=0).sum())
+    assert (len(rounds), len(owners)) == (7, int((lengths > 1).sum()))
+    chain, generator = LinearChain(4).double(), torch.Generator().manual_seed(1)
+    emissions = torch.randn(len(lengths), 100, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+    weights = torch.randn(len(lengths), dtype=torch.float64, generator=generator)
+    outcomes = []
+    for multiply in (scan_messages, tree_messages):
+        factors = Factors.of(emissions, chain.transitions, chain.start, chain.end, packing)
+        assert factors is not None
+        found = multiply(factors).log_partition
+        outcomes.append((found, *torch.autograd.grad((weights * found).sum(), (emissions, *chain.parameters()))))
+    for by_scan, by_tree in zip(*outcomes, strict=True):
+        assert torch.allclose(by_scan, by_tree, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("forbidden", [-1e4, -2e2])
