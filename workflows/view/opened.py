@@ -1,5 +1,6 @@
 """The collection that is viewed, as it is now, with its index; both follow new generations and committed shards."""
 
+import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,11 +66,14 @@ class OpenedCollection:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The state of the collection, looked up again every few seconds."""
+        """The state of the collection, looked up again every few seconds; the last one while the folder is gone."""
         with self._lock:
             patience = _LOOK_SECONDS if isinstance(self.output, Path) else _LOOK_SECONDS_STORE
             if time.monotonic() - self._looked > patience:
-                self._snapshot = self._look()
+                try:
+                    self._snapshot = self._look()
+                except (ConcordError, OSError) as error:
+                    self.fault = str(error)
             return self._snapshot
 
     def text(self, row: DocumentRow) -> str | DeadLetter:
@@ -144,7 +148,7 @@ class OpenedCollection:
             try:
                 for progress in self.index.update(collection):
                     self.progress, self.fault = progress, ""
-            except ConcordError as error:
+            except (ConcordError, sqlite3.Error, OSError) as error:
                 # A generation may be removed while it is being read; the next look finds the newer one.
                 self.fault = str(error)
                 self._state = ""

@@ -289,6 +289,15 @@ def test_the_source_of_an_entity_is_shown_where_the_table_has_one(tmp_path: Path
     assert "corrected" in words(read(client, "/document?id=fair"))
 
 
+def test_a_folder_that_is_removed_is_reported_on_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
+    client = viewing.open_client(output, tmp_path / "cache")
+    output.rename(tmp_path / "elsewhere")
+    monkeypatch.setattr("concord.workflows.view.opened._LOOK_SECONDS", -1.0)
+    assert "found no plan" in words(read(client, "/"))
+    read(client, "/document?id=yard", status=503)
+
+
 @pytest.mark.slow
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
