@@ -10,6 +10,7 @@ multiplied.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,20 +57,20 @@ def tree_messages(factors: Factors) -> Messages:
 
 def _plan(sizes: Sequence[int], device: torch.device) -> tuple[list[_Round], Tensor]:
     """Return the rounds, and the ranks of the sentences of the matrices that are left."""
-    owners = torch.cat([torch.arange(0), *(torch.arange(size) for size in sizes[1:])])
-    places = torch.arange(len(sizes) - 1).repeat_interleave(torch.tensor(sizes[1:], dtype=torch.int64))
+    # By NumPy: on such small arrays its calls take a fifth of the time.
+    places, owners = (np.arange(sizes[0]) < np.array(sizes[1:])[:, None]).nonzero()
     rounds = []
     while places.any():
-        rows = torch.full((sizes[0], int(places.max()) // 2 * 2 + 2), -1)
-        rows[owners, places] = torch.arange(len(owners))
+        rows = np.full((sizes[0], places.max() // 2 * 2 + 2), -1)
+        rows[owners, places] = np.arange(len(owners))
         lefts, rights = rows[:, ::2], rows[:, 1::2]
         paired, alone = rights >= 0, (lefts >= 0) & (rights < 0)
         left, right, single = lefts[paired], rights[paired], lefts[alone]
-        owners, places = torch.cat((paired.nonzero(), alone.nonzero())).unbind(dim=1)
-        order = torch.cat((left, right, single)).argsort()
-        left, right, single, order = (numbers.to(device) for numbers in (left, right, single, order))
-        rounds.append(_Round(left=left, right=right, single=single, owners=owners.to(device), order=order))
-    return rounds, owners.to(device)
+        owners, places = (np.concatenate(both) for both in zip(paired.nonzero(), alone.nonzero(), strict=True))
+        order = np.concatenate((left, right, single)).argsort()
+        numbers = [torch.from_numpy(found).to(device) for found in (left, right, single, owners, order)]
+        rounds.append(_Round(**dict(zip(("left", "right", "single", "owners", "order"), numbers, strict=True))))
+    return rounds, torch.from_numpy(owners).to(device)
 
 
 def _go_up(
