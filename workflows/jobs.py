@@ -78,7 +78,7 @@ class DataConfig(GoldFormat):
     unlabelled: str | list[str] | None = None
     """Paths or patterns of corpora whose labels are not read. Words that match `terms` have its labels in training, and
     other words any label, except for `outside`."""
-    outside: float = Field(default=0.5, ge=0, le=1)
+    outside: float = Field(default=0.1, ge=0, le=1)
     """Share of the words without a match that count as outside. With 0 only gold corpora teach what no entity is."""
 
     @model_serializer(mode="wrap")
