@@ -16,7 +16,9 @@ from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 
 def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
-    """Return the SHA-256, in hex, of a job, its tagger, its corrections, and the sizes and times of its input files.
+    """Return the SHA-256, in hex, of a job, its tagger, its corrections, and the sizes and times of its files.
+
+    The files are those of the input and the list of terms.
 
     Jobs of equal digests do the same, so that one of them is enough. None if this machine cannot see the input or the
     tagger, which only the nodes of a cluster need to.
@@ -26,6 +28,8 @@ def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
             absolute_input(config.input), output=absolute_output(config.output.path), format=config.reader.format
         )
         states = [(file.path, file.state or file_state(file.path)) for file in found.files]
+        if config.tagger.terms is not None:
+            states.append((config.tagger.terms, file_state(config.tagger.terms)))
         tagger = _tagger(config)
     except ConcordError:
         return None

@@ -96,6 +96,18 @@ def test_a_job_whose_input_has_grown_is_sent_again_the_same_day(server: FakeJobS
 
 
 @pytest.mark.slow
+def test_a_job_with_another_list_of_terms_is_sent_again(server: FakeJobServer, job: Path) -> None:
+    terms = job.parent / "terms.jsonl"
+    terms.write_text('{"label": "PER", "pattern": "Ada"}\n')
+    setting = ("--set", f"tagger.terms={terms}")
+    first, _ = send(job, *setting)
+    finish(server, job)
+    assert send(job, *setting)[0] == first
+    terms.write_text('{"label": "PER", "pattern": "Charles"}\n')
+    assert send(job, *setting)[0] != first
+
+
+@pytest.mark.slow
 def test_a_running_submission_is_followed_though_the_input_has_grown(server: FakeJobServer, job: Path) -> None:
     first, _ = send(job)
     (job.parent / "in.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
