@@ -177,8 +177,8 @@ def distil(
     --labels, or in data.train of 'concord train'.
     """
     from concord.pipeline.config import ReaderConfig
+    from concord.workflows.distillation.distil import DistilJob, run
     from concord.workflows.jobs import read_train_job
-    from concord.workflows.training.distil import DistilJob, run
     from concord.workflows.training.train import TrainOptions
 
     distillation = DistilJob(
@@ -362,7 +362,7 @@ def cascade(**options: Any) -> Answer:
 
     Each corpus of --data is scored at several gates; the largest within --tolerance on all of them is chosen.
     """
-    from concord.workflows.training.cascade import CascadeJob, run
+    from concord.workflows.distillation.cascade import CascadeJob, run
 
     return run(CascadeJob(**options))
 

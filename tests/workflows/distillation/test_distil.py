@@ -18,7 +18,7 @@ from concord.models.checkpoint import load_tagger, tagger_digest
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.soft_corpus import read_soft_corpus
 from concord.workflows.cli.main import main
-from concord.workflows.training import distil
+from concord.workflows.distillation import distil
 from concord.workflows.training.corpora import without_labels
 from concord.workflows.training.provenance import find_overlap, read_provenance
 
@@ -153,7 +153,7 @@ def test_killed_labelling_continues_with_the_shards_that_are_missing(folder: Pat
     text = write_conll(tmp_path / "text.conll", 10, 300)
     arguments = ["distil", folder / "teacher/bundle", folder / "student.yaml", "--text", text, "--no-tracking"]
     program = (
-        "from concord.workflows.training import distil; distil._SHARD_CHARACTERS = 2000\n"
+        "from concord.workflows.distillation import distil; distil._SHARD_CHARACTERS = 2000\n"
         "from concord.workflows.cli.main import main; main()"
     )
 
