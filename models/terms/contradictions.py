@@ -36,7 +36,7 @@ def find_contradictions(batch: Batch, labels: Tensor, vocabulary: Vocabulary) ->
 
 
 def leave_to_stage_two(draft: Draft, contradictions: Sequence[Contradiction]) -> Draft:
-    """Return a draft in which contradicted matches have the labels of the list and endless uncertainty.
+    """Return a draft in which contradicted matches have the labels of the list and infinite uncertainty.
 
     So do, with their own labels, the other words of an entity that overlaps such a match.
     """

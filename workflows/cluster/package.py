@@ -21,7 +21,7 @@ from concord.workflows.registry.model_versions import is_reference
 PACKAGE = Path(__file__).absolute().parents[2]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""
 JOB_NAME = "job.yaml"
-LARGEST_PACKAGE = 50_000_000
+LARGEST_PACKAGE = 80_000_000
 """Bytes. Ray's job server refuses 100 MiB, and every node unpacks the archive."""
 STOP_SECONDS = 300
 """How long a stopped job may take to finish its shards; Ray's default is 3 seconds."""

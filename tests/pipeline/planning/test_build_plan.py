@@ -410,7 +410,7 @@ NOT_DECIDING = {
     "output": {"path", "keep", "grace_seconds", "delta"},
     "reader": {"max_record_bytes", "max_unpack_ratio"},
     "parser": {"directory"},
-    "tagger": {"model", "accept_parser"},
+    "tagger": {"model", "terms", "accept_parser"},
 }
 
 
