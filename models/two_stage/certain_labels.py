@@ -104,7 +104,7 @@ class CertainLabels:
         )
 
     def leave_to_stage_two(self, draft: Draft, rows: Tensor) -> Draft:
-        """Return a draft in which words of another type than they certainly have elsewhere have infinite uncertainty."""
+        """Return a draft with infinite uncertainty at words of another type than they certainly have elsewhere."""
         types = self._at(self.types, rows).to(draft.labels.device)
         disagrees = (types != _NONE) & (self.type_of.to(draft.labels.device)[draft.labels] != types)
         is_certain = (self._at(self.labels, rows) != _NONE).to(draft.labels.device)
