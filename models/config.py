@@ -31,6 +31,13 @@ class Config(BaseModel):
             raise ConfigError(_explain(cls, error, where=where)) from None
 
 
+def first_fault(error: ValidationError) -> str:
+    """Return the first fault of a validation with the place of the value, for values that no person has written."""
+    fault = error.errors(include_url=False)[0]
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else fault["msg"]
+
+
 def _explain(config_class: type[BaseModel], error: ValidationError, *, where: str) -> str:
     lines = []
     for fault in error.errors(include_url=False):

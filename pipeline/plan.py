@@ -8,7 +8,7 @@ from typing import Self
 import orjson
 from pydantic import Field, ValidationError
 
-from concord.models.config import Config
+from concord.models.config import Config, first_fault
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.errors import PlanError
@@ -238,10 +238,8 @@ class Plan(Config):
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in fault["loc"])
             raise PlanError(
-                f"expected a plan of version {PLAN_VERSION}, got one that does not fit ({place}: {fault['msg']});"
+                f"expected a plan of version {PLAN_VERSION}, got one that does not fit ({first_fault(error)});"
                 " it was cut short, or written by another release: choose a new output folder"
             ) from None
 

@@ -59,11 +59,13 @@ class TermMatcher:
             for fold in (False, True)
             if any(term.ignores_case is fold for _, term in texts)
         ]
+        self._patterns = {
+            number: term.pattern for number, term in enumerate(terms) if not isinstance(term.pattern, str)
+        }
         self._by_word: defaultdict[str, list[int]] = defaultdict(list)
         self._anywhere: list[int] = []
-        for number, term in enumerate(terms):
-            if not isinstance(term.pattern, str):
-                self._index_pattern(number, term.pattern)
+        for number, pattern in self._patterns.items():
+            self._index_pattern(number, pattern)
 
     @property
     def labels(self) -> frozenset[str]:
@@ -110,13 +112,11 @@ class TermMatcher:
     def _matches(self, words: Sequence[str], tags: Sequence[str] | None) -> Iterator[_Match]:
         for index in self._texts:
             yield from index.matches(words)
-        if not self._by_word and not self._anywhere:
+        if not self._patterns:
             return
         for start, word in enumerate(words):
             for number in (*self._by_word.get(word.lower(), ()), *self._anywhere):
-                pattern = self._terms[number].pattern
-                assert not isinstance(pattern, str)  # noqa: S101 - texts have an index of their own
-                for end in match_ends(pattern, words, tags, start):
+                for end in match_ends(self._patterns[number], words, tags, start):
                     yield _Match(start=start, end=end, number=number)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from concord.models.config import ConfigError
+from concord.models.config import ConfigError, first_fault
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.atomic_writes import crash_point, store_errors, sync_folder
@@ -134,9 +134,6 @@ def _parse(line: bytes, *, where: str) -> Correction:
     try:
         return Correction.model_validate_json(line)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in fault["loc"])
         raise InputError(
-            f"{where}: expected a correction, got a line that is none ({place + ': ' if place else ''}{fault['msg']}); "
-            "fix or remove the line"
+            f"{where}: expected a correction, got a line that is none ({first_fault(error)}); fix or remove the line"
         ) from None

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from concord.models.config import first_fault
+
 TAG = "concord.ledger."
 LONGEST_LINE = 5000
 """Characters: the width of the column in MLflow's database, which MLflow itself does not check."""
@@ -79,8 +81,7 @@ def read_line(text: str) -> Entry:
     except TypeError as error:
         raise ValueError(f"expected the keys of a ledger line: {error}") from error
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+        raise ValueError(first_fault(error)) from error
 
 
 def line_hash(text: str) -> str:

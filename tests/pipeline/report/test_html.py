@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
@@ -10,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 from concord_testing import stores
+from concord_testing.viewing import DEAD_LETTER, chromium
 from typing_extensions import override
 
 from concord.pipeline.documents import DeadLetter
@@ -28,14 +28,6 @@ NEWS = {
     ),
     "fair": ("Goole|B-LOC|O|0.6 waits", "Nobody came to Goole|B-LOC"),
 }
-DEAD_LETTER = DeadLetter(
-    doc_id="cut",
-    source_uri="/data/a.jsonl",
-    position=812,
-    stage="read",
-    error="invalid_json",
-    message="the line breaks off",
-)
 
 
 class Page(HTMLParser):
@@ -205,13 +197,8 @@ def hostile(finish_run: FinishRun) -> Path:
     return finish_run({IMAGE: sentences, '"><marquee>': (f"{SCRIPT} alone",)}, dead_letters=[dead_letter])
 
 
-def browser() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-    return next((path for name in names if (path := shutil.which(name))), None)
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(browser() is None, reason="no Chromium found: install chromium to see a browser read the report")
+@pytest.mark.skipif(chromium() is None, reason="no Chromium found: install chromium to see a browser read the report")
 def test_report_runs_no_script_in_a_browser_when_names_are_markup(finish_run: FinishRun, tmp_path: Path) -> None:
     path = stores.local(write_report(hostile(finish_run)))
     # Without the content security policy only the escaping prevents scripts.
@@ -229,7 +216,7 @@ def test_report_runs_no_script_in_a_browser_when_names_are_markup(finish_run: Fi
 
 def dump_dom(path: Path, folder: Path) -> str:
     command = [
-        str(browser()),
+        str(chromium()),
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
