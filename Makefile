@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
-SERVERS := tests/support/azurite/node_modules/.package-lock.json
+NODE   := $(patsubst %,tests/support/%/node_modules/.package-lock.json,azurite axe-core)
 CORPORA ?= corpora
 SECONDS ?= 1800
 SEED    ?= 1
@@ -37,20 +37,20 @@ check: $(STAMP)  ## Format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick: $(STAMP) $(SERVERS)  ## The tests that take under a minute
+quick: $(STAMP) $(NODE)  ## The tests that take under a minute
 	$(BIN)/pytest -m 'not slow and not ray and not gpu'
 
-# Without npm, the tests of az:// are skipped.
-$(SERVERS): tests/support/azurite/package-lock.json
+# Without npm, the tests of az:// and of accessibility are skipped.
+$(NODE): %/node_modules/.package-lock.json: %/package-lock.json
 	if command -v npm >/dev/null; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@; fi
 
-test: $(STAMP) $(SERVERS)  ## Every test but those that need a GPU
+test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
 	$(BIN)/pytest -m 'not gpu' --durations=10
 
 test-python:  ## The quick tests under another interpreter, as in PYTHON=python3.13, in an environment of its own
 	$(MAKE) quick PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
-coverage: $(STAMP) $(SERVERS)  ## make test with coverage of models and pipeline
+coverage: $(STAMP) $(NODE)  ## make test with coverage of models and pipeline
 	$(BIN)/pytest -m 'not gpu' --cov=concord --cov-report=term-missing:skip-covered
 
 soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given

@@ -1,7 +1,7 @@
 """One annotated document in memory: its text with sentences, tokens and entities, fields as in the output's tables."""
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -78,8 +78,14 @@ def docs_from_tables(tables: Mapping[str, pa.Table], texts: Mapping[str, str]) -
         tables: documents, sentences, tokens and entities of the same documents.
         texts: raw text by ``doc_id``.
     """
-    sentences, tokens, entities = (iter(tables[name].to_pylist()) for name in ("sentences", "tokens", "entities"))
-    for row in tables["documents"].to_pylist():
+    names = ("documents", "sentences", "tokens", "entities")
+    return docs_from_rows({name: tables[name].to_pylist() for name in names}, texts)
+
+
+def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[str, str]) -> Iterator[Doc]:
+    """Build documents of the rows of these four tables; otherwise as ``docs_from_tables``."""
+    sentences, tokens, entities = (iter(rows[name]) for name in ("sentences", "tokens", "entities"))
+    for row in rows["documents"]:
         text = texts[row["doc_id"]]
         yield Doc(
             doc_id=row["doc_id"],

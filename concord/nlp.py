@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from concord.doc import Doc, docs_from_tables
+from concord.doc import Doc, docs_from_rows
 from concord.models.config import ConfigError
-from concord.pipeline.documents import DeadLetter
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SCHEMAS, TableName
+from concord.pipeline.output.tables import annotated_rows
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.jobs import job_values, names_model, read_annotate_job
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
@@ -76,7 +77,8 @@ class Nlp:
             ids = [str(start + number) for number in range(len(pairs))]
             outcomes = self.annotator.annotate([text for text, _ in pairs], ids=ids)
             texts = {doc_id: text for doc_id, (text, _) in zip(ids, pairs, strict=True)}
-            found = docs_from_tables(self.annotator.tables(outcomes), texts)
+            annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
+            found = docs_from_rows(annotated_rows(annotated), texts)
             for doc_id, (text, context), outcome in zip(ids, pairs, outcomes, strict=True):
                 if isinstance(outcome, DeadLetter):
                     yield Doc(doc_id=doc_id, text=text if isinstance(text, str) else "", context=context, error=outcome)

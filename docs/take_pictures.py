@@ -1,5 +1,7 @@
 """Take the pictures of ``concord view`` that the documentation shows, of the collection that ``make demo`` writes.
 
+Nothing is corrected in it.
+
 Command: PYTHONPATH=tests/support python docs/take_pictures.py out/news
 """
 
@@ -13,6 +15,8 @@ from playwright.sync_api import sync_playwright
 PICTURES = {
     "view.png": "/document?id=barge-yard&name=Baxter",
     "view-search.png": "/search?q=lincoln",
+    "view-correct.png": "/document?id=barge-yard&at=0-6&name=Baxter",
+    "view-why.png": "/why?id=barge-yard&name=Baxter",
 }
 
 
@@ -31,14 +35,16 @@ def main() -> None:
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as cache,
-        viewing.served(arguments.collection, Path(cache)) as url,
+        viewing.served(arguments.collection, Path(cache)) as reading,
+        viewing.served(arguments.collection, Path(cache), who="ada") as correcting,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=viewing.chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1240, "height": 860})
         page.set_default_timeout(120_000)
-        page.goto(url)
         for name, path in PICTURES.items():
+            url = correcting if "at=" in path else reading
+            page.goto(url)
             page.goto(url.partition("/?")[0] + path)
             page.evaluate(SHORT_PATHS)
             page.screenshot(path=Path(__file__).with_name(name))

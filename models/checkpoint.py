@@ -16,6 +16,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from concord.models.calibration import Calibration
 from concord.models.config import Config, ConfigError
@@ -39,6 +41,21 @@ _ENCODER_PREFIX = "tuned_encoder."
 _FIRST_PASS_PREFIX = "first_pass.tagger."
 _PREFIXES = (_ENCODER_PREFIX, _FIRST_PASS_PREFIX)
 """Of weights that are saved in a folder of their own."""
+
+
+_DRAWS = frozenset({init.kaiming_uniform_, init.normal_, init.uniform_, Tensor.normal_, Tensor.uniform_})
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves weights as they are where they would be drawn at random, since the saved ones replace them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if func in _DRAWS:
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)
 
 
 class ModelLoadError(ValueError):
@@ -103,7 +120,8 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     saved = read_saved(folder)
     try:
         config = with_own_encoder(saved.config, folder)
-        tagger = build_tagger(saved.tagger, config, Vocabulary.from_mapping(saved.vocabulary))
+        with _Undrawn():
+            tagger = build_tagger(saved.tagger, config, Vocabulary.from_mapping(saved.vocabulary))
     # ConfigError and EncoderMissingError are ValueErrors; a layer of an impossible size is one of the others.
     except (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ModelLoadError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error

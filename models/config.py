@@ -15,9 +15,7 @@ class ConfigError(ValueError):
 class Config(BaseModel):
     """A frozen, strict configuration that rejects unknown keys and suggests the nearest known one."""
 
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=()
-    )
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=())
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> Self:

@@ -7,19 +7,18 @@ the file and the key.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-import yaml
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from concord.models.config import Config, ConfigError
 from concord.pipeline.config import AnnotateConfig, ParserConfig
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.storage.urls import check_path, check_url, is_url
+from concord.workflows.yaml_values import apply_overrides, flatten, parse_override, read_yaml, set_value
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 """How the names of job files end."""
@@ -64,8 +63,11 @@ class DataConfig(GoldFormat):
 
     train: list[str | TrainCorpus]
     """One path or pattern (such as corpora/*.train.conllu), or a list of them; read in this order."""
-    dev: str | list[str]
+    dev: str | list[str] | None = None
     """Paths or patterns. Alone decides the best epoch and the threshold, by the mean over the files' scores."""
+    folds: int | None = Field(default=None, ge=2)
+    """In place of `dev`: cut the training documents into so many parts and score each by a training on the others; the
+    means over the parts choose epoch and threshold, and then one training reads all documents."""
     test: str | list[str] | None = None
     """Paths or patterns. Scored once, with the selected model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
@@ -82,16 +84,24 @@ class DataConfig(GoldFormat):
     """Share of the words without a match that count as outside. With 0 only gold corpora teach what no entity is."""
 
     @model_serializer(mode="wrap")
-    def _leave_out_no_terms(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is left at its default of the keys of weak labels, as if a training could not have them."""
+    def _leave_out_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out these keys at their defaults, so that a training without them has the digest that it always had."""
         values: dict[str, Any] = dump(self)
-        defaults = {key: DataConfig.model_fields[key].default for key in ("terms", "unlabelled", "outside")}
+        optional = ("terms", "unlabelled", "outside", "folds")
+        defaults = {key: DataConfig.model_fields[key].default for key in optional}
         return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
 
     @field_validator("train", mode="before")
     @classmethod
     def _list_one_path(cls, train: Any) -> Any:
         return [train] if isinstance(train, str) else train
+
+    @model_validator(mode="after")
+    def _check_what_chooses(self) -> Self:
+        if (self.dev is None) == (self.folds is None):
+            got = "neither" if self.dev is None else "both"
+            raise ValueError(f"expected either dev, a corpus, or folds, a number of parts of train; got {got}")
+        return self
 
     def paths(self, part: Literal["train", "dev", "test", "unlabelled"]) -> list[str]:
         """Return the paths of a part; none if there is no such part."""
@@ -124,6 +134,9 @@ class TrainConfig(Config):
     tagger: str
     """Module name of a tagger in models/taggers."""
     data: DataConfig
+    start: str | None = None
+    """Folder of a bundle from which the training continues, with its weights, vocabulary and configuration; `model` is
+    not read."""
     profiles: dict[str, ProfileConfig]
     """`small` trains in minutes on two cores, `paper` has the size in the paper."""
     register_as: str | None = None
@@ -138,10 +151,26 @@ class TrainJob(Config):
     tagger: str
     profile: str
     data: DataConfig
+    start: str | None = None
     model: dict[str, Any]
     fit: dict[str, Any] = Field(default_factory=dict)
     register_as: str
     experiment: str = "concord"
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_start(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a start where there is none, so that such a training has the digest that it always had."""
+        values: dict[str, Any] = dump(self)
+        return {key: value for key, value in values.items() if key != "start" or value is not None}
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
+        if self.start is not None and self.data.folds is not None:
+            raise ValueError(
+                "start: expected data.dev, a corpus, got data.folds; a tagger that has read the documents of all folds "
+                "cannot be scored on them"
+            )
+        return self
 
     @property
     def digest(self) -> str:
@@ -239,7 +268,7 @@ def annotate_config(
     """
     if isinstance(path := job.get("output"), str):
         job["output"] = {"path": path}
-    for key, value in [*(values or {}).items(), *map(_parse_override, overrides)]:
+    for key, value in [*(values or {}).items(), *map(parse_override, overrides)]:
         set_value(job, "output.path" if key == "output" and isinstance(value, str) else key, value)
     return AnnotateConfig.from_mapping(job, where=where)
 
@@ -287,6 +316,7 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
         "tagger": config.tagger,
         "profile": profile,
         "data": config.data.model_dump(),
+        "start": config.start,
         **config.profiles[profile].model_dump(),
         "register_as": config.register_as or config.tagger,
         "experiment": config.experiment,
@@ -303,48 +333,8 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     for key in ("vectors", "terms"):
         if (path := getattr(data, key)) is not None:
             paths[key] = absolute(path)
-    return checked.model_copy(update={"data": checked.data.model_copy(update=paths)})
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping without duplicate keys."""
-    try:
-        values = _parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a readable YAML file: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: expected a readable YAML file: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: expected YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
-    return values
-
-
-def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Set each ``dotted.key=value`` in nested values; a value is parsed as YAML."""
-    for key, value in map(_parse_override, overrides):
-        set_value(values, key, value)
-
-
-def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
-    """Set one value by its dotted key, creating mappings as needed."""
-    *path, last = dotted_key.split(".")
-    current = values
-    for index, part in enumerate(path):
-        current = current.setdefault(part, {})
-        if not isinstance(current, dict):
-            raise ConfigError(f"{'.'.join(path[: index + 1])}: expected a mapping, got {current!r}")
-    current[last] = value
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted keys; lists are kept as values."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
-    return flat
+    start = None if checked.start is None else absolute(checked.start)
+    return checked.model_copy(update={"data": checked.data.model_copy(update=paths), "start": start})
 
 
 def absolute(path: str) -> str:
@@ -370,16 +360,6 @@ def absolute_model(name: str) -> str:
         return name
     folder = absolute(name)
     return folder if Path(folder).is_dir() else name
-
-
-def _parse_override(override: str) -> tuple[str, Any]:
-    key, equals, text = override.partition("=")
-    if not equals or not all(part.strip() for part in key.split(".")):
-        raise ConfigError(f"--set {override}: expected key=value, as in reader.text_field=body")
-    try:
-        return key.strip(), _parse_yaml(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: expected a YAML value: {error}") from error
 
 
 def _corpora(wanted: Sequence[str], *, key: str) -> list[str]:
@@ -437,40 +417,3 @@ def _parser_path(parser: ParserConfig) -> dict[str, ParserConfig]:
     if parser.directory is None:
         return {}
     return {"parser": parser.model_copy(update={"directory": absolute(parser.directory)})}
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
-    """YAML with the numbers of version 1.2 (``1e-3`` is a number) and without duplicate keys."""
-
-
-def _parse_yaml(text: str) -> Any:
-    """Parse YAML that JSON can hold as well; anything else is a YAMLError."""
-    try:
-        values = yaml.load(text, Loader=_Loader)  # a SafeLoader, which creates plain values only
-        json.dumps(values, default=str)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        # Such as a date that does not exist, a number too long, an alias of itself, or brackets without end.
-        raise yaml.YAMLError(f"a value that cannot be used ({error})") from error
-    return values
-
-
-def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str | int | float | None):
-            raise yaml.constructor.ConstructorError(
-                "while reading a mapping", node.start_mark, f"expected a plain key, got {key!r}", key_node.start_mark
-            )
-        if key in seen:
-            raise yaml.constructor.ConstructorError(
-                "while reading a mapping", node.start_mark, f"duplicate key {key!r}", key_node.start_mark
-            )
-        seen.add(key)
-    return dict(loader.construct_mapping(node, deep=True))
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)

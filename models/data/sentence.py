@@ -17,6 +17,8 @@ class Sentence:
     words: tuple[str, ...]
     labels: tuple[str, ...] | None = None
     """Gold labels, in BIO2 or as labels of single words."""
+    known: tuple[bool, ...] | None = None
+    """Which of the gold labels are known; the others are ``O``. None where all are."""
     tags: tuple[str, ...] | None = None
     heads: tuple[int, ...] | None = None
     relations: tuple[str, ...] | None = None
@@ -27,7 +29,7 @@ class Sentence:
     """Labels by a list of terms, in BIO2; None where it has no match."""
 
     def __post_init__(self) -> None:
-        for name in ("labels", "tags", "heads", "relations", "terms"):
+        for name in ("labels", "known", "tags", "heads", "relations", "terms"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.words):
                 raise ValueError(f"Sentence.{name}: expected {len(self.words)} entries, got {len(values)}")
@@ -41,6 +43,7 @@ class Sentence:
         return Sentence(
             words=self.words[span],
             labels=self.labels and self.labels[span],
+            known=self.known and self.known[span],
             tags=self.tags and self.tags[span],
             heads=heads,
             relations=self.relations and self.relations[span],

@@ -35,23 +35,36 @@ class SoftLabels:
 
 
 def allowed_labels(
-    gold: Sequence[str], names: tuple[str, ...], *, lacks: Collection[str], scheme: LabelScheme
+    gold: Sequence[str],
+    names: tuple[str, ...],
+    *,
+    lacks: Collection[str],
+    scheme: LabelScheme,
+    known: Sequence[bool] | None = None,
 ) -> SoftLabels:
-    """Return the labels that words may have in a corpus that lacks some entity types.
+    """Return the labels that words may have in a corpus that lacks some entity types, or the labels of some words.
 
     A word outside of all entities may be outside, or anything in an entity of these types; where they are all types
-    that there are, nothing is known of such a word.
+    that there are, nothing is known of such a word. A word whose label is not known may have any, but that it cannot
+    prolong an entity whose labels are known.
 
     Args:
         gold: labels of a sentence, in BIO2.
         names: all labels, in the scheme.
         lacks: entity types that the corpus does not annotate.
+        known: which labels are known; None if all are.
     """
     numbers = {name: number for number, name in enumerate(names)}
     own = np.array([numbers[label] for label in scheme.from_gold(gold)], dtype=np.int16)
-    outside = own == numbers[OUTSIDE]
-    free = np.array([numbers[label] for label in scheme.label_set(lacks)], dtype=np.int16)
-    counts = np.where(outside, len(free), 1)
-    labels = np.repeat(own, counts)
-    labels[np.repeat(outside, counts)] = np.tile(free, int(outside.sum()))
-    return SoftLabels(names=names, words=np.repeat(np.arange(len(own), dtype=np.int32), counts), labels=labels)
+    free = np.zeros(len(names), dtype=bool)
+    free[[numbers[label] for label in scheme.label_set(lacks)]] = True
+    allowed = np.zeros((len(own), len(names)), dtype=bool)
+    allowed[own == numbers[OUTSIDE]] = free
+    allowed[np.arange(len(own)), own] = True
+    if known is not None:
+        is_known = np.array(known, dtype=bool)
+        after_known = ~is_known & np.concatenate(([False], is_known[:-1]))
+        allowed[~is_known] = True
+        allowed[after_known] = [scheme.allows(None, name) for name in names]
+    words, labels = allowed.nonzero()
+    return SoftLabels(names=names, words=words.astype(np.int32), labels=labels.astype(np.int16))

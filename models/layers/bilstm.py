@@ -12,10 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from concord.models.config import Config
 from concord.models.data.batch import Batch
 from concord.models.layers.lstm_scan import can_scan, project, scan
+from concord.models.layers.one_sequence import LstmState, can_read_sequence, read_sequence
 from concord.models.words.representation import WordRepresentation
-
-LstmState = tuple[Tensor, Tensor]
-"""Hidden and cell states, each of shape ``(layers * directions, B, H)``."""
 
 
 class BiLstmConfig(Config):
@@ -42,7 +40,7 @@ class BiLstm(nn.Module):
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Encode sentences; shape ``(B, T, D)`` to ``(B, T, output_dimension)``, zeros where padded."""
-        return self.read(inputs, lengths)[0]
+        return cast(Tensor, self.dropout(lstm_states(self.lstm, inputs, lengths)))
 
     def read(self, inputs: Tensor, lengths: Tensor, *, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
         """Encode sentences from an initial state, zeros if None; also return the last state of each sentence."""
@@ -76,6 +74,15 @@ def read_words(lstm: nn.Module, batch: Batch, representation: WordRepresentation
         projected = batch.forms.once(lstm, lambda: project(lstm.lstm, representation.of_forms(batch.forms)))
         return scan(lstm.lstm, projected, batch.form_index, batch.lengths)
     return cast(Tensor, lstm(representation(batch, features), batch.lengths))
+
+
+def lstm_states(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
+    """Return the outputs of ``run_lstm``, sooner for one sentence without gradient."""
+    if len(lengths) == 1 and can_read_sequence(lstm, inputs):
+        words = int(lengths[0])
+        states = read_sequence(lstm, inputs[0, :words])
+        return nn.functional.pad(states, (0, 0, 0, inputs.shape[1] - words))[None]
+    return run_lstm(lstm, inputs, lengths)[0]
 
 
 def run_lstm(

@@ -1,8 +1,8 @@
 """The Transformer with relative attention over words, and its two-stream variant that also attends to draft labels.
 
 Scores follow Transformer-XL (Dai et al., 2019) and TENER (Yan et al., 2019) with the paper's sign and origin: sinusoids
-of the offset i - j. (The released code keeps a table whose origin moves with the longest sentence seen.) The last layer
-has a second stream whose keys and values are draft labels (Ye et al., 2021, section III-C).
+of the offset i - j. (The released code keeps a table whose origin moves with the longest sentence seen.) In the last
+layer or in all, a second stream has draft labels as keys and values (Ye et al., 2021, section III-B).
 """
 
 import math

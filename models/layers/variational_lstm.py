@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from concord.models.config import Config
-from concord.models.layers.bilstm import draw_mask, reversal_index, run_lstm
+from concord.models.layers.bilstm import draw_mask, lstm_states, reversal_index, run_lstm
 from concord.models.layers.lstm_scan import SampledLayer, both_directions
 
 
@@ -63,7 +63,7 @@ class LstmSample(nn.Module):
         """Encode sentences; shape ``(B, T, D)`` to ``(B, T, 2H)``, without z_out."""
         hidden = inputs
         for layer in self.layers:
-            hidden, _ = run_lstm(cast(nn.LSTM, layer), hidden, lengths)
+            hidden = lstm_states(cast(nn.LSTM, layer), hidden, lengths)
         return hidden
 
 

@@ -35,7 +35,7 @@ def find_contradictions(batch: Batch, labels: Tensor, vocabulary: Vocabulary) ->
     return [found for row in rows for found in _in_sentence(batch, row, labels[row].tolist(), vocabulary)]
 
 
-def leave_to_stage_two(draft: Draft, contradictions: Sequence[Contradiction]) -> Draft:
+def leave_matches_to_stage_two(draft: Draft, contradictions: Sequence[Contradiction]) -> Draft:
     """Return a draft in which contradicted matches have the labels of the list and infinite uncertainty.
 
     So do, with their own labels, the other words of an entity that overlaps such a match.

@@ -44,7 +44,7 @@ def change_case(batches: Sequence[Sequence[Unit]], noise: CaseNoise, chooser: ra
 
 def sentence_batches(documents: Sequence[Unit], shuffler: random.Random, *, batch_sentences: int) -> list[list[Unit]]:
     """Return batches of single sentences of similar length, in random order."""
-    units = [[sentence] for document in documents for sentence in document]
+    units = [[sentence] for document in documents for sentence in document if _teaches([sentence])]
     shuffler.shuffle(units)
     pool = batch_sentences * _POOL_BATCHES
     batches = [
@@ -63,7 +63,7 @@ def document_batches(
 
     Documents of more than ``document_sentences`` sentences are split.
     """
-    units = [part for document in documents for part in _chunks(document, document_sentences)]
+    units = [part for document in documents for part in _chunks(document, document_sentences) if _teaches(part)]
     shuffler.shuffle(units)
     return list(_fill_batches(units, batch_sentences))
 
@@ -79,6 +79,11 @@ def split_long(sentence: Sentence, longest: int, scheme: LabelScheme) -> list[Se
             piece = replace(piece, labels=(f"B-{piece.labels[0][2:]}", *piece.labels[1:]))
         pieces.append(piece)
     return pieces
+
+
+def _teaches(unit: Unit) -> bool:
+    """Return whether any label of a unit is known; a sentence without is read only beside others of its document."""
+    return any(sentence.known is None or any(sentence.known) for sentence in unit)
 
 
 def _fill_batches(units: Sequence[Unit], sentences: int) -> Iterator[list[Unit]]:

@@ -48,6 +48,9 @@ _KEPT_WORDS = 2**21
 STATE_NAME = "state.safetensors"
 BUNDLE_NAME = "bundle"
 
+SCORE_NAMES = ("dev_f1", "dev_precision", "dev_recall", "draft_f1", "dev_accuracy", "draft_accuracy")
+"""The scores of an EpochResult."""
+
 Documents = Sequence[Sequence[Sentence]]
 
 
@@ -82,7 +85,7 @@ class EpochResult:
     """1-based."""
     loss: float
     """Mean over batches. Scores are means over the dev corpora.
-    dev_f1, dev_precision, dev_recall: of strict spans; None for a tagger of token labels.
+    dev_f1, dev_precision, dev_recall: of strict spans; None for a tagger of token labels, or without a dev corpus.
     draft_f1: of stage one alone; equal to dev_f1 for a tagger of one stage."""
     dev_f1: float | None = None
     dev_precision: float | None = None
@@ -92,15 +95,20 @@ class EpochResult:
     draft_accuracy: float | None = None
     """Of token labels; None for a tagger of entities."""
     threshold: float | None
-    """The best on the dev set, in nats; None for a tagger of one stage."""
+    """The best on the dev set, in nats, or without one that of the tagger; None for a tagger of one stage."""
     seconds: float
     dev_seconds: float
     learning_rates: Mapping[str, float]
 
     @property
+    def scored(self) -> bool:
+        """Whether there was a dev corpus."""
+        return self.dev_f1 is not None or self.dev_accuracy is not None
+
+    @property
     def measure(self) -> str:
         """The name of the score: ``F1``, or ``accuracy`` for token labels."""
-        return "accuracy" if self.dev_f1 is None else "F1"
+        return "F1" if self.dev_accuracy is None else "accuracy"
 
     @property
     def dev_score(self) -> float:
@@ -142,6 +150,7 @@ def fit(
     config: FitConfig,
     folder: Path,
     *,
+    last_epoch: int | None = None,
     on_epoch: Callable[[EpochResult], None] | None = None,
     resume: bool = True,
     on_batch: Callable[[EpochProgress], None] | None = None,
@@ -150,7 +159,8 @@ def fit(
 
     Args:
         dev: one corpus or several; the score that chooses epoch and threshold is the mean over corpora, so that a large
-            one counts no more than a small one.
+            one counts no more than a small one. Without any, the last epoch is the best one, and the threshold stays.
+        last_epoch: the epoch after which to stop, with the learning rates of a training of all epochs; None for all.
         folder: where the state of the last epoch and the bundle of the best one are written.
         on_epoch: called after each epoch of this call.
         resume: continue from the state in ``folder``, if there is one; the result is that of an uninterrupted training.
@@ -166,7 +176,7 @@ def fit(
     tagger.keep_features(_first_words(trainer.documents, _KEPT_WORDS))
     for corpus in dev:
         tagger.keep_features(corpus)
-    for epoch in range(len(history), config.epochs):
+    for epoch in range(len(history), config.epochs if last_epoch is None else last_epoch):
         if _out_of_patience(history, config.patience):
             break
         started = time.monotonic()
@@ -182,13 +192,13 @@ def fit(
             dev_seconds=time.monotonic() - trained,
             learning_rates=trainer.learning_rates(),
         )
-        if not history or result.dev_score > max(entry.dev_score for entry in history):
+        if not dev or not history or result.dev_score > max(entry.dev_score for entry in history):
             save_tagger(tagger, folder / BUNDLE_NAME)
         history.append(result)
         trainer.save(folder / STATE_NAME, history)
         if on_epoch is not None:
             on_epoch(result)
-    best = max(history, key=lambda entry: entry.dev_score)
+    best = max(history, key=lambda entry: entry.dev_score) if dev else history[-1]
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
 
 
@@ -198,6 +208,8 @@ def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], 
     Each is a mean over corpora. For a tagger of two stages this also sets the tagger's threshold to the best one.
     """
     tagger.eval()
+    if not dev:
+        return {}, tagger.threshold
     tables = [tagger.tabulate(corpus, threshold=REFINE_ALL) for corpus in dev]
     threshold = None
     if isinstance(tagger, TwoStageTagger):

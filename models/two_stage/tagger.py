@@ -22,10 +22,11 @@ from concord.models.decoders.softmax import SoftmaxDistribution, joint_probabili
 from concord.models.inference.token_table import KeptWords, TokenTable
 from concord.models.inference.windows import Window
 from concord.models.layers.captured_outputs import capture_outputs
+from concord.models.layers.one_sequence import weights_key
 from concord.models.layers.variational_lstm import LstmSample
 from concord.models.outputs import AttentionWeights, Draft, Refined
 from concord.models.tagger import CallSettings, Tagger
-from concord.models.terms.contradictions import find_contradictions, leave_to_stage_two
+from concord.models.terms.contradictions import find_contradictions, leave_matches_to_stage_two
 from concord.models.two_stage.certain_labels import CertainLabels
 from concord.models.two_stage.config import FirstPassConfig, MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, word_rows
@@ -233,7 +234,7 @@ class TwoStageTagger(Tagger):
             if certain is not None:
                 draft = certain.hold(draft, _window_rows(windows, batch))
             table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
-            draft = leave_to_stage_two(draft, find_contradictions(batch, draft.labels, self.vocabulary))
+            draft = leave_matches_to_stage_two(draft, find_contradictions(batch, draft.labels, self.vocabulary))
             if certain is not None:
                 draft = certain.leave_to_stage_two(draft, _window_rows(windows, batch))
             if memory is not None:
@@ -300,10 +301,7 @@ class TwoStageTagger(Tagger):
 
     def _weight_samples(self, samples: int) -> Sequence[LstmSample]:
         """Return M weight samples, which are drawn again only when the weights or their device have changed."""
-        weights = [
-            (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
-            for weight in self.draft_network.lstm.parameters()
-        ]
+        weights = weights_key(self.draft_network.lstm.parameters())
         drawn = self._drawn
         if drawn is None or drawn[0] != (samples, weights):
             fresh = self.draft_network.lstm.draw_samples(samples, self._two_stage.sample_seed)

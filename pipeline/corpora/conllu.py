@@ -1,7 +1,7 @@
 """CoNLL-U: reader of gold corpora, and the lines of a file.
 
-Entity labels are in MISC as ``NER=B-PER``; a word without one is ``O``. Token labels are in UPOS, XPOS or MISC, and
-every word must have one.
+Entity labels are in MISC as ``NER=B-PER``; a word without one is ``O``, and the label of ``NER=?`` is not known. Token
+labels are in UPOS, XPOS or MISC, and every word must have one.
 
 ``# newdoc`` starts a document; a sentence before the first one is a document of its own. Ranges of multi-word tokens
 and empty nodes are ignored: syntactic words carry the labels.

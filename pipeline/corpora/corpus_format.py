@@ -13,6 +13,8 @@ from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.pipeline.errors import InputError
 
 EMPTY = "_"
+UNKNOWN_LABEL = "?"
+"""Of a word whose entity label nobody has decided; a training leaves it open."""
 TAG_COLUMNS = ("upos", "xpos")
 _BLANKS = re.compile("[ \t]+")
 

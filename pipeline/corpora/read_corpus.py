@@ -10,10 +10,12 @@ from pathlib import Path
 
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora import bracketed, conll, conllu
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,
     TAG_COLUMNS,
+    UNKNOWN_LABEL,
     CorpusScheme,
     FaultReporter,
     FormatName,
@@ -135,9 +137,11 @@ def _to_sentence(rows: SentenceRows, scheme: CorpusScheme, form: GoldFormat, rep
     entities = form.read_scheme.has_entities
     labels = _entities(rows, scheme, report) if entities else _token_labels(rows, form, report)
     heads = _read_heads(rows, report) if _is_complete(rows.heads) and _is_complete(rows.relations) else None
+    known = tuple(label != UNKNOWN_LABEL for label in rows.labels)
     return Sentence(
         words=tuple(rows.words),
         labels=labels,
+        known=known if entities and not all(known) else None,
         tags=tuple(rows.tags) if _is_complete(rows.tags) and form.label_column not in TAG_COLUMNS else None,
         heads=heads,
         relations=tuple(rows.relations) if heads is not None else None,
@@ -147,7 +151,8 @@ def _to_sentence(rows: SentenceRows, scheme: CorpusScheme, form: GoldFormat, rep
 def _entities(rows: SentenceRows, scheme: CorpusScheme, report: FaultReporter) -> tuple[str, ...]:
     if scheme not in ("BIO2", "IOB1", "BIOES"):
         raise ValueError(f"expected an entity scheme, got {scheme!r}")
-    return to_bio2(rows.labels, scheme, lambda position, *fault: report(rows.numbers[position], *fault))
+    labels = [OUTSIDE if label == UNKNOWN_LABEL else label for label in rows.labels]
+    return to_bio2(labels, scheme, lambda position, *fault: report(rows.numbers[position], *fault))
 
 
 def _token_labels(rows: SentenceRows, form: GoldFormat, report: FaultReporter) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conll import DOCUMENT_START
 from concord.pipeline.corpora.conllu import ENTITY_KEY, PARSER_KEY, SOURCE_KEY, conllu_row
+from concord.pipeline.corpora.corpus_format import UNKNOWN_LABEL
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.atomic_writes import write_compressed
@@ -68,7 +69,7 @@ def _columns(documents: Iterable[GoldDocument]) -> Iterator[str]:
             yield f"{DOCUMENT_START}\t{document.name}" if document.name else DOCUMENT_START
             yield ""
         for sentence in document.sentences:
-            yield from (f"{word}\t{label}" for word, label in zip(sentence.words, sentence.labels or (), strict=True))
+            yield from (f"{word}\t{label}" for word, label in zip(sentence.words, _labels(sentence), strict=True))
             yield ""
 
 
@@ -83,7 +84,7 @@ def _conllu(documents: Iterable[GoldDocument], label_column: str | None, header:
 
 
 def _rows(sentence: Sentence, label_column: str | None) -> Iterator[str]:
-    for index, (word, label) in enumerate(zip(sentence.words, sentence.labels or (), strict=True)):
+    for index, (word, label) in enumerate(zip(sentence.words, _labels(sentence), strict=True)):
         upos = sentence.tags[index] if sentence.tags is not None else None
         head = sentence.heads[index] if sentence.heads is not None else None
         deprel = sentence.relations[index] if sentence.relations is not None else None
@@ -97,11 +98,19 @@ def _rows(sentence: Sentence, label_column: str | None) -> Iterator[str]:
         yield conllu_row(index + 1, word, upos=upos, xpos=xpos, head=head, deprel=deprel, misc=misc)
 
 
+def _labels(sentence: Sentence) -> Sequence[str]:
+    """Return the gold labels of a sentence as they are written."""
+    labels = sentence.labels or ()
+    if sentence.known is None:
+        return labels
+    return [label if known else UNKNOWN_LABEL for label, known in zip(labels, sentence.known, strict=True)]
+
+
 def _parsed_lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[WordAnalysis]]) -> Iterator[str]:
     for document in documents:
         yield "# newdoc"
         for sentence in document:
-            labels = sentence.labels or (OUTSIDE,) * len(sentence.words)
+            labels = _labels(sentence) or (OUTSIDE,) * len(sentence.words)
             rows = zip(sentence.words, labels, next(analyses), strict=True)
             for number, (word, label, analysis) in enumerate(rows, start=1):
                 fields = analysis._replace(upos=analysis.upos or "X")._asdict()

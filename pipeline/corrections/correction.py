@@ -16,6 +16,7 @@ Action = Literal["accept", "relabel", "drop", "add", "undo"]
 
 CONTEXT = 32
 """Code points before and after an entity by which it is found again in a changed text."""
+_DESCRIBED = 60
 _TYPE = re.compile(r"[^\s|=\x00-\x1f\x7f]{1,100}")
 
 
@@ -77,7 +78,8 @@ class Correction(Config):
     old: Mark | None = None
     new: Mark | None = None
     """``accept`` has two equal marks, ``relabel`` two that differ in type or offsets and overlap, ``drop`` only the old
-    one, ``add`` only the new one, ``undo`` none."""
+    one, ``add`` only the new one, ``undo`` none. A ``drop`` of the type ``O`` says of words in no entity that this is
+    right."""
     before: str = Field(default="", max_length=CONTEXT)
     after: str = Field(default="", max_length=CONTEXT)
     """The code points before and after ``anchor``."""
@@ -99,8 +101,13 @@ class Correction(Config):
         return self
 
     @classmethod
-    def of(cls, old: Mark | None, new: Mark | None, *, text: str, seen: "Seen", who: str) -> Self:
+    def of(
+        cls, old: Mark | None, new: Mark | None, *, text: str, seen: "Seen", who: str, digest: str | None = None
+    ) -> Self:
         """Return the correction of an old mark to a new one; with the same mark twice it accepts the mark.
+
+        Args:
+            digest: the ``text_digest`` of the text, where it is known.
 
         Raises:
             ValueError: when no action goes with these marks, or a mark is not in the text.
@@ -120,7 +127,7 @@ class Correction(Config):
             doc_id=seen.doc_id,
             tagger=seen.tagger,
             generation=seen.generation,
-            text_sha256=text_digest(text),
+            text_sha256=text_digest(text) if digest is None else digest,
             old=old,
             new=new,
             before=text[max(0, anchor.start - CONTEXT) : anchor.start],
@@ -149,14 +156,32 @@ class Correction(Config):
             raise ValueError("an undo has no mark")
         return found
 
+    @property
+    def result(self) -> Mark:
+        """The mark whose words the correction decides: the new one, or the old one where it is dropped."""
+        found = self.new or self.old
+        if found is None:
+            raise ValueError("an undo has no mark")
+        return found
+
+    @property
+    def description(self) -> str:
+        """What it says, in words, as in ``Geneva: PER to LOC``; long texts are cut."""
+        old, new = self.old, self.new
+        if new is None:
+            return "undone" if old is None else f"{_cut(old.text)}: no entity"
+        if old is None:
+            return f"{_cut(new.text)}: added as {new.type}"
+        if old == new:
+            return f"{_cut(new.text)}: {new.type} accepted"
+        if old.text == new.text:
+            return f"{_cut(old.text)}: {old.type} to {new.type}"
+        return f"{_cut(old.text)} {old.type} to {_cut(new.text)} {new.type}"
+
     def moved(self, distance: int) -> Self:
         """Return the same correction, so many code points later."""
         marks = {"old": self.old and self.old.moved(distance), "new": self.new and self.new.moved(distance)}
         return self.model_copy(update=marks)
-
-    def overlaps(self, other: "Correction") -> bool:
-        """Return whether a mark of one shares a code point with a mark of the other."""
-        return any(mark.overlaps(theirs) for mark in self.marks for theirs in other.marks)
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -178,15 +203,21 @@ def current_corrections(log: Iterable[Correction]) -> dict[str, tuple[Correction
     An undo that is undone does not count. Documents without a correction are left out.
     """
     lines = list(log)
-    undone: set[str] = set()
-    for line in reversed(lines):
-        if line.undoes is not None and line.id not in undone:
-            undone.add(line.undoes)
+    undone = undone_ids(lines)
     found: dict[str, list[Correction]] = {}
     for line in lines:
         if line.action != "undo" and line.id not in undone:
             found.setdefault(line.doc_id, []).append(line)
     return {doc_id: tuple(corrections) for doc_id, corrections in found.items()}
+
+
+def undone_ids(log: Sequence[Correction]) -> set[str]:
+    """Return the ids of the lines that no longer count: those that another line undoes which counts itself."""
+    undone: set[str] = set()
+    for line in reversed(log):
+        if line.undoes is not None and line.id not in undone:
+            undone.add(line.undoes)
+    return undone
 
 
 def corrections_digest(corrections: Sequence[Correction]) -> str:
@@ -199,6 +230,10 @@ def corrections_digest(corrections: Sequence[Correction]) -> str:
 def text_digest(text: str) -> str:
     """Return the SHA-256 of a text in UTF-8, in hex, as the table of documents has it."""
     return sha256(text.encode()).hexdigest()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _DESCRIBED else f"{text[: _DESCRIBED - 3]}..."
 
 
 def _new_id() -> str:

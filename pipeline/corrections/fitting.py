@@ -1,9 +1,10 @@
 """Fits corrections to the text of a document as it is, which may have changed since, and finds equal places."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from unicodedata import category
 
 from concord.pipeline.corrections.correction import Correction, Mark, text_digest
@@ -36,7 +37,7 @@ class Fit:
     """What corrections mean for a document.
 
     Attributes:
-        corrections: those that count, with the offsets of this text, in its order; no two overlap.
+        corrections: those that count, with the offsets of this text, in its order; no two of their results overlap.
         misfits: in the order of the log.
         overruled: in the order of the log.
     """
@@ -52,7 +53,8 @@ def fit_corrections(
     """Fit the corrections of a document, in the order of the log, to its text.
 
     In the text on which a correction was made its offsets hold. In any other text its words are searched for, and the
-    text around them decides between several places. Of two that concern the same words, the later one counts.
+    text around them decides between several places. A later correction replaces those whose result its marks overlap;
+    words that an earlier one only gave up are free, so that one entity can become two.
 
     Args:
         sentences: the offsets of the words of each sentence; marks must then begin and end with a word, in one
@@ -62,6 +64,7 @@ def fit_corrections(
         return Fit()
     words = None if sentences is None else _Words(sentences)
     digest = text_digest(text)
+    # By where their results start, none of which overlap.
     fitted: list[Correction] = []
     misfits: list[Misfit] = []
     overruled: list[Overruled] = []
@@ -72,18 +75,10 @@ def fit_corrections(
         if isinstance(placed, str):
             misfits.append(Misfit(correction, placed))
             continue
-        rest = []
-        for earlier in fitted:
-            if not earlier.overlaps(placed):
-                rest.append(earlier)
-            elif earlier.new != placed.new:
-                overruled.append(Overruled(earlier, placed))
-        fitted = [*rest, placed]
-    return Fit(
-        corrections=tuple(sorted(fitted, key=lambda correction: correction.anchor.start)),
-        misfits=tuple(misfits),
-        overruled=tuple(overruled),
-    )
+        replaced = _replaced(fitted, placed)
+        overruled += (Overruled(earlier, placed) for earlier in fitted[replaced] if earlier.new != placed.new)
+        fitted[replaced] = [placed]
+    return Fit(corrections=tuple(fitted), misfits=tuple(misfits), overruled=tuple(overruled))
 
 
 def corrected_marks(marks: Iterable[Mark], corrections: Sequence[Correction]) -> list[Mark]:
@@ -91,7 +86,14 @@ def corrected_marks(marks: Iterable[Mark], corrections: Sequence[Correction]) ->
 
     An entity that overlaps a mark of a correction, old or new, gives way.
     """
-    kept = [mark for mark in marks if not any(mark.overlaps(own) for one in corrections for own in one.marks)]
+    own = sorted((mark for one in corrections for mark in one.marks), key=lambda mark: mark.start)
+    ends = list(accumulate((mark.end for mark in own), max))
+
+    def is_kept(mark: Mark) -> bool:
+        first = bisect_right(ends, mark.start)
+        return first == len(own) or own[first].start >= mark.end
+
+    kept = filter(is_kept, marks)
     return sorted([*kept, *(one.new for one in corrections if one.new is not None)], key=lambda mark: mark.start)
 
 
@@ -156,6 +158,14 @@ def marks_at(place: Place, text: str, label: str | None) -> Iterator[tuple[Mark 
     if first is not None or new is not None:
         yield first, new
     yield from ((mark, None) for mark in others)
+
+
+def _replaced(fitted: Sequence[Correction], placed: Correction) -> slice:
+    """Return which of the fitted corrections, by where their results start, another one replaces: those whose results
+    its marks overlap. Old and new mark overlap, so that they are one stretch of text."""
+    start, end = min(mark.start for mark in placed.marks), max(mark.end for mark in placed.marks)
+    first = bisect_right(fitted, start, key=lambda earlier: earlier.result.end)
+    return slice(first, max(first, bisect_left(fitted, end, key=lambda earlier: earlier.result.start)))
 
 
 def _place(correction: Correction, text: str, digest: str) -> Correction | str:

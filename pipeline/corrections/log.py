@@ -8,8 +8,9 @@ writer ends it with a mark, so that it stays ignored.
 import fcntl
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 import orjson
@@ -52,6 +53,10 @@ def read_log(path: Path) -> list[Correction]:
             content = stream.read()
     except FileNotFoundError:
         return []
+    return _parse_log(content, path)
+
+
+def _parse_log(content: bytes, path: Path) -> list[Correction]:
     lines = content.split(b"\n")
     found: dict[str, Correction] = {}
     for number, line in enumerate(lines, 1):
@@ -78,27 +83,51 @@ def append_to_log(path: Path, corrections: Sequence[Correction]) -> None:
     Raises:
         StoreError: when there is no space; then none of them is in the log.
     """
-    if not corrections:
-        return
-    content = b"".join(
-        orjson.dumps(correction.model_dump(mode="json", exclude_defaults=True)) + b"\n" for correction in corrections
-    )
+    if corrections:
+        with _locked(path) as descriptor:
+            _append(descriptor, corrections)
+
+
+def extend_log(path: Path, decide: Callable[[list[Correction]], Sequence[Correction]]) -> list[Correction]:
+    """Append what a function makes of the log as it is; no other process writes in between. Return the new lines.
+
+    Raises:
+        InputError: when a line of the log is no correction.
+        StoreError: when there is no space; then none of the lines is in the log.
+    """
+    with _locked(path) as descriptor:
+        corrections = list(decide(_parse_log(_content(descriptor), path)))
+        if corrections:
+            _append(descriptor, corrections)
+    return corrections
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Open the log for appending, made if it is missing, while no other process reads or writes."""
     with store_errors(path):
-        is_new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            _append(descriptor, _line_end(descriptor) + content)
+            if os.fstat(descriptor).st_size == 0:
+                # Made just now, or by a writer that was killed before its entry in the folder was on disk.
+                sync_folder(path.parent)
+            yield descriptor
         finally:
             os.close(descriptor)
-        if is_new:
-            sync_folder(path.parent)
 
 
-def _append(descriptor: int, content: bytes) -> None:
-    """Write all bytes at the end of the file and flush them; on failure none of them stays."""
+def _content(descriptor: int) -> bytes:
+    with os.fdopen(os.dup(descriptor), "rb") as stream:
+        stream.seek(0)
+        return stream.read()
+
+
+def _append(descriptor: int, corrections: Sequence[Correction]) -> None:
+    """Write corrections at the end of the file and flush them; on failure none of them stays."""
+    lines = (orjson.dumps(correction.model_dump(mode="json", exclude_defaults=True)) for correction in corrections)
     size = os.fstat(descriptor).st_size
-    rest = memoryview(content)
+    rest = memoryview(b"".join([_line_end(descriptor), *(line + b"\n" for line in lines)]))
     try:
         while rest:
             rest = rest[os.write(descriptor, rest) :]
@@ -116,9 +145,7 @@ def _line_end(descriptor: int) -> bytes:
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return b""
-    with os.fdopen(os.dup(descriptor), "rb") as stream:
-        stream.seek(0)
-        line = stream.read().rpartition(b"\n")[2]
+    line = _content(descriptor).rpartition(b"\n")[2]
     return b"\n" if _is_object(line) else _CUT + b"\n"
 
 
@@ -132,8 +159,14 @@ def _is_object(line: bytes) -> bool:
 
 def _parse(line: bytes, *, where: str) -> Correction:
     try:
-        return Correction.model_validate_json(line)
+        return _validated(line)
     except ValidationError as error:
         raise InputError(
             f"{where}: expected a correction, got a line that is none ({first_fault(error)}); fix or remove the line"
         ) from None
+
+
+@lru_cache(maxsize=20_000)
+def _validated(line: bytes) -> Correction:
+    """Return the correction of a line; the log only grows, and each correction in the browser reads it again."""
+    return Correction.model_validate_json(line)

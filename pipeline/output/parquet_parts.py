@@ -1,5 +1,6 @@
 """Reading and writing a part: one Parquet file of a table."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,6 @@ from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import PartFile
 from concord.pipeline.output.schema import EARLIER_VALUES
 from concord.pipeline.storage.atomic_writes import crash_point, move_into_place, stage_file, store_errors
-from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 
 # Measured: 64 k rows let readers skip most of a file; smaller groups cost space and time.
@@ -85,12 +85,14 @@ def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, s
     Raises:
         StoreError: when there is no space.
         IntegrityError: when the file read back is not what was written.
+        FileNotFoundError: when another process has cleared the staging folder meanwhile.
     """
     with store_errors(root / name):
         staged = stage_file(staging, partial(_write_table, table))
         try:
             _check_footer(staged, table)
-            sha256 = file_sha256(staged)
+            with staged.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
             size = staged.stat().st_size
             path = f"{name}/part-{shard}-g{generation}-{sha256[:8]}.parquet"
             move_into_place(staged, root / path)

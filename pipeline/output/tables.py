@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from concord.models.labels import Span
 from concord.models.outputs import Prediction, Source
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
-from concord.pipeline.output.schema import ANNOTATED, ENTITIES, TOKENS, UNCALIBRATED, signed_schema
+from concord.pipeline.output.schema import ANNOTATED, ENTITIES, SCHEMAS, TOKENS, UNCALIBRATED, TableName, signed_schema
 
 
 def annotated_tables(
@@ -31,17 +32,25 @@ def annotated_tables(
     Raises:
         ValueError: for a value that the schema does not allow (UnicodeEncodeError for a lone surrogate).
     """
-    flat = [_flatten(document) for document in documents]
-    columns = {
-        "documents": _document_columns(flat, parser=parser, tagger=tagger, keep_text=keep_text),
-        "sentences": _sentence_columns(flat),
-        "tokens": _token_columns(flat),
-        "entities": _entity_columns(flat),
-    }
+    columns = _annotated_columns(documents, parser=parser, tagger=tagger, keep_text=keep_text)
     return {
         name: _table(values, signed_schema(name, parser=parser, tagger=tagger, calibration=calibration))
         for name, values in columns.items()
     }
+
+
+def annotated_rows(documents: Iterable[AnnotatedDocument]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the four tables, unsigned, with the values that the tables hold, but sooner for a few rows.
+
+    PyArrow imports pandas before it builds its first table from lists.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, columns in _annotated_columns(documents, parser="", tagger="", keep_text=False).items():
+        for field in SCHEMAS[name]:
+            if pa.types.is_float32(field.type):
+                columns[field.name] = np.array(columns[field.name], dtype=np.float32).tolist()
+        rows[name] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return rows
 
 
 def error_table(dead_letters: Sequence[DeadLetter], *, parser: str, tagger: str, calibration: str) -> pa.Table:
@@ -49,6 +58,18 @@ def error_table(dead_letters: Sequence[DeadLetter], *, parser: str, tagger: str,
     schema = signed_schema("errors", parser=parser, tagger=tagger, calibration=calibration)
     columns = {name: [_encodable(getattr(row, name)) for row in dead_letters] for name in schema.names}
     return _table(columns, schema)
+
+
+def _annotated_columns(
+    documents: Iterable[AnnotatedDocument], *, parser: str, tagger: str, keep_text: bool
+) -> dict[TableName, dict[str, list[Any]]]:
+    flat = [_flatten(document) for document in documents]
+    return {
+        "documents": _document_columns(flat, parser=parser, tagger=tagger, keep_text=keep_text),
+        "sentences": _sentence_columns(flat),
+        "tokens": _token_columns(flat),
+        "entities": _entity_columns(flat),
+    }
 
 
 def normalize_name(text: str) -> str:

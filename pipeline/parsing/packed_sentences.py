@@ -1,12 +1,15 @@
 """The words of several sentences as rows without padding, in the order in which packed LSTMs read them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+
+from concord.models.layers.one_sequence import can_read_sequence, read_sequence
 
 
 class PackedSentences:
@@ -38,7 +41,7 @@ class PackedSentences:
         self._device_cell = torch.from_numpy(self.cell).to(device)
         self._batch_sizes = torch.from_numpy(steps)
 
-    def run(self, lstm: torch.nn.Module, rows: Tensor, first_hidden: Tensor, first_cell: Tensor) -> Tensor:
+    def run(self, lstm: Any, rows: Tensor, first_hidden: Tensor, first_cell: Tensor) -> Tensor:
         """Run a highway LSTM of Stanza over rows of inputs.
 
         Args:
@@ -48,6 +51,8 @@ class PackedSentences:
         Returns:
             shape ``(N, directions * hidden)``.
         """
+        if self.sentences == 1 and all(can_read_sequence(layer.lstm, rows) for layer in lstm.lstm):
+            return _read_sentence(lstm, rows, first_hidden, first_cell)
         states = tuple(state.expand(-1, self.sentences, -1).contiguous() for state in (first_hidden, first_cell))
         packed, _ = lstm(PackedSequence(rows, self._batch_sizes), self.lengths, hx=states)
         output: Tensor = packed.data
@@ -65,3 +70,16 @@ class PackedSentences:
         row_of_cell[self.cell] = np.arange(len(self.cell))
         rows: NDArray[np.int64] = row_of_cell[self.cell // self.longest * self.longest + places]
         return rows
+
+
+def _read_sentence(lstm: Any, rows: Tensor, first_hidden: Tensor, first_cell: Tensor) -> Tensor:
+    """Run a highway LSTM over one sentence: an LSTM, to whose states each layer adds a gated map of its inputs."""
+    directions = lstm.num_directions
+    for number, layer in enumerate(lstm.lstm):
+        own = slice(number * directions, (number + 1) * directions)
+        states = read_sequence(layer.lstm, rows, state=(first_hidden[own], first_cell[own]))
+        carried = lstm.highway[number](rows)
+        if lstm.highway_func is not None:
+            carried = lstm.highway_func(carried)
+        rows = states + torch.sigmoid(lstm.gate[number](rows)) * carried
+    return rows

@@ -136,6 +136,11 @@ class TaggerNetwork(_WordReader):
 class ParserNetwork(_WordReader):
     """The parser: words, lemmas and tags to heads and numbers of relations. A sentence starts with the root."""
 
+    def __init__(self, processor: Any, device: torch.device) -> None:
+        super().__init__(processor, device)
+        bilinear = self._network.deprel.scorer.W_bilin
+        self._relation_weight = bilinear.weight.detach().permute(1, 0, 2).flatten(1)  # (heads, words * relations)
+
     def attach(
         self,
         forms: Sequence[Tensor],
@@ -206,8 +211,7 @@ class ParserNetwork(_WordReader):
         from stanza.models.common.vocab import VOCAB_PREFIX_SIZE
 
         scorer = self._network.deprel
-        bilinear = scorer.scorer.W_bilin
-        weight = bilinear.weight.permute(1, 0, 2).flatten(1)  # (heads, words * relations)
+        bilinear, weight = scorer.scorer.W_bilin, self._relation_weight
         words, parents = _hidden(scorer.W1, states), _hidden(scorer.W2, states)
         order = torch.argsort(heads)
         best = torch.empty_like(heads)

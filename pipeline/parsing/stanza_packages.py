@@ -3,14 +3,17 @@
 import json
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.abc import MetaPathFinder
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
 from pathlib import Path
 from threading import get_ident
+from types import ModuleType
 from typing import Any, Literal
 
 from torch.optim import Optimizer
@@ -81,7 +84,7 @@ def choose_device(config: ParserConfig) -> Literal["cpu", "cuda"]:
 
 def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> Any:
     """Load a package as a Stanza pipeline; nothing is downloaded. ModelError if Stanza cannot read it."""
-    with _without_transformers():
+    with _without_unused_imports():
         import stanza
 
     try:
@@ -105,28 +108,73 @@ def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> 
         ) from error
 
 
-class _Hidden(MetaPathFinder):
-    """Hides a module from the imports of the thread that makes it."""
+# Stanza does without the first if they are missing; the others it imports in modules of which nothing here calls them.
+_HIDDEN = frozenset({"transformers", "IPython"})
+_DEFERRED = frozenset({"emoji", "networkx", "requests"})
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread = get_ident()
+
+class _DeferredModule(ModuleType):
+    """Stands for a module, which it imports when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system asks for what the module may not have
+            raise AttributeError(name)
+        _forget(self)
+        return getattr(import_module(self.__name__), name)
+
+
+class _Deferred(Loader):
+    """Loads a module as a ``_DeferredModule``."""
 
     @override
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == self._name and get_ident() == self._thread:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _DeferredModule(spec.name)
+
+    @override
+    def exec_module(self, module: ModuleType) -> None:
+        del module
+
+
+def _forget(module: ModuleType) -> None:
+    """Let the next import of a deferred module find the module itself."""
+    if sys.modules.get(module.__name__) is module:
+        del sys.modules[module.__name__]
+
+
+class _UnusedImports(MetaPathFinder):
+    """Hides some modules, and defers others, for the imports of the thread that makes it."""
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+        self._deferred: set[str] = set()
+
+    @override
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        if get_ident() != self._thread:
+            return None
+        if fullname in _HIDDEN:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        if fullname not in _DEFERRED - self._deferred:
+            return None
+        self._deferred.add(fullname)
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None:
+            spec.loader = _Deferred()
+        return spec
 
 
 @contextmanager
-def _without_transformers() -> Iterator[None]:
-    """Import Stanza as if there were no transformers, which it imports, if it can, in a module that never uses it."""
-    hidden = _Hidden("transformers")
-    sys.meta_path.insert(0, hidden)
+def _without_unused_imports() -> Iterator[None]:
+    """Import Stanza without libraries that it does not use here, which are a third of its import."""
+    finder = _UnusedImports()
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(hidden)
+        sys.meta_path.remove(finder)
+        for name in _DEFERRED:
+            if isinstance(module := sys.modules.get(name), _DeferredModule):
+                _forget(module)
 
 
 class _UnusedOptimizer(Optimizer):

@@ -1,6 +1,7 @@
 """Time our CRF against pytorch-crf, in turns: the likelihood with its gradient, and the best label sequence.
 
-The scan is timed against the tree reduction too, which is never used on a CPU.
+The work "messages" times the scan against the tree reduction, which is never used on a CPU; its ratio is of the tree
+over the scan. Batches have sentences of 10, 40 or 100 words, of 10 to 100, or one of 100 and otherwise of 5.
 
 Command: PYTHONPATH=.:/tmp/pytorch_crf python tests/benchmarks/bench_crf.py, after
 pip install --no-deps --target /tmp/pytorch_crf pytorch-crf==0.7.2
@@ -28,15 +29,15 @@ from concord.models.decoders.crf.scan import scan_messages
 from concord.models.decoders.crf.tree_reduction import tree_messages
 from concord.models.schemes import BIO
 
-LENGTHS = {"10": (10, 10), "40": (40, 40), "100": (100, 100), "10-100": (10, 100)}
+WORKS = ("gradient", "mode", "messages")
 WARM_UPS = 2
 
 
 class Pair:
     """Our CRF and pytorch-crf with the same scores, on the same batch."""
 
-    def __init__(self, labels: int, lengths: tuple[int, int], sentences: int) -> None:
-        """Draw scores and a batch."""
+    def __init__(self, labels: int, words: torch.Tensor) -> None:
+        """Draw scores and a batch with these numbers of words, shape ``(B,)``."""
         torch.manual_seed(0)
         self.ours = Crf(BIO.label_set([f"T{number}" for number in range(labels)])[:labels], BIO, legal_mode=False)
         self.theirs = CRF(labels, batch_first=True)
@@ -44,8 +45,7 @@ class Pair:
             self.ours.transitions.copy_(self.theirs.transitions.normal_())
             self.ours.start.copy_(self.theirs.start_transitions)
             self.ours.end.copy_(self.theirs.end_transitions)
-        words = torch.linspace(*lengths, sentences).round().long()[torch.randperm(sentences)]
-        self.mask = torch.arange(lengths[1])[None, :] < words[:, None]
+        self.mask = torch.arange(int(words.max())) < words[torch.randperm(len(words))][:, None]
         self.gold = torch.randint(labels, self.mask.shape)
         self.emissions = torch.randn(*self.mask.shape, labels).mul_(3).requires_grad_()
 
@@ -94,6 +94,14 @@ class Pair:
         return found
 
 
+def lengths(sentences: int) -> dict[str, torch.Tensor]:
+    """Return the words of each sentence of the batches, by name."""
+    even = {str(words): torch.full((sentences,), words) for words in (10, 40, 100)}
+    uneven = torch.full((sentences,), 5)
+    uneven[0] = 100
+    return {**even, "10-100": torch.linspace(10, 100, sentences).round().long(), "one 100, else 5": uneven}
+
+
 def measure(works: dict[str, Callable[[], object]], *, seconds: float) -> dict[str, object]:
     """Time two functions in turns for `seconds`, at least three turns; ratios are second over first."""
     times: dict[str, list[float]] = {name: [] for name in works}
@@ -122,13 +130,14 @@ def main() -> None:
     arguments_of = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments_of.add_argument("--labels", type=int, nargs="+", default=[9, 17, 50, 73, 400])
     arguments_of.add_argument("--sentences", type=int, default=32, help="of a batch")
+    arguments_of.add_argument("--works", nargs="+", choices=WORKS, default=WORKS)
     arguments_of.add_argument("--seconds", type=float, default=4.0, help="of the processor, for each size and work")
     arguments = arguments_of.parse_args()
     torch.set_num_threads(1)
     found = []
     for labels in arguments.labels:
-        for name, lengths in LENGTHS.items():
-            pair = Pair(labels, lengths, arguments.sentences)
+        for name, words in lengths(arguments.sentences).items():
+            pair = Pair(labels, words)
             pair.check()
             works: dict[str, dict[str, Callable[[], object]]] = {
                 "gradient": {"ours": pair.our_gradient, "pytorch_crf": pair.their_gradient},
@@ -139,7 +148,9 @@ def main() -> None:
                     "scan": partial(scan_messages, pair.factors()),
                     "tree": partial(tree_messages, pair.factors()),
                 }
-            figures = {work: measure(two, seconds=arguments.seconds) for work, two in works.items()}
+            figures = {
+                work: measure(two, seconds=arguments.seconds) for work, two in works.items() if work in arguments.works
+            }
             found.append({"labels": labels, "words": name, **figures})
     report = {
         **environment("bench_crf.py"),

@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from concord_runs import part_hashes
 from corpora import write_chunks
 from environment import environment
 
@@ -86,21 +85,22 @@ def main() -> None:
         plan = plan_run(
             source, output, model=arguments.model, threads=arguments.threads, shard_bytes=arguments.shard_bytes
         )
-        OutputFolder(output).write_plan(plan)
+        committed = OutputFolder(output)
+        committed.write_plan(plan)
         before = resident_megabytes()
         worker = build_worker(plan)
         loaded = resident_megabytes()
         samples: list[tuple[int, float]] = []
-        documents = words = dead_letters = 0
+        documents = words = dead_letters = parts = 0
         started = time.monotonic()
         for shard in plan.shards:
             report, timings = worker.run(shard)
             documents += report.read
             words += timings.words
             dead_letters += report.dead_letters
+            parts += sum(Path(str(committed.part(report, name))).is_file() for name in report.files)
             samples.append((documents, round(resident_megabytes(), 1)))
         seconds = time.monotonic() - started
-        parts = len(part_hashes(output))
     counted = [sample for sample in samples if sample[0] >= arguments.warm_up]
     half = len(counted) // 2
     fitted = fit_line(counted)

@@ -44,6 +44,20 @@ Documents = Sequence[Sequence[Sentence]]
 _WORDS_AT_ONCE = 10_000
 
 
+def load_two_stages(model: str) -> tuple[TwoStageTagger, str]:
+    """Return a tagger of two stages, and the digest of its bundle."""
+    resolved = find_tagger(model)
+    tagger = load_tagger(resolved.folder)
+    if not isinstance(tagger, TwoStageTagger):
+        raise SystemExit(f"{model}: expected a tagger of two stages, got {tagger.name}")
+    return tagger, resolved.digest
+
+
+def read_dev(corpora: Path, part: str) -> Documents:
+    """Read the dev set of a corpus."""
+    return read_corpora([str(next((corpora / part).glob("dev.*")))], labels=TYPES)
+
+
 def measure(tagger: TwoStageTagger, documents: Documents, limits: Sequence[float], *, gold: bool) -> dict[str, object]:
     """Label documents with samples for every sentence, then above each limit."""
     tagger.keep_features(documents)
@@ -184,14 +198,10 @@ def main() -> None:
     parser.add_argument("--model", default="entities_en")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    resolved = find_tagger(arguments.model)
-    tagger = load_tagger(resolved.folder)
-    if not isinstance(tagger, TwoStageTagger):
-        parser.error(f"{arguments.model}: expected a tagger of two stages")
-    report: dict[str, object] = {**environment("bench_samples.py"), "digest": resolved.digest}
+    tagger, digest = load_two_stages(arguments.model)
+    report: dict[str, object] = {**environment("bench_samples.py"), "digest": digest}
     for part in arguments.parts:
-        documents = read_corpora([str(next((arguments.corpora / part).glob("dev.*")))], labels=TYPES)
-        report[part] = measure(tagger, documents, arguments.limits, gold=True)
+        report[part] = measure(tagger, read_dev(arguments.corpora, part), arguments.limits, gold=True)
         print(part, json.dumps(report[part]), file=sys.stderr, flush=True)
     if arguments.annotated is not None:
         chosen = choose_documents(arguments.annotated, words=arguments.words)

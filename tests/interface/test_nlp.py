@@ -14,7 +14,7 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.fakes import FakeParser, FakeTagger
 
 import concord
-from concord.doc import Entity, Sentence, Token
+from concord.doc import Entity, Sentence, Token, docs_from_tables
 from concord.models.config import ConfigError
 from concord.nlp import Nlp, Text
 from concord.pipeline.config import TaggerRunConfig
@@ -68,6 +68,15 @@ def test_every_public_name_is_importable() -> None:
     assert set(concord.__all__) <= set(dir(concord))
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         getattr(concord, "lode")  # noqa: B009 - a type checker refuses the plain form
+
+
+def test_documents_hold_the_values_of_the_tables(nlp: Nlp) -> None:
+    texts = ["then Ada met\tCharles Babbage .\n\nthey \U0001f389 spoke .", "", "Ada ."]
+    outcomes = nlp.annotator.annotate(texts)
+    expected = docs_from_tables(
+        nlp.annotator.tables(outcomes), {str(number): text for number, text in enumerate(texts)}
+    )
+    assert list(nlp.pipe(texts)) == list(expected)
 
 
 def test_a_text_becomes_a_document_with_true_offsets(nlp: Nlp) -> None:

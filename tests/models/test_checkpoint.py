@@ -60,6 +60,15 @@ def test_loaded_tagger_is_ready_to_predict(saved: Path) -> None:
     assert not load_tagger(saved).training
 
 
+def test_loading_draws_no_weights_that_the_saved_ones_replace(build: Build, tmp_path: Path) -> None:
+    tagger = build("bilstm_crf")
+    save_tagger(tagger, tmp_path)
+    before = torch.get_rng_state()
+    loaded = load_tagger(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in tagger.state_dict().items())
+
+
 def test_save_tagger_saves_a_changed_threshold(build: Build, tmp_path: Path) -> None:
     tagger = build("uanet")
     assert isinstance(tagger, TwoStageTagger)

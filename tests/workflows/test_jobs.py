@@ -19,15 +19,14 @@ from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.pipeline.errors import ConcordError
 from concord.workflows.jobs import (
     TrainJob,
-    flatten,
     job_values,
     names_model,
     read_annotate_job,
     read_gate,
     read_train_config,
     read_train_job,
-    read_yaml,
 )
+from concord.workflows.yaml_values import flatten, read_yaml
 
 CONF = CHECKOUT / "conf"
 
@@ -65,6 +64,19 @@ def test_every_train_file_loads_in_every_profile(path: Path) -> None:
         assert job.profile == profile
         assert tagger_class(job.tagger).config_class.from_mapping(job.model)
         assert FitConfig.from_mapping(job.fit).epochs >= 1
+
+
+def test_paper_profiles_of_a_crf_decode_without_constraints() -> None:
+    """No paper speaks of constraints."""
+    constrained = {
+        job.tagger: model.legal_mode
+        for path in CONF.glob("train/*.yaml")
+        if "paper" in read_train_config(path).profiles
+        for job in [read_train_job(path, profile="paper")]
+        for model in [tagger_class(job.tagger).config_class.from_mapping(job.model)]
+        if hasattr(model, "legal_mode")
+    }
+    assert constrained == {"bilstm_crf": False, "dependency_aware": False, "structured_refinement": False}
 
 
 def test_the_example_job_lists_every_key_with_its_default() -> None:

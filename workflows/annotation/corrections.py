@@ -6,12 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from concord.pipeline.corrections.correction import (
-    Correction,
-    Mark,
-    corrections_digest,
-    current_corrections,
-)
+from concord.pipeline.corrections.correction import Correction, corrections_digest, current_corrections
 from concord.pipeline.corrections.fitting import Fit, Place, find_places, fit_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
@@ -25,6 +20,7 @@ from concord.workflows.console import Answer, counted, printable, short_path, ta
 
 SHOWN = 40
 """Lines of a table; --json has all."""
+NO_DOCUMENT = "the collection has no document of this id"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +50,7 @@ def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
     found = {one.id: CorrectionStatus(correction=one, state="undone") for one in log if one.action != "undo"}
     collection = open_collection(output)
     missing = dict(current)
-    for document, text in _documents_with_texts(collection, current):
+    for document, text in documents_with_texts(collection, current):
         doc_id = document.row.doc_id
         own = missing.pop(doc_id)
         if isinstance(text, DeadLetter):
@@ -62,11 +58,23 @@ def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
             continue
         is_written = collection.plan.corrected.get(doc_id) == corrections_digest(own)
         fit = fit_corrections(own, text, sentence_offsets(document))
-        found |= _statuses(own, fit, "written" if is_written else "waiting")
-    reason = "the collection has no document of this id"
+        found |= fit_statuses(own, fit, "written" if is_written else "waiting")
     for own in missing.values():
-        found |= {one.id: CorrectionStatus(correction=one, state="misfit", reason=reason) for one in own}
+        found |= {one.id: CorrectionStatus(correction=one, state="misfit", reason=NO_DOCUMENT) for one in own}
     return list(found.values())
+
+
+def fit_statuses(own: Sequence[Correction], fit: Fit, state: str) -> dict[str, CorrectionStatus]:
+    """Return what became of the corrections of a document, by id, given their fit and the state of those that count."""
+    found = {one.id: CorrectionStatus(correction=one, state=state) for one in own}
+    for misfit in fit.misfits:
+        one = misfit.correction
+        found[one.id] = CorrectionStatus(correction=one, state="misfit", reason=misfit.reason)
+    for pair in fit.overruled:
+        reason = f"{pair.later.who} later: {pair.later.description}"
+        one = found[pair.earlier.id].correction
+        found[one.id] = CorrectionStatus(correction=one, state="overruled", reason=reason)
+    return found
 
 
 def places_of(output: OutputPath, surface: str, *, doc_id: str | None = None) -> Iterator[Place]:
@@ -120,24 +128,13 @@ def list_corrections(output: OutputPath) -> Answer:
     return Answer(values=values, text="\n".join(lines))
 
 
-def _documents_with_texts(
+def documents_with_texts(
     collection: Collection, wanted: Mapping[str, Sequence[Correction]]
 ) -> Iterator[tuple[CollectedDocument, str | DeadLetter]]:
+    """Yield the documents that have corrections, with their raw texts; a dead letter where a text is gone."""
     texts = SourceTexts.of(collection.plan)
     for document in read_collection(collection, wanted=wanted.__contains__):
         yield document, texts.find(document.row)
-
-
-def _statuses(own: Sequence[Correction], fit: Fit, state: str) -> dict[str, CorrectionStatus]:
-    found = {one.id: CorrectionStatus(correction=one, state=state) for one in own}
-    for misfit in fit.misfits:
-        one = misfit.correction
-        found[one.id] = CorrectionStatus(correction=one, state="misfit", reason=misfit.reason)
-    for pair in fit.overruled:
-        reason = f"{pair.later.who} later: {_change(pair.later)}"
-        one = found[pair.earlier.id].correction
-        found[one.id] = CorrectionStatus(correction=one, state="overruled", reason=reason)
-    return found
 
 
 def _import_lines(report: ImportReport, output: OutputPath, *, dry_run: bool) -> Iterator[str]:
@@ -147,7 +144,7 @@ def _import_lines(report: ImportReport, output: OutputPath, *, dry_run: bool) ->
         f"{counted(report.passages, 'passage')}: {counted(len(report.corrections), 'correction')} {would}added to "
         f"{short_path(log_path(output))}{f': {actions}' if actions else ''}"
     )
-    rows = [(_name(one.doc_id), one.action, _change(one)) for one in report.corrections[:SHOWN]]
+    rows = [(_name(one.doc_id), one.action, printable(one.description)) for one in report.corrections[:SHOWN]]
     if rows:
         yield ""
         yield table(rows, header=("document", "action", "entity"))
@@ -163,19 +160,7 @@ def _import_lines(report: ImportReport, output: OutputPath, *, dry_run: bool) ->
 def _row(status: CorrectionStatus) -> tuple[Any, ...]:
     one = status.correction
     state = f"{status.state}: {printable(status.reason)}" if status.reason else status.state
-    return _name(one.doc_id), one.action, _change(one), one.who, one.when[:16], state
-
-
-def _change(correction: Correction) -> str:
-    """Describe old and new mark, as in ``'Geneva' PER -> LOC``."""
-    old, new = correction.old, correction.new
-    if old is not None and new is not None and old.text == new.text:
-        return f"{old.text!r} {old.type}" + (f" -> {new.type}" if old.type != new.type else "")
-    return " -> ".join(_describe(mark) for mark in (old, new) if mark is not None)
-
-
-def _describe(mark: Mark) -> str:
-    return f"{mark.text!r} {mark.type}"
+    return _name(one.doc_id), one.action, printable(one.description), one.who, one.when[:16], state
 
 
 def _name(doc_id: str) -> str:

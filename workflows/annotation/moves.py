@@ -39,7 +39,7 @@ def find_moves(
     if not fitted or tagger.threshold is None:
         return []
     words = list(chain.from_iterable(offsets))
-    sentences = [sentence if terms is None else terms.mark(sentence) for sentence in _sentences(document)]
+    sentences = [sentence if terms is None else terms.mark(sentence) for sentence in tagged_sentences(document)]
     labels = certain_labels(fitted, words)
     before, after = (
         _marks(
@@ -71,6 +71,8 @@ def certain_labels(corrections: Sequence[Correction], words: Sequence[tuple[int,
     for correction in corrections:
         for mark in correction.marks:
             labels |= dict.fromkeys(_words_of(mark, words), "O")
+    # One correction may give up words that another one labels.
+    for correction in corrections:
         if correction.new is not None:
             first, *others = _words_of(correction.new, words)
             labels |= {first: f"B-{correction.new.type}"} | dict.fromkeys(others, f"I-{correction.new.type}")
@@ -81,8 +83,8 @@ def _words_of(mark: Mark, words: Sequence[tuple[int, int]]) -> list[int]:
     return [number for number, (start, end) in enumerate(words) if mark.start <= start and end <= mark.end]
 
 
-def _sentences(document: CollectedDocument) -> list[Sentence]:
-    """Return the tagger's input; the pieces of an over-long sentence are one sentence, each with its own root."""
+def tagged_sentences(document: CollectedDocument) -> list[Sentence]:
+    """Return what a tagger reads; the pieces of an over-long sentence are one sentence, each with its own root."""
     groups: list[list[tuple[TokenRow, int]]] = []
     for sentence in document.sentences:
         if not (sentence.row.continues and groups):

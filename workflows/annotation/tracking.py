@@ -12,8 +12,8 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.run_report import RunReport
 from concord.workflows.annotation.summary import total_counts
 from concord.workflows.environment import code_tags
-from concord.workflows.jobs import flatten
 from concord.workflows.registry import outbox
+from concord.workflows.yaml_values import flatten
 
 PLAN_TAG = "concord.plan"
 LOGGED_FILES = ("report.html", "config.resolved.yaml", "stats.json")

@@ -296,22 +296,31 @@ def report(output: "OutputPath") -> Answer:
     return inspect.report(output)
 
 
-@verb(example="concord view out/news")
+browser_option = click.option("--no-browser", is_flag=True, help="Only print the address.")
+as_option = click.option("--as", "who", metavar="NAME", help="Who corrects.  [default: nobody, read only]")
+
+
+@verb(example="concord view out/news --as ada")
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option("--port", type=click.IntRange(0, 65535), help="Port on 127.0.0.1.  [default: 7391, or any free one]")
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@browser_option
 @click.option("--against", metavar="OTHER", type=COLLECTION, help="Another collection to compare this one with.")
-def view(output: "OutputPath", *, port: int | None, no_browser: bool, against: "OutputPath | None") -> Answer:
-    """Read and search a collection in the browser.
+@as_option
+def view(
+    output: "OutputPath", *, port: int | None, no_browser: bool, against: "OutputPath | None", who: str | None
+) -> Answer:
+    """Read, search and correct a collection in the browser.
 
-    OUT is the folder or URL of an annotated collection; the run may be in progress. Nothing in it is changed.
+    OUT is the folder or URL of an annotated collection; the run may be in progress. Without --as nothing in it is
+    changed. With it, corrections are appended to its corrections.jsonl; the tables stay as they are until the next
+    'concord annotate'. See docs/corrections.md.
 
     The pages are served on 127.0.0.1 alone, to those who know the token in the printed address, until Ctrl-C. They
     request nothing from the network. The index for searching is kept in CONCORD_CACHE, or ~/.cache/concord.
     """
     from concord.workflows.view.server import run
 
-    return run(output, port=port, browser=not no_browser, against=against)
+    return run(output, port=port, browser=not no_browser, against=against, who=who)
 
 
 destination_option = click.option(
@@ -345,7 +354,11 @@ def export(output: "OutputPath", **options: Any) -> Answer:
 
 @verb(example="concord review out/news --output queues/first.json --size 200 --per-type 80")
 @click.argument("output", metavar="OUT", type=COLLECTION)
-@destination_option
+@click.option(
+    "--output", "-o", "destination", type=click.Path(path_type=Path), help="A new file or folder. Not with --as."
+)
+@click.option("--as", "who", metavar="NAME", help="Who reviews: opens the queue in the browser, to correct it there.")
+@browser_option
 @click.option("--size", required=True, type=POSITIVE, help="Number of sentences.")
 @click.option(
     "--to",
@@ -363,7 +376,9 @@ def export(output: "OutputPath", **options: Any) -> Answer:
 def review(
     output: "OutputPath",
     *,
-    destination: Path,
+    destination: Path | None,
+    who: str | None,
+    no_browser: bool,
     to: Literal["label-studio", "jsonl", "brat"],
     done: tuple[Path, ...],
     **quotas: Any,
@@ -374,8 +389,20 @@ def review(
 
     Sentences are ranked by how unsure the tagger is of an entity, or of a word outside any entity, and come with score
     and reason. The same command on the same collection selects the same sentences.
+
+    With --output they are written for another tool; with --as NAME they are walked through in the browser, where
+    'concord view OUT --as NAME' corrects them.
     """
     from concord.pipeline.exports.review_queue import Quotas
+
+    if (destination is None) == (who is None):
+        raise click.UsageError("expected either --output FILE, to write the queue, or --as NAME, to correct it")
+    if destination is None:
+        from concord.workflows.view.server import run
+
+        if done:
+            raise click.UsageError("--done is read with --output; the browser shows what is done")
+        return run(output, port=None, browser=not no_browser, who=who, quotas=Quotas(**quotas))
     from concord.workflows.annotation import export as exports
 
     return exports.review(output, destination, to=to, quotas=Quotas(**quotas), done=done)

@@ -1,11 +1,21 @@
 """The verbs for what people correct in a collection."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from concord.workflows.cli.options import COLLECTION, OrderedGroup, verb
+from concord.workflows.cli.options import (
+    COLLECTION,
+    CORPUS,
+    FOLDER,
+    OrderedGroup,
+    device_option,
+    labels_option,
+    set_option,
+    threads_option,
+    verb,
+)
 from concord.workflows.console import Answer
 
 if TYPE_CHECKING:
@@ -62,3 +72,74 @@ def import_corrections(source: Path, output: "OutputPath", *, who: str, dry_run:
     from concord.workflows.annotation import corrections as work
 
     return work.import_file(source, output, who=who, dry_run=dry_run)
+
+
+@verb(example="concord learn out/news --model models:/ner@champion --calibrate my/calibration.conllu")
+@click.argument("output", metavar="OUT", type=COLLECTION)
+@click.option("--model", required=True, help="What learns: models:/NAME@ALIAS, a folder, or a bundled tagger.")
+@click.option("--output", "-o", "folder", type=FOLDER, help="Folder of the run.  [default: runs/learn-<name>-<digest>]")
+@click.option(
+    "--rehearse",
+    multiple=True,
+    type=CORPUS,
+    help="A gold corpus to train on as well; may be repeated.  [default: what the tagger was trained on]",
+)
+@click.option("--no-rehearsal", is_flag=True, help="Train on the corrected documents alone.")
+@click.option(
+    "--dev",
+    multiple=True,
+    type=CORPUS,
+    help="A gold corpus that chooses the epoch; may be repeated.  [default: the tagger's own]",
+)
+@click.option("--calibrate", multiple=True, type=CORPUS, help="A gold corpus, unseen so far, to calibrate on.")
+@click.option(
+    "--test",
+    multiple=True,
+    type=CORPUS,
+    help="A gold corpus to compare both versions on.  [default: that of the tagger's training, if any]",
+)
+@labels_option
+@click.option(
+    "--whole-documents", is_flag=True, help="Who corrected a sentence of a document looked at all of its sentences."
+)
+@click.option("--name", help="The model that gets the new version.  [default: that of --model]")
+@device_option
+@threads_option
+@click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
+@set_option
+def learn(
+    output: "OutputPath",
+    *,
+    rehearse: tuple[str, ...],
+    no_rehearsal: bool,
+    dev: tuple[str, ...],
+    test: tuple[str, ...],
+    labels: dict[str, str | None],
+    no_tracking: bool,
+    **options: Any,
+) -> Answer:
+    """Train a tagger further on what people corrected.
+
+    OUT is the folder of an annotated collection with corrections. Of the documents in which a correction fits, the
+    sentences with a correction are read as gold; all others are context only, since nobody may have looked at them.
+    Of a correction that was made on another text or with another tagger, only the corrected words are read. The tagger
+    rehearses what it was trained on, as far as its files are unchanged, for a few epochs at a low learning rate.
+
+    The new version is calibrated with --calibrate, compared with the old one with --test, and registered. 'concord
+    promote' decides whether it becomes the champion. The same command continues an interrupted run, and does nothing
+    once it is done. See docs/corrections.md.
+    """
+    from concord.workflows.jobs import absolute
+    from concord.workflows.learning.learn import LearnJob, run
+    from concord.workflows.learning.rehearsal import Corpora
+
+    if rehearse and no_rehearsal:
+        raise click.UsageError("--rehearse and --no-rehearsal exclude each other")
+    options["calibrate"] = list(map(absolute, options["calibrate"]))
+    corpora = Corpora(
+        rehearse=None if no_rehearsal else tuple(map(absolute, rehearse)),
+        dev=tuple(map(absolute, dev)),
+        test=tuple(map(absolute, test)),
+        labels=labels,
+    )
+    return run(LearnJob(output=output, corpora=corpora, tracked=not no_tracking, **options))

@@ -42,6 +42,7 @@ VERBS = (
     collection.export,
     collection.review,
     correction_commands.corrections,
+    correction_commands.learn,
     collection.schema,
     collection.doctor,
 )

@@ -115,6 +115,22 @@ label_column_option = click.option(
 )
 
 
+def _label_map(_context: click.Context, _option: click.Parameter, text: str) -> dict[str, str | None]:
+    pairs = [item.partition("=") for item in text.split(",") if item]
+    if not all(equals and kind for kind, equals, _ in pairs):
+        raise click.UsageError(f"--labels: expected pairs such as GPE=LOC,MISC=, got {text!r}")
+    return {kind: wanted or None for kind, _, wanted in pairs}
+
+
+labels_option = click.option(
+    "--labels",
+    default="",
+    callback=_label_map,
+    metavar="GPE=LOC,MISC=",
+    help="Rename entity types of the corpus; an empty name drops the type.",
+)
+
+
 def gold_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
     """Add the options that name gold corpora; the function takes them as ``data``, ``labels`` and ``form``."""
     data = click.option(
@@ -125,13 +141,6 @@ def gold_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
         type=CORPUS,
         help="A gold corpus: .conllu or .conll; may be repeated.",
     )
-    labels = click.option(
-        "--labels",
-        default="",
-        callback=_label_map,
-        metavar="GPE=LOC,MISC=",
-        help="Rename entity types of the corpus; an empty name drops the type.",
-    )
 
     @functools.wraps(work)
     def call(*, label_column: int | str | None, **arguments: Any) -> Answer:
@@ -139,7 +148,7 @@ def gold_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
 
         return work(form=GoldFormat(label_column=label_column), **arguments)
 
-    return data(labels(label_column_option(call)))
+    return data(labels_option(label_column_option(call)))
 
 
 def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
@@ -154,10 +163,3 @@ def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[.
         return alias
 
     return click.option("--alias", callback=check, help=help_text)
-
-
-def _label_map(_context: click.Context, _option: click.Parameter, text: str) -> dict[str, str | None]:
-    pairs = [item.partition("=") for item in text.split(",") if item]
-    if not all(equals and kind for kind, equals, _ in pairs):
-        raise click.UsageError(f"--labels: expected pairs such as GPE=LOC,MISC=, got {text!r}")
-    return {kind: wanted or None for kind, _, wanted in pairs}

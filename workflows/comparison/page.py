@@ -60,7 +60,7 @@ def _chart(lines: Sequence[Line]) -> dict[str, Any]:
             for line in lines
         ],
         "zero": position(0.0),
-        "ticks": [(position(tick * step), f"{tick * step:+.2g}") for tick in range(first, max(last, first + 1) + 1)],
+        "ticks": [(position(tick * step), f"{tick * step:+.3g}") for tick in range(first, max(last, first + 1) + 1)],
     }
 
 

@@ -1,7 +1,8 @@
 """The commands of the grid: every tagger on every corpus with several seeds, one record a run, one page of results.
 
-``run`` trains what has no record yet; it may be stopped, killed and started again at any moment, and an interrupted
-training is resumed after its last epoch. Several processes may share the folders, since each locks the run it works on.
+``run`` trains what has no record yet, or one of an earlier configuration, and ``status`` says what that is. It may be
+stopped, killed and started again at any moment, and an interrupted training is resumed after its last epoch. Several
+processes may share the folders, since each locks the run it works on.
 ``pack`` moves new records into the packed file. ``render`` writes the page from the records alone; a cell without runs
 says so.
 """
@@ -15,9 +16,11 @@ from pathlib import Path
 import click
 import torch
 
-from concord.workflows.console import counted, info, report_errors
+from concord.workflows.console import counted, info, report_errors, table
 from concord.workflows.grid.config import CONF, read_grid, runs_of
+from concord.workflows.grid.estimates import Remaining, remaining
 from concord.workflows.grid.records import PACKED, pack_records, read_records, write_record
+from concord.workflows.grid.settings import current_in, is_current
 from concord.workflows.grid.train_run import train_run
 from concord.workflows.registry.file_locks import exclusive
 
@@ -59,20 +62,20 @@ def run(
     results: Path,
     work: Path,
 ) -> None:
-    """Train every run that has no record."""
+    """Train every run that has no record, or one of an earlier configuration."""
     torch.set_num_threads(threads)
     grid = read_grid(conf)
     started = time.monotonic()
-    recorded = read_records(results, work).keys()
+    recorded = read_records(results, work, current_in(grid))
     failed: list[str] = []
     for item in runs_of(grid, tables or list(grid.tables)):
         if minutes is not None and time.monotonic() - started > 60 * minutes:
             break
-        if item.name in recorded or (seeds and item.seed not in seeds):
+        if (seeds and item.seed not in seeds) or is_current(recorded.get(item.name), item, grid):
             continue
         with exclusive(work / f"{item.name}.lock", wait=False) as mine:
             # Read again: another process may have finished the run since.
-            if not mine or item.name in read_records(results, work):
+            if not mine or is_current(read_records(results, work, current_in(grid)).get(item.name), item, grid):
                 continue
             info(f"{item.name}: started")
             try:
@@ -91,12 +94,39 @@ def run(
 
 
 @main.command()
+@click.option("--table", "tables", multiple=True, help="Only this table; repeatable.")
+@grid_option
 @results_option
 @work_option
 @report_errors(as_json=False)
-def pack(results: Path, work: Path) -> None:
+def status(tables: tuple[str, ...], conf: Path, results: Path, work: Path) -> None:
+    """Say what is left to train, and how long it takes by the records of similar runs."""
+    grid = read_grid(conf)
+    left = remaining(grid, tables or list(grid.tables), read_records(results, work, current_in(grid)))
+    total = Remaining(
+        table="all",
+        runs=sum(item.runs for item in left),
+        missing=[run for item in left for run in item.missing],
+        earlier=[run for item in left for run in item.earlier],
+        seconds=sum(item.seconds for item in left),
+    )
+    header = ("table", "runs", "without a record", "of an earlier configuration", "core hours")
+    rows = [
+        (item.table, item.runs, len(item.missing), len(item.earlier), f"{item.seconds / 3600:.1f}")
+        for item in (*left, total)
+    ]
+    click.echo(table(rows, header=header))
+
+
+@main.command()
+@grid_option
+@results_option
+@work_option
+@report_errors(as_json=False)
+def pack(conf: Path, results: Path, work: Path) -> None:
     """Move the records of the working folder into the packed file."""
-    info(f"{results}: {counted(len(pack_records(results, work)), 'new record')}")
+    packed = pack_records(results, work, current_in(read_grid(conf)))
+    info(f"{results}: {counted(len(packed), 'new record')}")
 
 
 @main.command()
@@ -109,6 +139,7 @@ def render(output: Path, conf: Path, results: Path, work: Path) -> None:
     """Write the page of results."""
     from concord.workflows.grid.page import render_page
 
-    records = list(read_records(results, work).values())
+    grid = read_grid(conf)
+    records = list(read_records(results, work, current_in(grid)).values())
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(render_page(read_grid(conf), records), encoding="utf-8")
+    output.write_text(render_page(grid, records), encoding="utf-8")

@@ -8,9 +8,14 @@ from typing import Literal
 from pydantic import Field
 
 from concord.models.config import Config, ConfigError
-from concord.workflows.jobs import read_yaml
+from concord.workflows.yaml_values import read_yaml
 
 CONF = Path("conf/grid.yaml")
+
+
+Measure = Literal[
+    "all", "multi_word", "recurring", "once", "recall", "recurring_less_once", "draft", "refinement", "uncertainty"
+]
 
 
 class CorpusConfig(Config):
@@ -24,6 +29,10 @@ class CorpusConfig(Config):
     """F1 on dev and test of a CRF over words, affixes and shapes; a tagger below it is undertrained or broken."""
     set: tuple[str, ...] = ()
     """``key=value`` for every training on this corpus, as ``concord train --set`` takes them."""
+    set_for: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Tagger -> further ``key=value`` for its trainings on this corpus."""
+    halves: bool = False
+    """Whether its dev set is both: every second document chooses epoch and threshold, the others are the test set."""
     trees: Literal["gold", "parser", "none"] = "none"
     """Where the dependency trees come from; with `parser`, ``concord parse`` adds them before the training."""
 
@@ -40,6 +49,8 @@ class RowConfig(Config):
     """Another profile than the table's."""
     corpus: str | None = None
     """Another corpus than the table's: the same texts with other trees."""
+    scored_on: str | None = None
+    """A corpus whose dev and test are scored in place of the row's own: the same texts with other trees."""
     set: tuple[str, ...] = ()
     """``key=value`` for the trainings of this system."""
     not_applicable: str | None = None
@@ -92,11 +103,38 @@ class ClaimConfig(Config):
     better: str | None = None
     """Key of the row that is better by the claim."""
     worse: str | None = None
-    measure: Literal["all", "multi_word", "recurring", "once", "recurring_less_once", "draft", "uncertainty"] = "all"
-    """`draft` compares the row `better` with its own drafts; `uncertainty` is the ratio of the mean entropies of wrong
-    and right drafts."""
+    measure: Measure = "all"
+    """Of `all`, `multi_word`, `recurring` and `once` it is the F1 of these names; `recall` is that of recurring names.
+    `recurring_less_once` is what is gained on recurring names beyond the gain on others. `draft` compares the row
+    `better` with its own drafts, and `refinement` what both rows gain over their own drafts. `uncertainty` is the ratio
+    of the mean entropies of wrong and right drafts."""
+    paper: float | None = None
+    """The paper's figure for `uncertainty`."""
     untestable: str | None = None
     """Why it cannot be tested here."""
+
+
+class RevisionConfig(Config):
+    """A change of a tagger's code after which it has to be trained again, though its configuration is the same."""
+
+    number: int
+    """Counted from 1, the revision of records that name none."""
+    change: str
+    """What has changed, in words."""
+
+
+class ReproductionConfig(Config):
+    """What became of one table or figure of a paper."""
+
+    paper: str
+    item: str
+    """Its number."""
+    about: str
+    """What it shows."""
+    status: Literal["reproduced", "in kind", "not"]
+    """`in kind` is the same measurement on other data, or by a command instead of a figure on this page."""
+    where: str
+    """The place here or the command; for `not`, the reason."""
 
 
 class GridConfig(Config):
@@ -107,6 +145,11 @@ class GridConfig(Config):
     claims: tuple[ClaimConfig, ...] = ()
     missing: Mapping[str, str] = Field(default_factory=dict)
     """Corpora of the papers that are not available -> why."""
+    revisions: Mapping[str, RevisionConfig] = Field(default_factory=dict)
+    """Tagger -> the revision of its code."""
+    reproductions: tuple[ReproductionConfig, ...] = ()
+    draws: str | None = None
+    """A file of bench_draws.py: how much a draw of weight samples moves the score."""
 
 
 def read_grid(path: Path = CONF) -> GridConfig:

@@ -6,13 +6,17 @@ import shutil
 import time
 from functools import cache
 from importlib.metadata import version
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from concord.models.checkpoint import load_tagger, pick_device
 from concord.models.evaluation.document_counts import counts_by_document, label_counts_by_document
+from concord.models.evaluation.metrics import lenient_scores
+from concord.models.schemes import BIOES
 from concord.models.tagger import Tagger
 from concord.models.training.fit import STATE_NAME
 from concord.models.words.encoder import EncoderConfig
@@ -20,14 +24,13 @@ from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.workflows.console import info
 from concord.workflows.environment import COMMIT_TAG, code_tags
 from concord.workflows.grid.config import GridConfig, Run
-from concord.workflows.jobs import ParseConfig, TrainJob, read_train_job
-from concord.workflows.registry.file_locks import exclusive
-from concord.workflows.training import evaluate, parse_corpus, train
-from concord.workflows.training.corpora import read_corpora, read_gold_for
+from concord.workflows.grid.corpus_files import SPLITS, corpus_folder, split_file
+from concord.workflows.grid.settings import TRAIN_FOLDER, overrides_of, settings_of
+from concord.workflows.jobs import TrainJob, read_train_job
+from concord.workflows.training import evaluate, train
+from concord.workflows.training.corpora import Documents, read_corpora, read_gold_for, without_labels
 
-TRAIN_FOLDER = Path("conf/train")
 COMMAND = "make grid CORPORA=<folder of the corpora>"
-SPLITS = ("dev", "test")
 _COMMIT_DIGITS = 7
 
 
@@ -38,8 +41,9 @@ def train_run(run: Run, grid: GridConfig, *, data: Path, work: Path, device: str
         data: the folder of all corpora.
         work: takes the training in a folder of the run's name, and what runs share: parsed corpora, encoder features.
     """
+    corpus = grid.corpora[run.corpus]
     job = job_of(run, grid, corpus_folder(run.corpus, grid, data, work))
-    _load_features(job, work / f"{grid.corpora[run.corpus].folder}.features", device)
+    _load_features(job, work / f"{corpus.folder}{'.halves' if corpus.halves else ''}.features", device)
     folder = work / run.name
     _remove_other_training(folder, job)
     resumed = (folder / STATE_NAME).exists()
@@ -52,19 +56,22 @@ def train_run(run: Run, grid: GridConfig, *, data: Path, work: Path, device: str
     record: dict[str, Any] = {
         "run": run.name,
         "tagger": run.row.tagger,
-        "set": [*grid.corpora[run.corpus].set, *run.row.set],
+        "settings": settings_of(run, grid),
         "seed": run.seed,
         "profile": run.profile,
         "corpus": run.corpus,
         "parameters": sum(weight.numel() for weight in tagger.parameters()),
         "epochs": values["epochs"],
+        "updates": _updates(folder / STATE_NAME),
         "best": values["best"],
         "train_seconds": values["seconds"],
         "cpu_seconds": cpu_seconds,
         "units": {},
     }
+    scored_on = run.row.scored_on or run.corpus
+    scored_folder = corpus_folder(scored_on, grid, data, work) / grid.corpora[scored_on].folder
     for split in SPLITS:
-        path = _split_file(Path(job.data.paths("dev")[0]).parent, split)
+        path = split_file(scored_folder, split)
         if path.exists():
             scored = train.evaluation_job(job, bundle, [str(path)])
             record[split], record["units"][split] = _score(tagger, scored)
@@ -73,30 +80,11 @@ def train_run(run: Run, grid: GridConfig, *, data: Path, work: Path, device: str
 
 def job_of(run: Run, grid: GridConfig, data: Path) -> TrainJob:
     """Return the training job of a run, as ``concord train`` would read it."""
-    corpus = grid.corpora[run.corpus]
-    train_file, dev_file = (json.dumps(str(_split_file(data / corpus.folder, split))) for split in ("train", "dev"))
+    folder = data / grid.corpora[run.corpus].folder
+    train_file, dev_file = (json.dumps(str(split_file(folder, split))) for split in ("train", "dev"))
     overrides = [f"data.train=[{train_file}]", f"data.dev={dev_file}", f"fit.seed={run.seed}"]
-    overrides += [*corpus.set, *run.row.set]
+    overrides += overrides_of(run, grid)
     return read_train_job(TRAIN_FOLDER / f"{run.row.tagger}.yaml", profile=run.profile, overrides=overrides)
-
-
-def corpus_folder(key: str, grid: GridConfig, data: Path, work: Path) -> Path:
-    """Return the parent of the corpus' folder, after parsing the corpus into the working folder if it asks for that."""
-    corpus = grid.corpora[key]
-    if corpus.trees != "parser":
-        return data
-    parsed = work / "parsed"
-    for split in ("train", *SPLITS):
-        source = _split_file(data / corpus.folder, split)
-        if source.exists():
-            target = parsed / corpus.folder / f"{split}.conllu.zst"
-            with exclusive(target.parent / f".{split}.lock"):
-                parse_corpus.run(ParseConfig(input=str(source), output=str(target)))
-    return parsed
-
-
-def _split_file(folder: Path, split: str) -> Path:
-    return next(iter(sorted(folder.glob(f"{split}.conll*"))), folder / f"{split}.conllu")
 
 
 def _load_features(job: TrainJob, path: Path, device: str) -> None:
@@ -137,7 +125,27 @@ def _score(tagger: Tagger, job: evaluate.EvaluateJob) -> tuple[dict[str, Any], d
     counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}
     if tagger.threshold is not None:
         counts["draft"] = count(documents, [[found.draft_labels for found in document] for document in predicted])
-    return evaluate.score_predictions(tagger, documents, predicted, seconds, job), counts
+    scores = evaluate.score_predictions(tagger, documents, predicted, seconds, job)
+    if tagger.vocabulary.scheme is BIOES:
+        scores["lenient_f1"] = _lenient_f1(tagger, documents)
+    return scores, counts
+
+
+def _lenient_f1(tagger: Tagger, documents: Documents) -> float:
+    """Return the F1 by NCRF++'s rules, which need the labels that were predicted, malformed entities included."""
+    table = tagger.tabulate(without_labels(documents))
+    names, rows = tagger.vocabulary.labels, iter(table.label.tolist())
+    gold, predicted = [], []
+    for sentence in chain.from_iterable(documents):
+        gold.append(tagger.vocabulary.scheme.from_gold(sentence.labels or ()))
+        predicted.append([names[number] for number in islice(rows, len(sentence.words))])
+    return lenient_scores(gold, predicted).f1
+
+
+def _updates(state: Path) -> int:
+    """Return the number of optimizer steps of a finished training."""
+    with safe_open(state, framework="pt") as stored:
+        return int(stored.metadata()["step"])
 
 
 def _describe_origin(device: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from concord.models.layers.tree_lstm import grow_forest
 from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
-from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, GoldFormat
+from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, UNKNOWN_LABEL, GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
 from concord.pipeline.corpora.soft_corpus import Labelling, is_soft_corpus, read_labelling, read_soft_corpus
 from concord.pipeline.errors import InputError
@@ -49,6 +49,7 @@ def read_gold_for(
 def check_gold(tagger: Tagger, documents: Documents, paths: Sequence[str]) -> None:
     """Warn of what a tagger cannot get right in gold corpora that were read for it, and require a sentence in them."""
     require_sentences(documents, paths)
+    require_known(documents, paths)
     found = label_types(documents, tagger.vocabulary.scheme)
     if not tagger.vocabulary.scheme.has_entities:
         if unknown := found - set(tagger.vocabulary.labels):
@@ -105,24 +106,67 @@ def known_types(files: Sequence[Documents], paths: Sequence[str], *, scheme: Lab
 def mark_incomplete(
     documents: Documents, lacks: Collection[str], *, types: Collection[str], scheme: LabelScheme
 ) -> Documents:
-    """Let the outside words of a corpus be of the entity types that it lacks; ``types`` are all that there are."""
-    if not lacks:
-        return documents
-    if unknown := set(lacks) - (set(types) if scheme.has_entities else set()):
+    """Leave open what a corpus does not say: the labels of words that are not known, and whether its outside words are
+    of the entity types that it lacks; ``types`` are all that there are.
+    """
+    if lacks and (unknown := set(lacks) - (set(types) if scheme.has_entities else set())):
         raise ConfigError(
             f"data.train: lacks: expected entity types of the other corpora ({', '.join(sorted(types))}), "
             f"got {', '.join(sorted(unknown))}"
         )
+    if not lacks and not has_unknown(documents):
+        return documents
     names = scheme.label_set(types)
-    return [
-        [
-            sentence
-            if sentence.labels is None
-            else replace(sentence, soft=allowed_labels(sentence.labels, names, lacks=lacks, scheme=scheme))
-            for sentence in document
-        ]
-        for document in documents
-    ]
+
+    def marked(sentence: Sentence) -> Sentence:
+        if sentence.labels is None or not (lacks or sentence.known):
+            return sentence
+        soft = allowed_labels(sentence.labels, names, lacks=lacks, scheme=scheme, known=sentence.known)
+        return replace(sentence, soft=soft)
+
+    return [[marked(sentence) for sentence in document] for document in documents]
+
+
+def has_unknown(documents: Documents) -> bool:
+    """Return whether the gold label of a word is not known."""
+    return any(sentence.known is not None for document in documents for sentence in document)
+
+
+def require_known(documents: Documents, paths: Iterable[str]) -> None:
+    """Raise an InputError unless all gold labels of corpora are known, so that a tagger can be scored on them."""
+    if has_unknown(documents):
+        raise InputError(
+            f"{', '.join(paths)}: expected the labels of all words, to score a tagger on them, got words labelled "
+            f"{UNKNOWN_LABEL!r}, which are for training only"
+        )
+
+
+def learned_types(start: Tagger, found: set[str]) -> set[str]:
+    """Return what a tagger distinguishes whose training continues, with corpora that distinguish what was found.
+
+    Raises:
+        ConfigError: when the tagger does not know some of it.
+    """
+    learned = start.vocabulary.scheme.types(start.vocabulary.labels)
+    if further := found - learned:
+        raise ConfigError(
+            f"data.train: expected labels that the tagger knows ({', '.join(sorted(learned))}), got "
+            f"{', '.join(sorted(further))}; map or drop them under data.labels, as in {min(further)}: null"
+        )
+    return learned
+
+
+def check_dev_types(dev: Documents, paths: Sequence[str], known: set[str], *, scheme: LabelScheme) -> None:
+    """Raise ConfigError for entity types, and warn of token labels, that a tagger cannot learn from its corpora."""
+    where = ", ".join(paths)
+    unseen = label_types(dev, scheme) - known
+    if unseen and scheme.has_entities:
+        raise ConfigError(
+            f"{where}: holds entities of type {', '.join(sorted(unseen))}, the training corpora hold none; "
+            f"map or drop them under data.labels (--set data.labels.{min(unseen)}=null)"
+        )
+    if unseen:
+        warn(f"{where} holds {', '.join(sorted(unseen))}, the training corpora do not; these labels count as wrong.")
 
 
 def check_teachers(where: str, teachers: Labelling, *, scheme: LabelScheme, types: set[str]) -> None:

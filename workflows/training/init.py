@@ -59,8 +59,10 @@ _FIT: dict[str, object] = {
     },
 }
 _CONFIG_HEAD = """\
-# Doc-UANet on small data{over}. Training stops after `patience` epochs without a better dev score; the dev set also
-# chooses the threshold above which stage two decides. Paths are relative to the current folder.
+# Doc-UANet on small data{over}. Five trainings, each without a fifth of the documents, choose the epoch and the
+# threshold above which stage two decides; each stops after `patience` epochs without a better score. Then one training
+# reads all documents. With much data, name a dev set instead: `dev: corpora/dev.conll`. Paths are relative to the
+# current folder.
 """
 _GATE = """\
 # What a version must show before `concord promote` makes it the champion; other keys keep their defaults.
@@ -71,7 +73,7 @@ throughput_ratio: 0.5
 COMMANDS = (
     (
         "check the corpora",
-        "concord prepare corpora/train.conll corpora/more.conllu corpora/dev.conll corpora/test.conll",
+        "concord prepare corpora/train.conll corpora/more.conllu corpora/test.conll",
     ),
     ("train, and register a version", "concord train train.yaml -o runs/first"),
     ("score it", "concord evaluate runs/first/bundle --data corpora/test.conll --train corpora/train.conll"),
@@ -98,7 +100,6 @@ Entities of the types {types}. Run the commands in this folder, in this order:
 |---|---|
 | `corpora/train.conll` | labelled sentences: a word and its label a line, an empty line after each sentence |
 | `corpora/more.conllu` | the same as CoNLL-U, with `NER=B-{first}` in the last column |
-| `corpora/dev.conll` | chooses the epoch and the threshold: a fifth of what you have labelled will do |
 | `corpora/test.conll` | documents that no training reads: the score to believe, and the gate of `concord promote` |
 | `corpora/texts.conll` | sentences without labels, in which the list of terms labels what it knows |
 | `terms.jsonl` | terms and patterns, one a line, in the form of spaCy's EntityRuler |
@@ -166,7 +167,7 @@ def _train_config(name: str, *, encoded: bool) -> str:
         "register_as": name,
         "data": {
             "train": ["corpora/train.conll", "corpora/more.conllu"],
-            "dev": "corpora/dev.conll",
+            "folds": 5,
             "test": "corpora/test.conll",
         },
         "profiles": {"small": {"model": model, "fit": _FIT}},
@@ -220,7 +221,6 @@ def _write_corpora(folder: Path, names: dict[str, list[str]]) -> None:
     half = _TRAIN_NAMES // 2
     write_gold(folder / "train.conll", _documents(names, range(half), shift=0), form="conll")
     write_gold(folder / "more.conllu", _documents(names, range(half, _TRAIN_NAMES), shift=0), form="conllu")
-    write_gold(folder / "dev.conll", _documents(names, (0, 3, _TRAIN_NAMES), shift=1), form="conll")
     write_gold(folder / "test.conll", _documents(names, (1, 4, _TRAIN_NAMES + 1), shift=3), form="conll")
     texts = [
         GoldDocument(

@@ -23,19 +23,20 @@ _METADATA = {"png": {"Software": None}, "svg": {"Date": None}}
 
 
 def draw_curves(epochs: Sequence[EpochResult], path: Path, *, title: str) -> None:
-    """Draw the training loss and the dev scores of every epoch."""
+    """Draw the training loss, and the dev scores if there are any, of every epoch."""
     figure = _figure((9, 3.6), title)
-    losses, scores = figure.subplots(1, 2)
+    panels = figure.subplots(1, 2 if epochs[0].scored else 1, squeeze=False)[0]
     measure = epochs[0].measure
     numbers = [epoch.epoch for epoch in epochs]
-    losses.plot(numbers, [epoch.loss for epoch in epochs], marker=".")
-    losses.set(xlabel="epoch", ylabel="training loss")
-    scores.plot(numbers, [epoch.dev_score for epoch in epochs], marker=".", label=f"dev {measure}")
-    if any(epoch.draft_score != epoch.dev_score for epoch in epochs):
-        scores.plot(numbers, [epoch.draft_score for epoch in epochs], marker=".", linestyle="--", label="stage one")
-    scores.set(xlabel="epoch", ylabel=f"{measure} in percent")
-    scores.legend(loc="lower right")
-    for axes in (losses, scores):
+    panels[0].plot(numbers, [epoch.loss for epoch in epochs], marker=".")
+    panels[0].set(xlabel="epoch", ylabel="training loss")
+    for scores in panels[1:]:
+        scores.plot(numbers, [epoch.dev_score for epoch in epochs], marker=".", label=f"dev {measure}")
+        if any(epoch.draft_score != epoch.dev_score for epoch in epochs):
+            scores.plot(numbers, [epoch.draft_score for epoch in epochs], marker=".", linestyle="--", label="stage one")
+        scores.set(xlabel="epoch", ylabel=f"{measure} in percent")
+        scores.legend(loc="lower right")
+    for axes in panels:
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _save(figure, path)

@@ -41,7 +41,7 @@ class Part(Config):
 
 
 class Teacher(Config):
-    """A tagger whose labels a bundle was trained on."""
+    """A tagger whose labels a bundle was trained on, or from whose weights its training continued."""
 
     name: str
     digest: str
@@ -128,6 +128,15 @@ def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]
     known = {part.role: set(part.documents) for part in provenance.parts}
     seen = {role: number for role, found in known.items() if (number := sum(one in found for one in hashes))}
     return Overlap(compared=len(hashes), short=len(documents) - len(hashes), seen=seen)
+
+
+def is_unchanged(provenance: Provenance, role: Role, path: str) -> bool:
+    """Return whether a corpus is one that a bundle has seen in a role, with the same content.
+
+    Of a soft corpus, the files of the texts that it labels are compared.
+    """
+    known = [file for part in provenance.parts if part.role == role for file in part.files]
+    return Path(path).exists() and all(file in known for file in _corpus_files(Path(path)))
 
 
 def document_hash(document: Sequence[Sentence]) -> str:

@@ -5,12 +5,10 @@ never stops the training.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import yaml
@@ -19,36 +17,31 @@ from concord.models.checkpoint import load_tagger, pick_device, tagger_digest
 from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import tagger_class
-from concord.models.schemes import LabelScheme, label_scheme
+from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
+from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.encoder import EncoderMissingError
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.errors import ModelError
-from concord.workflows.console import Answer, indented, info, shows_progress, table, warn
+from concord.workflows.console import Answer, indented, info, shows_progress, table
 from concord.workflows.environment import code_tags, describe_environment
-from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob, flatten
+from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.registry.mlflow_client import RunStatus
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.outbox import Registration, TrackedRun, describe_dataset, start_run
 from concord.workflows.training import evaluate
 from concord.workflows.training.corpora import (
     Documents,
-    gold_format,
-    known_types,
-    label_types,
-    mark_incomplete,
-    read_corpora,
-    require_sentences,
-    tree_source,
-    weighted,
 )
+from concord.workflows.training.folds import FOLDS_NAME, choose_by_folds
 from concord.workflows.training.plots import draw_curves
 from concord.workflows.training.progress import TrainingProgress
 from concord.workflows.training.provenance import Provenance, describe_part, read_provenance, write_provenance
-from concord.workflows.training.weak_labels import open_outside, read_weak_corpora
+from concord.workflows.training.train_corpora import PARTS, datasets, read_train_corpora, trees_of
+from concord.workflows.yaml_values import flatten
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
@@ -56,9 +49,6 @@ RESOLVED_NAME = "config.resolved.yaml"
 ENVIRONMENT_NAME = "environment.json"
 CURVES_NAME = "curves.png"
 TABLES = "evaluation"
-PARTS: tuple[Literal["train", "dev", "test"], ...] = ("train", "dev", "test")
-ROLES = ("training", "validation", "testing")
-"""Of the parts, in the tracking store."""
 _INDIFFERENT_KEYS = {"register_as", "experiment", "profile"}
 SCORES = {"dev": "best_dev", "test": "test"}
 """Part of the result -> prefix of its metrics; the bare ``dev`` is that of the epochs' metrics."""
@@ -74,6 +64,10 @@ class TrainOptions:
         tracked: log to the tracking store and register the bundle.
         alias: the alias to set to the new version.
         device: cpu, cuda, or auto for cuda where there is one; it changes the weights by rounding only.
+        tags: of the run in the tracking store, beside those of every training.
+        finish: called with the bundle before it is scored and registered, as to calibrate it. A training that is
+            resumed may call it again.
+        files: further files of the folder to upload, if they exist by then.
     """
 
     folder: Path | None = None
@@ -81,6 +75,9 @@ class TrainOptions:
     tracked: bool = True
     alias: str | None = None
     device: str = "cpu"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    finish: Callable[[Path], None] | None = None
+    files: Sequence[str] = ()
 
 
 def run(job: TrainJob, options: TrainOptions) -> Answer:
@@ -98,31 +95,51 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     device = pick_device(options.device)
     config = FitConfig.from_mapping(job.fit, where="fit")
     folder = options.folder or default_folder(job)
-    model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
-    corpora, dev = _read_corpora(job, label_scheme(model.scheme))
-    tagger = _build_tagger(job, model, corpora, config).move_to(device)
+    start = _load_start(job)
+    model = start.config if start is not None else _model_config(job)
+    corpora, dev = read_train_corpora(job, label_scheme(model.scheme), start)
+
+    def build(documents: Documents) -> Tagger:
+        return (_load_start(job) or _build_tagger(job, model, documents, config)).move_to(device)
+
+    tagger = build(corpora["train"])
     _claim_folder(folder, job, resume=options.resume)
     _write_resolved(job, model, config, folder)
-    tracked_run = _start_tracking(job, tagger, folder) if options.tracked else None
+    tracked_run = _start_tracking(job, tagger, folder, options.tags) if options.tracked else None
     status: RunStatus = "FAILED"
     registration = None
     version = None
     try:
+        on_batch = TrainingProgress() if shows_progress() else None
+        choice = None
+        if job.data.folds is not None:
+            parts, folds = folder / FOLDS_NAME, job.data.folds
+            choice = choose_by_folds(
+                build, corpora["train"], config, parts, folds=folds, resume=options.resume, on_batch=on_batch
+            )
+            if isinstance(tagger, TwoStageTagger) and choice.threshold is not None:
+                tagger.set_threshold(choice.threshold)
         result = fit(
             tagger,
             corpora["train"],
             dev,
             config,
             folder,
+            last_epoch=choice.epoch if choice is not None else None,
             on_epoch=lambda epoch: _report_epoch(epoch, config, tracked_run),
             resume=options.resume,
-            on_batch=TrainingProgress() if shows_progress() else None,
+            on_batch=on_batch,
         )
+        if choice is not None:
+            result = replace(result, best=replace(result.best, **choice.scores))
         read = [*job.data.paths("train"), *job.data.paths("unlabelled")]
         train_part = describe_part("train", read, corpora["train"])
-        dev_part = describe_part("dev", job.data.paths("dev"), corpora["dev"])
-        provenance = _seen_by_encoder(model).seen_through(job.data.paths("train"))
-        write_provenance(result.bundle, provenance.merged_with(train_part).merged_with(dev_part))
+        provenance = _seen_before(job, model).seen_through(job.data.paths("train")).merged_with(train_part)
+        if dev:
+            provenance = provenance.merged_with(describe_part("dev", job.data.paths("dev"), corpora["dev"]))
+        write_provenance(result.bundle, provenance)
+        if options.finish is not None:
+            options.finish(result.bundle)
         values = _write_result(job, corpora, result, folder)
         if tracked_run is not None:
             tracked_run.log_metrics(_score_metrics(values), step=result.best.epoch)
@@ -139,7 +156,7 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
         raise
     finally:
         if tracked_run is not None:
-            version = tracked_run.end(status, files=_artifacts(folder), registration=registration)
+            version = tracked_run.end(status, files=_artifacts(folder, options.files), registration=registration)
     if version is not None:
         values |= {"registered": version.reference, "alias": options.alias}
     return Answer(values=values, text=_describe(values, result))
@@ -154,7 +171,7 @@ def check(job: TrainJob, options: TrainOptions) -> None:
     if options.tracked:
         check_name(job.register_as)
     FitConfig.from_mapping(job.fit, where="fit")
-    tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
+    _model_config(job)
     _claim_folder(options.folder or default_folder(job), job, resume=options.resume)
 
 
@@ -169,48 +186,40 @@ def evaluation_job(job: TrainJob, bundle: Path, data: Sequence[str]) -> evaluate
     return evaluate.EvaluateJob(folder=bundle, data=data, labels=job.data.labels, form=job.data, train=gold)
 
 
-def _read_corpora(job: TrainJob, scheme: LabelScheme) -> tuple[dict[str, Documents], list[Documents]]:
-    """Read train, dev and, if there is one, test; also return the documents of each dev corpus apart."""
-    data, trees = job.data, tagger_class(job.tagger).needs_trees
-    form = gold_format(data, scheme)
-    parts = PARTS if data.test is not None else ("train", "dev")
-    read = partial(read_corpora, labels=data.labels, form=form, trees=trees)
-    files = {part: [read([path]) for path in data.paths(part)] for part in parts}
-    weak, listed = read_weak_corpora(data, scheme=scheme, trees=trees)
-    known = known_types(files["train"], data.paths("train"), scheme=scheme) | listed
-    files["train"] = [
-        weighted(mark_incomplete(documents, corpus.lacks, types=known, scheme=scheme), corpus.weight)
-        for documents, corpus in zip(files["train"], data.train_corpora(), strict=True)
-    ]
-    corpora: dict[str, Documents] = {part: list(chain.from_iterable(found)) for part, found in files.items()}
-    open_weak = open_outside(weak, outside=data.outside, types=known, scheme=scheme)
-    corpora["train"] = [*corpora["train"], *open_weak]
-    require_sentences(corpora["train"], data.paths("train"))
-    for path, documents in zip(data.paths("dev"), files["dev"], strict=True):
-        require_sentences(documents, [path])
-    dev = ", ".join(data.paths("dev"))
-    unseen = label_types(corpora["dev"], scheme) - known
-    if unseen and scheme.has_entities:
+def _model_config(job: TrainJob) -> TaggerConfig:
+    return tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
+
+
+def _load_start(job: TrainJob) -> Tagger | None:
+    """Load the tagger that a training continues from, without its calibration, which fits its weights only."""
+    if job.start is None:
+        return None
+    start = load_tagger(Path(job.start))
+    if start.name != job.tagger:
+        raise ConfigError(f"start: expected a {job.tagger}, which the job trains, got a {start.name}: {job.start}")
+    if start.needs_trees and (source := trees_of(job)) != start.trees:
         raise ConfigError(
-            f"{dev}: holds entities of type {', '.join(sorted(unseen))}, the training corpora hold none; "
-            f"map or drop them under data.labels (--set data.labels.{min(unseen)}=null)"
+            f"data: expected trees of {start.trees!r}, from which {job.start} learned, got those of {source!r}"
         )
-    if unseen:
-        warn(f"{dev} holds {', '.join(sorted(unseen))}, the training corpora do not; these labels count as wrong.")
-    return corpora, files["dev"]
+    start.calibration = None
+    return start
 
 
-def _seen_by_encoder(model: TaggerConfig) -> Provenance:
-    """Return the provenance of the tagger whose tuned encoder a training reads; an empty one if it reads none."""
+def _seen_before(job: TrainJob, model: TaggerConfig) -> Provenance:
+    """Return what the tagger has seen that a training continues from, or the one whose tuned encoder it reads."""
+    if job.start is not None:
+        return Provenance(parts=[]).taught_by(
+            job.tagger, tagger_digest(Path(job.start)), read_provenance(Path(job.start))
+        )
     weights = model.encoder.weights if model.encoder is not None else None
     known = read_provenance(Path(weights)) if weights is not None else None
     return known or Provenance(parts=[])
 
 
-def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: Mapping[str, Documents], config: FitConfig) -> Tagger:
+def _build_tagger(job: TrainJob, model: TaggerConfig, train: Documents, config: FitConfig) -> Tagger:
     vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
     vocabulary = Vocabulary.from_sentences(
-        (sentence for document in corpora["train"] for sentence in document),
+        (sentence for document in train for sentence in document),
         scheme=label_scheme(model.scheme),
         lowercase=model.lowercase,
         digits=model.digits,
@@ -223,7 +232,7 @@ def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: Mapping[str, Docu
     except EncoderMissingError as error:
         raise ModelError(str(error)) from error
     if tagger.needs_trees:
-        tagger.trees = _tree_source(job)
+        tagger.trees = trees_of(job)
     if vectors is not None:
         tables = [module for module in tagger.modules() if isinstance(module, WordRepresentation)]
         found = max((representation.load_vectors(vocabulary, vectors) for representation in tables), default=0)
@@ -231,20 +240,12 @@ def _build_tagger(job: TrainJob, model: TaggerConfig, corpora: Mapping[str, Docu
     return tagger
 
 
-def _tree_source(job: TrainJob) -> str:
-    """Return the source of the trees, which must be the same for all corpora."""
-    sources = {path: tree_source(path) for path, _ in _datasets(job)}
-    if len(set(sources.values())) > 1:
-        listed = "; ".join(f"{path}: {source}" for path, source in sources.items())
-        raise ConfigError(f"data: expected trees of one parser in all corpora (concord parse), got {listed}")
-    return sources[job.data.paths("dev")[0]]
-
-
 def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
     """Mark a folder as this training's, or check that it is."""
     path = folder / JOB_NAME
     # Without a state nothing was trained yet, and the folder is free.
-    if path.exists() and (folder / STATE_NAME).exists():
+    states = [folder / STATE_NAME, *(folder / FOLDS_NAME).glob(f"*/{STATE_NAME}")]
+    if path.exists() and any(state.exists() for state in states):
         if differences := _differences(path, job):
             raise ConfigError(
                 f"{folder}: contains another training; choose another --output, or continue that one with --resume and "
@@ -281,6 +282,7 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
     resolved = TrainConfig(
         tagger=job.tagger,
         data=job.data,
+        start=job.start,
         profiles={job.profile: ProfileConfig(model=model.model_dump(mode="json"), fit=config.model_dump(mode="json"))},
         register_as=job.register_as,
         experiment=job.experiment,
@@ -289,7 +291,7 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
     (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
 
 
-def _start_tracking(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
+def _start_tracking(job: TrainJob, tagger: Tagger, folder: Path, tags: Mapping[str, str]) -> TrackedRun:
     """Start a run in the tracking store, or continue that of an interrupted training."""
     environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
     (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
@@ -302,24 +304,20 @@ def _start_tracking(job: TrainJob, tagger: Tagger, folder: Path) -> TrackedRun:
         experiment=job.experiment,
         name=folder.name,
         parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
-        tags={"concord.kind": "training", "concord.job": job.digest, **code_tags()},
+        tags={"concord.kind": "training", "concord.job": job.digest, **code_tags(), **tags},
         datasets=[
             describe_dataset(f"{path}/{LABELLING_NAME}" if is_soft_corpus(path) else path, role)
-            for path, role in _datasets(job)
+            for path, role in datasets(job)
         ],
     )
 
 
-def _datasets(job: TrainJob) -> list[tuple[str, str]]:
-    """Return the corpora of a training with their role in the tracking store."""
-    return [(path, role) for part, role in zip(PARTS, ROLES, strict=True) for path in job.data.paths(part)]
-
-
 def _report_epoch(epoch: EpochResult, config: FitConfig, tracked_run: TrackedRun | None) -> None:
     parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
+    scores = f", dev {epoch.measure} {epoch.dev_score:.2f} ({parts}draft {epoch.draft_score:.2f})"
     info(
-        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, dev {epoch.measure} {epoch.dev_score:.2f} "
-        f"({parts}draft {epoch.draft_score:.2f}), {epoch.seconds + epoch.dev_seconds:.0f} s"
+        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}{scores if epoch.scored else ''}, "
+        f"{epoch.seconds + epoch.dev_seconds:.0f} s"
     )
     if tracked_run is not None:
         numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
@@ -334,6 +332,7 @@ def _write_result(job: TrainJob, corpora: Mapping[str, Documents], result: FitRe
         "folder": str(folder.absolute()),
         "bundle": str(result.bundle.absolute()),
         "digest": tagger_digest(result.bundle),
+        "folds": job.data.folds,
         "best": asdict(result.best),
         "epochs": len(result.epochs),
         "seconds": sum(epoch.seconds + epoch.dev_seconds for epoch in result.epochs),
@@ -363,7 +362,7 @@ def _score_metrics(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _version_scores(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores on dev and test that a registered version shows, such as ``dev_f1``, in percent."""
+    """Return the scores that a registered version shows, in percent: on dev or on folds, and on test."""
     scores = {}
     for part in SCORES:
         if found := values.get(part):
@@ -371,6 +370,9 @@ def _version_scores(values: Mapping[str, Any]) -> dict[str, float]:
             scores[f"{part}_f1" if entities else f"{part}_accuracy"] = (
                 found["scores"]["all"]["f1"] if entities else found["accuracy"]
             )
+    if values["folds"] is not None:
+        measures = {"folds_f1": values["best"]["dev_f1"], "folds_accuracy": values["best"]["dev_accuracy"]}
+        scores |= {name: score for name, score in measures.items() if score is not None}
     return scores
 
 
@@ -384,9 +386,9 @@ def _description(job: TrainJob, values: Mapping[str, Any]) -> str:
     return f"{job.tagger} ({job.profile}), {epoch}, trained on {data}: {', '.join(scores)}"
 
 
-def _artifacts(folder: Path) -> list[str]:
+def _artifacts(folder: Path, further: Sequence[str]) -> list[str]:
     """Return the existing files of a training that are uploaded to the store."""
-    names = [JOB_NAME, RESOLVED_NAME, ENVIRONMENT_NAME, RESULT_NAME, CURVES_NAME]
+    names = [JOB_NAME, RESOLVED_NAME, ENVIRONMENT_NAME, RESULT_NAME, CURVES_NAME, *further]
     tables = sorted(path.relative_to(folder).as_posix() for path in (folder / TABLES).glob("*"))
     return [*(name for name in names if (folder / name).exists()), *tables]
 
@@ -394,8 +396,15 @@ def _artifacts(folder: Path) -> list[str]:
 def _describe(values: Mapping[str, Any], result: FitResult) -> str:
     best = result.best
     threshold = "" if best.threshold is None else f", threshold {best.threshold:.2f} nats"
+    folds = values["folds"]
+    if folds is None:
+        chosen = f"best of {values['epochs']} epochs is {best.epoch}"
+    else:
+        chosen = (
+            f"epoch {best.epoch} by the mean over {folds} parts of the training documents, whose scores are dev here"
+        )
     lines = [
-        f"{values['tagger']} ({values['profile']}): best of {values['epochs']} epochs is {best.epoch}{threshold}",
+        f"{values['tagger']} ({values['profile']}): {chosen}{threshold}",
         indented(_describe_scores(best, values.get("test"))),
         f"bundle      {values['bundle']}",
         f"registered  {values.get('registered', 'no')}",

@@ -83,7 +83,9 @@ class Comparisons:
         if chosen == OTHER and self._against is not None:
             return open_collection(self._against)
         if not chosen.isdecimal():
-            raise NotFoundError(f"expected the number of a generation, got {chosen!r}")
+            raise NotFoundError(
+                f"expected the number of a generation, got {chosen!r}; choose one on the page of changes"
+            )
         return open_collection(self._opened.output, generation=int(chosen))
 
 

@@ -1,16 +1,24 @@
 """One page of a document read from the tables: some sentences with their words, and the text around them."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
+from typing import Any
 
 import numpy as np
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.document_rows import DocumentRow, SentenceRow, TokenRow
+from concord.pipeline.output.document_rows import (
+    CollectedDocument,
+    CollectedSentence,
+    DocumentRow,
+    EntityRow,
+    SentenceRow,
+    TokenRow,
+)
 from concord.pipeline.output.manifest import ShardReport
 from concord.workflows.view.opened import OpenedCollection
 from concord.workflows.view.search_index import SLOT_BITS
@@ -38,7 +46,7 @@ class DocumentPage:
         text: the whole raw text; None where the input no longer has it.
         missing: why there is no text.
         page, pages: 0-based number of the page, and how many there are.
-        entities: rows of the index for entities of this page, in order.
+        entities: rows of the index for entities of this page, in order, or what replaces them.
     """
 
     row: DocumentRow
@@ -47,7 +55,7 @@ class DocumentPage:
     page: int
     pages: int
     sentences: tuple[ReadSentence, ...]
-    entities: Sequence[sqlite3.Row]
+    entities: Sequence[sqlite3.Row | Mapping[str, Any]]
 
     def slice(self, start: int, end: int) -> str:
         """Return a slice of the raw text; a space stands for one that is not there."""
@@ -75,13 +83,7 @@ def read_page(
         IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
     """
     collection = opened.snapshot.collection
-    key = index.execute("SELECT key FROM shards WHERE slot = ?", (listed["id"] >> SLOT_BITS,)).fetchone()[0]
-    report = opened.snapshot.shards.get(key)
-    if report is None:
-        raise IntegrityError(f"{opened.output}: another generation has just become current; load the page again")
-    place = listed["id"] & ((1 << SLOT_BITS) - 1)
-    found = collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
-    row = DocumentRow(**found.to_pylist()[0])
+    report, row = read_row(opened, index, listed)
     start = listed["sentence_row"]
     table = collection.read_rows(report, "sentences", SentenceRow._fields, start=start, stop=start + row.n_sentences)
     words = np.concatenate([[0], np.cumsum(table["n_tokens"].to_numpy(), dtype=np.int64)])
@@ -118,6 +120,49 @@ def read_page(
         (listed["id"], before, rows[-1].end_char if rows else 0),
     )
     return replace(read, sentences=tuple(sentences), entities=entities.fetchall())
+
+
+def read_document(opened: OpenedCollection, index: sqlite3.Connection, listed: sqlite3.Row) -> CollectedDocument:
+    """Read a whole document with all columns.
+
+    Raises:
+        IntegrityError: as of ``read_row``.
+    """
+    report, row = read_row(opened, index, listed)
+
+    def rows(table: str, names: Sequence[str], start: str, count: int) -> Iterator[tuple[Any, ...]]:
+        first = listed[start]
+        found = opened.snapshot.collection.read_rows(report, table, names, start=first, stop=first + count)
+        return zip(*(found[name].to_pylist() for name in names), strict=True)
+
+    tokens = map(TokenRow._make, rows("tokens", TokenRow._fields, "token_row", row.n_tokens))
+    sentences = map(SentenceRow._make, rows("sentences", SentenceRow._fields, "sentence_row", row.n_sentences))
+    entities = map(EntityRow._make, rows("entities", EntityRow._fields, "entity_row", row.n_entities))
+    return CollectedDocument(
+        row=row,
+        sentences=tuple(
+            CollectedSentence(sentence, tuple(islice(tokens, sentence.n_tokens))) for sentence in sentences
+        ),
+        entities=tuple(entities),
+    )
+
+
+def read_row(
+    opened: OpenedCollection, index: sqlite3.Connection, listed: sqlite3.Row
+) -> tuple[ShardReport, DocumentRow]:
+    """Return the shard that holds a document of the index, and its row of the table of documents.
+
+    Raises:
+        IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
+    """
+    key = index.execute("SELECT key FROM shards WHERE slot = ?", (listed["id"] >> SLOT_BITS,)).fetchone()[0]
+    report = opened.snapshot.shards.get(key)
+    if report is None:
+        raise IntegrityError(f"{opened.output}: another generation has just become current; load the page again")
+    place = listed["id"] & ((1 << SLOT_BITS) - 1)
+    collection = opened.snapshot.collection
+    found = collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
+    return report, DocumentRow(**found.to_pylist()[0])
 
 
 def _read_tokens(

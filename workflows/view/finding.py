@@ -3,7 +3,7 @@
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from concord.workflows.view.index_rows import GLUE, INNER_SPACE, SHARED
@@ -48,6 +48,7 @@ class DocumentFilter:
         label: of an entity.
         band: of an entity's confidence: how many of ``BANDS`` it reaches; None for any.
         changed: whether stage two changed an entity.
+        generation: in which the document was annotated; None for any.
         text: part of the id or title.
     """
 
@@ -56,6 +57,7 @@ class DocumentFilter:
     changed: bool = False
     tagger: str = ""
     source: str = ""
+    generation: int | None = None
     text: str = ""
 
     def where(self, *, without: str = "") -> tuple[str, list[Any]]:
@@ -69,6 +71,9 @@ class DocumentFilter:
             if (value := getattr(self, column)) and column != without:
                 conditions.append(f"d.{column} = ?")
                 values.append(value)
+        if self.generation is not None and without != "generation":
+            conditions.append("d.generation = ?")
+            values.append(self.generation)
         if self.text:
             conditions.append("(instr(lower(d.doc_id), lower(?)) OR instr(lower(coalesce(d.title, '')), lower(?)))")
             values += [self.text, self.text]
@@ -104,7 +109,7 @@ def find_documents(
 def facets(index: sqlite3.Connection, wanted: DocumentFilter) -> dict[str, list[Choice]]:
     """Return the values of each facet, counted under the choices in the other facets."""
     found = {}
-    of_document, values = DocumentFilter(tagger=wanted.tagger, source=wanted.source, text=wanted.text).where()
+    of_document, values = replace(wanted, label="", band=None, changed=False).where()
     joined = "" if of_document == "1" else f"JOIN documents d ON d.id = k.document AND {of_document}"
     for name in ("label", "band", "changed"):
         of_entity, own = wanted.entity_conditions(without=name)
@@ -116,13 +121,13 @@ def facets(index: sqlite3.Connection, wanted: DocumentFilter) -> dict[str, list[
         found[name] = [Choice(str(value), str(value), count) for value, count in rows]
     found["band"] = [choice._replace(name=band_name(int(choice.value))) for choice in found["band"]]
     found["changed"] = [choice for choice in found["changed"] if choice.value == "1"]
-    for name in ("tagger", "source"):
+    for name in ("tagger", "generation", "source"):
         where, values = wanted.where(without=name)
         rows = index.execute(
             f"SELECT d.{name}, count(*) FROM documents d WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {SOURCES}",
             values,
         )
-        found[name] = [Choice(value, value, count) for value, count in rows]
+        found[name] = [Choice(str(value), str(value), count) for value, count in rows]
     return found
 
 
@@ -264,13 +269,34 @@ def search(
     return [line for row in rows for line in _lines(index, row)], total
 
 
-def _lines(index: sqlite3.Connection, row: Row) -> Iterator[Line]:
-    slot = row["rowid"] >> SLOT_BITS
-    found = index.execute(
-        "SELECT doc_id, title, sentence_row FROM documents WHERE id >= ? AND id < ? AND sentence_row <= ? "
-        "ORDER BY id DESC LIMIT 1",
-        (slot << SLOT_BITS, (slot + 1) << SLOT_BITS, row["rowid"] & ((1 << SLOT_BITS) - 1)),
+def documents_with(index: sqlite3.Connection, text: str) -> list[int]:
+    """Return the numbers of the documents in which words occur next to each other, in the collection's order."""
+    query = _match(text, "forms")
+    if query is None:
+        return []
+    sentences = index.execute("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (query,))
+    found: dict[int, int] = {}
+    end = -1
+    for (sentence,) in sentences:
+        if sentence >= end:
+            row = _document_of(index, sentence)
+            found[row["rank"]] = row["id"]
+            end = (sentence >> SLOT_BITS << SLOT_BITS) + row["sentence_row"] + row["sentences"]
+    return [number for _, number in sorted(found.items())]
+
+
+def _document_of(index: sqlite3.Connection, sentence: int) -> Row:
+    """Return the document that a row of the words is in."""
+    slot = sentence >> SLOT_BITS
+    row: Row = index.execute(
+        "SELECT * FROM documents WHERE id >= ? AND id < ? AND sentence_row <= ? ORDER BY id DESC LIMIT 1",
+        (slot << SLOT_BITS, (slot + 1) << SLOT_BITS, sentence & ((1 << SLOT_BITS) - 1)),
     ).fetchone()
+    return row
+
+
+def _lines(index: sqlite3.Connection, row: Row) -> Iterator[Line]:
+    found = _document_of(index, row["rowid"])
     sent_id = (row["rowid"] & ((1 << SLOT_BITS) - 1)) - found["sentence_row"]
     pieces = re.split(f"([ {GLUE}])", row["forms"])
     number = 0

@@ -31,6 +31,7 @@ def documents(opened: OpenedCollection, query: Query) -> Page:
         changed=query.text("changed") == "1",
         tagger=query.text("tagger"),
         source=query.text("source"),
+        generation=query.number("generation"),
         text=query.text("q").strip(),
     )
     order, page = query.one_of("order", DOCUMENT_ORDERS), query.number("page") or 0

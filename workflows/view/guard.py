@@ -1,4 +1,4 @@
-"""Who may read: the browser that was given the token, on this machine, under the server's own name."""
+"""Who may read and correct: the browser that was given the token, on this machine, under the server's own name."""
 
 import secrets
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ HOSTS = ("127.0.0.1", "localhost")
 _REFUSED = "403: open the address that 'concord view' printed; it contains the token for this server.\n"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # A form of the same origin must name its origin, which no-referrer would hide.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "private, no-cache",
@@ -21,15 +22,17 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses every request without the token, under another host name, or that could change anything.
+    """Refuses every request without the token or under another host name, and changes that no page of its own asks for.
 
     The host name is compared so that no other web site can reach the server by a name of its own that leads to this
-    machine. The token in the URL of the first request becomes a cookie, which scripts and other sites cannot use.
+    machine. The token in the URL of the first request becomes a cookie, which scripts and other sites cannot use. A
+    POST must also name this server as its origin: the cookie goes to every port of this machine.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
-        """Take what to protect, the token, and the port that the server listens on."""
+    def __init__(self, app: ASGIApp, *, token: str, port: int, corrects: bool = False) -> None:
+        """Take what to protect, the token, the port that the server listens on, and whether POST is allowed."""
         self._app = app
+        self._methods = ("GET", "HEAD", "POST") if corrects else ("GET", "HEAD")
         self._token = token
         self._cookie = f"concord_view_{port}"
         self._hosts = {f"{host}:{port}" for host in HOSTS}
@@ -52,8 +55,13 @@ class Guard:
         headers = Headers(scope=scope)
         if headers.get("host") not in self._hosts:
             return PlainTextResponse(_REFUSED, status_code=403)
-        if scope["method"] not in {"GET", "HEAD"}:
-            return PlainTextResponse("405: pages can only be read.\n", status_code=405, headers={"Allow": "GET, HEAD"})
+        if scope["method"] not in self._methods:
+            allowed = {"Allow": ", ".join(self._methods)}
+            return PlainTextResponse("405: pages can only be read.\n", status_code=405, headers=allowed)
+        if scope["method"] == "POST":
+            is_own = headers.get("origin") == f"http://{headers['host']}"
+            is_known = self._is_token(_cookies(headers).get(self._cookie, ""))
+            return None if is_own and is_known else PlainTextResponse(_REFUSED, status_code=403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = dict(query).get("token")
         if given is not None and self._is_token(given):

@@ -15,6 +15,7 @@ class Page(NamedTuple):
 
     template: str
     values: Mapping[str, Any]
+    package: str = "concord.workflows.view.templates"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.output.document_rows import TokenRow
@@ -44,7 +44,8 @@ class Segment:
     """Words of one entity, of a name that is not labelled here though it is elsewhere, or of neither.
 
     Attributes:
-        number: of the entity in the document; None outside of entities.
+        number: of the entity in the document, negative if a correction made it; None outside of entities.
+        start, end: of the entity or name that is not labelled, in code points of the raw text.
         name: of the entity, or the name that is not labelled.
         strength: 0 for a low confidence, and up, see ``STRENGTHS``.
         was: the labels of stage one that differ.
@@ -53,6 +54,8 @@ class Segment:
 
     words: list[Word]
     number: int | None = None
+    start: int = 0
+    end: int = 0
     label: str = ""
     name: str = ""
     strength: int = 0
@@ -66,9 +69,10 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sentence:
-    """A sentence to show; ``tree`` is drawn only where it was asked for."""
+    """A sentence to show, with its start in the raw text; ``tree`` is drawn only where it was asked for."""
 
     sent_id: int
+    start: int
     gap: str
     segments: tuple[Segment, ...]
     tree: Tree | None
@@ -117,7 +121,7 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
             loose = []
             if not segments or segments[-1].number != current["number"]:
                 segments.append(_entity(current, sentence))
-            if token.draft_ner != token.ner:
+            if token.draft_ner != token.ner and current["number"] >= 0:
                 _note_draft(segments[-1], token)
             _append(segments[-1].words, _Piece(token, gap, text))
         segments += _plain(page, loose, names)
@@ -125,7 +129,13 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
             paragraphs.append([])
         drawn = draw_tree(sentence.tokens) if sentence.row.sent_id == tree else None
         paragraphs[-1].append(
-            Sentence(sent_id=sentence.row.sent_id, gap=sentence.gap, segments=tuple(segments), tree=drawn)
+            Sentence(
+                sent_id=sentence.row.sent_id,
+                start=sentence.row.start_char,
+                gap=sentence.gap,
+                segments=tuple(segments),
+                tree=drawn,
+            )
         )
     return paragraphs
 
@@ -135,13 +145,17 @@ def band(value: float, limits: Sequence[float]) -> int:
     return bisect_right(limits, value)
 
 
-def _entity(row: sqlite3.Row, sentence: ReadSentence) -> Segment:
+def _entity(row: sqlite3.Row | Mapping[str, Any], sentence: ReadSentence) -> Segment:
     decided = "by stage two" if row["refined"] else "by the draft"
     origin = row["origin"] or ""
     note = f"{row['label']}, confidence {row['confidence']:.2f}, {row['uncertainty']:.2f} nats, decided {decided}"
+    if row["number"] < 0:
+        note = f"{row['label']}, not in the tables yet"
     return Segment(
         words=[],
         number=row["number"],
+        start=row["start"],
+        end=row["end"],
         label=row["label"],
         name=row["name"],
         strength=band(row["confidence"], STRENGTHS),
@@ -175,7 +189,8 @@ def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> I
                 yield current
             current = Segment(words=[])
             note = f"not labelled here; elsewhere in this document {names.labels[name]}"
-            found = Segment(words=[], name=name, note=note)
+            bounds = pieces[start].token.start_char, pieces[stop - 1].token.end_char
+            found = Segment(words=[], start=bounds[0], end=bounds[1], name=name, note=note)
             for piece in pieces[start:stop]:
                 _append(found.words, piece)
             yield found

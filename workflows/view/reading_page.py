@@ -4,6 +4,12 @@ import sqlite3
 from collections import Counter
 from typing import Any
 
+from concord.pipeline.errors import ConcordError
+from concord.pipeline.output.tables import normalize_name
+from concord.workflows.view.correcting.correcting import Correcting, LogState
+from concord.workflows.view.correcting.current_document import CurrentDocument, with_corrections
+from concord.workflows.view.correcting.pages import card
+from concord.workflows.view.correcting.queue import Queue, sentence_changes
 from concord.workflows.view.document import read_page
 from concord.workflows.view.finding import (
     Line,
@@ -22,8 +28,8 @@ from concord.workflows.view.reading import STRENGTHS, UNCERTAIN, KnownNames, lay
 SHOWN_NAMES = 40
 
 
-def document(opened: OpenedCollection, query: Query) -> Page:
-    """Show a page of a document; of a document that could not be annotated, its dead letters."""
+def document(opened: OpenedCollection, correcting: Correcting, query: Query, *, queue: Queue) -> Page:
+    """Show a page of a document with its corrections; of one that could not be annotated, its dead letters."""
     doc_id, name = query.text("id"), query.text("name")
     with opened.index.reading() as index:
         listed = find_document(index, doc_id)
@@ -41,8 +47,17 @@ def document(opened: OpenedCollection, query: Query) -> Page:
             sentence=query.number("sentence"),
             trees=tree is not None,
         )
+        state, log_fault = _state(correcting)
+        current: CurrentDocument | str = ""
+        if page.text is not None and (correcting.who or state.by_document.get(doc_id)):
+            current = correcting.read(index, listed, state)
+        if isinstance(current, CurrentDocument):
+            page = with_corrections(page, current)
         names = names_of_document(index, listed["id"])
-        known = KnownNames({row["name"]: f"{row['labels'].replace(',', ', ')} ({row['entities']})" for row in names})
+        known = KnownNames(
+            {row["name"]: f"{row['labels'].replace(',', ', ')} ({row['entities']})" for row in names}
+            | _corrected_names(current)
+        )
         before, after = neighbours(index, listed["rank"])
         values: dict[str, Any] = {
             "listed": listed,
@@ -58,11 +73,35 @@ def document(opened: OpenedCollection, query: Query) -> Page:
             "letters": letters,
             "uncertain": UNCERTAIN,
             "strengths": STRENGTHS,
+            "can_correct": isinstance(current, CurrentDocument) and correcting.who and not query.text("save"),
+            "fetches": correcting.who is not None,
+            "log_fault": log_fault,
+            "at": query.text("at"),
+            **queue.at(query.number("queue"), doc_id),
+            **card(current, state, doc_id=doc_id, who=correcting.who, at=query.text("at")),
         }
+        if values["queued"] is not None and isinstance(current, CurrentDocument):
+            values["accepts"], values["found"] = sentence_changes(current, values["queued"].sent_id)
         if name:
             values["places"], values["count"] = places_of_name(index, name, document=listed["id"])
             values["unlabelled"] = _unlabelled(index, name, listed["id"])
     return Page("document.html.j2", values)
+
+
+def _state(correcting: Correcting) -> tuple[LogState, str]:
+    """Return the log, or an empty one with the reason why it cannot be read."""
+    try:
+        return correcting.state(), ""
+    except ConcordError as error:
+        return LogState.of(()), str(error)
+
+
+def _corrected_names(current: CurrentDocument | str) -> dict[str, str]:
+    """Return the names that people have labelled in the document, with what they are there."""
+    if isinstance(current, str):
+        return {}
+    marks = (one.new for one in current.fit.corrections if one.new is not None)
+    return {normalize_name(mark.text): f"{mark.type} (corrected)" for mark in marks}
 
 
 def _unlabelled(index: sqlite3.Connection, name: str, document: int) -> list[Line]:

@@ -9,9 +9,13 @@ from threading import Thread
 import uvicorn
 
 from concord.models.config import ConfigError
+from concord.pipeline.corrections.correction import check_name
+from concord.pipeline.corrections.log import log_path
+from concord.pipeline.exports.review_queue import Quotas
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, info
 from concord.workflows.view.app import build_app
+from concord.workflows.view.correcting.queue import QUOTAS
 from concord.workflows.view.opened import OpenedCollection
 
 ADDRESS = "127.0.0.1"
@@ -19,23 +23,41 @@ PORT = 7391
 """Tried first, so that addresses stay; any free port if another program has it."""
 
 
-def run(output: OutputPath, *, port: int | None, browser: bool, against: OutputPath | None = None) -> Answer:
+def run(
+    output: OutputPath,
+    *,
+    port: int | None,
+    browser: bool,
+    against: OutputPath | None = None,
+    who: str | None = None,
+    quotas: Quotas | None = None,
+) -> Answer:
     """Serve a collection until Ctrl-C.
 
     Args:
         port: to listen on; ``PORT`` if None, or any free one.
         browser: whether to open one.
         against: another collection, with which this one can be compared.
+        who: corrects the collection; without a name it can only be read.
+        quotas: of the queue of sentences to review, which is then opened first.
 
     Raises:
         PlanError: when the folder contains no run.
-        ConfigError: when the port is in use.
+        ConfigError: when the port is in use, or the collection is in an object store and cannot be corrected.
     """
+    if who is not None:
+        log_path(output)
+        try:
+            check_name(who)
+        except ValueError as error:
+            raise ConfigError(f"--as: {error}, got {who!r}; name who corrects, as in --as ada") from None
     token = secrets.token_urlsafe(24)
     with listen(port) as listener:
         number = listener.getsockname()[1]
-        app = build_app(OpenedCollection(output), token=token, port=number, against=against)
-        url = f"http://{ADDRESS}:{number}/?token={token}"
+        app = build_app(
+            OpenedCollection(output), token=token, port=number, against=against, who=who, quotas=quotas or QUOTAS
+        )
+        url = f"http://{ADDRESS}:{number}/{'' if quotas is None else 'review'}?token={token}"
         info(f"{output}: {url}\nOnly this machine can reach it. Ctrl-C closes it.")
         if browser:
             Thread(target=webbrowser.open, args=[url], name="browser", daemon=True).start()

@@ -129,12 +129,11 @@ def posterior(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
 def _messages(factors: Factors) -> Messages:
     """Multiply factors by scan or by tree.
 
-    On a CPU by scan: for 32 sentences of 40 words the tree took 3 times as long with 9 labels and 60 times with 73
-    (tests/benchmarks/bench_crf.py). On a GPU, where launching a step costs more than its arithmetic, by tree if its
-    matrices fit; this has not been measured.
+    On a CPU by scan: for 32 sentences of 40 words the tree takes 4 times as long with 9 labels and 50 times with 73
+    (tests/benchmarks/results/crf_tree_cpu_202611.json). On a GPU, where launching a step costs more than its
+    arithmetic, by tree if its matrices fit; this has not been measured.
     """
-    sentences, words = factors.packing.shape
-    entries = sentences * words * factors.transitions.numel()
+    entries = len(factors.words) * factors.transitions.numel()
     return tree_messages(factors) if factors.words.is_cuda and entries <= _TREE_ENTRIES else scan_messages(factors)
 
 

@@ -37,6 +37,16 @@ def test_outside_words_of_an_incomplete_corpus_may_be_of_the_types_it_lacks() ->
     assert soft.probabilities is None
 
 
+def test_words_that_are_not_known_may_have_any_label_that_prolongs_no_known_entity() -> None:
+    labels = ("O", "B-PER", "O", "O")
+    soft = allowed_labels(labels, NAMES, lacks=(), scheme=BIOES, known=(False, True, False, False))
+    found = [
+        {NAMES[label] for word, label in zip(soft.words, soft.labels, strict=True) if word == place}
+        for place in range(4)
+    ]
+    assert found == [set(NAMES), {"S-PER"}, {"O", "B-ORG", "S-ORG", "B-PER", "S-PER"}, set(NAMES)]
+
+
 def test_part_of_a_sentence_has_the_soft_labels_of_its_words() -> None:
     soft = probabilities({"O": 1.0}, {"O": 0.5, "S-PER": 0.5}, {"S-ORG": 0.25, "O": 0.75}, {"O": 1.0})
     part = Sentence(words=WORDS, soft=soft).part(1, 3).soft

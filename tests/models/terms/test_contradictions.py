@@ -12,7 +12,12 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import Span, encode_spans
 from concord.models.outputs import Draft, Prediction
-from concord.models.terms.contradictions import Contradiction, find_contradictions, leave_to_stage_two, overrule_unsure
+from concord.models.terms.contradictions import (
+    Contradiction,
+    find_contradictions,
+    leave_matches_to_stage_two,
+    overrule_unsure,
+)
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]
@@ -117,7 +122,7 @@ def test_words_of_overlapping_entities_are_decided_with_the_match(build: Build, 
     assert (found.match, found.words) == (Span(2, 4, "LOC"), (1, 2, 3))
     assert [vocabulary.labels[number] for number in found.labels] == ["B-LOC", "E-LOC"]
     probabilities = torch.full((1, 5, len(vocabulary.labels)), 0.01)
-    draft = leave_to_stage_two(draft_of(probabilities), [found])
+    draft = leave_matches_to_stage_two(draft_of(probabilities), [found])
     assert draft.uncertainty.isinf().tolist() == [[False, True, True, True, False]]
     assert draft.probabilities[0, 2].argmax() == found.labels[0]
     assert torch.equal(draft.probabilities[0, 2:4].sum(-1), torch.ones(2))

@@ -112,6 +112,20 @@ def test_unchanged_rerun_writes_nothing_and_undo_restores_the_rows(config: Annot
     check(config)
 
 
+def test_words_in_no_entity_are_certain_to_be_so(config: AnnotateConfig) -> None:
+    runs.run_job(config)
+    first = rows(config, "entities"), rows(config, "tokens")
+    made = correct(config, mark("the cat met", "O"), None)
+    runs.run_job(config)
+    assert rows(config, "entities") == first[0]
+    certain = [row["text"] for row in rows(config, "tokens") if row["ner_prob"] == 1]
+    assert certain == ["the", "cat", "met"]
+    append_to_log(log_path(Path(config.output.path)), [made.undone(who="bob")])
+    runs.run_job(config)
+    assert (rows(config, "entities"), rows(config, "tokens")) == first
+    check(config)
+
+
 def test_deleted_log_restores_the_rows(config: AnnotateConfig) -> None:
     runs.run_job(config)
     first = rows(config, "entities")

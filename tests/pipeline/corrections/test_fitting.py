@@ -100,6 +100,32 @@ def test_later_correction_of_the_same_words_wins_and_is_named() -> None:
     assert [(pair.earlier, pair.later) for pair in fit.overruled] == [(first, second)]
 
 
+def test_one_entity_becomes_two() -> None:
+    model = [mark("Anna Smith"), mark("Bob")]
+    first = correct(mark("Anna Smith"), mark("Smith"))
+    second = correct(None, mark("Anna", "LOC"))
+    fit = fit_corrections([first, second], TEXT, words(TEXT))
+    assert fit.corrections == (second, first)
+    assert not fit.overruled
+    assert corrected_marks(model, fit.corrections) == [mark("Anna", "LOC"), mark("Smith"), mark("Bob")]
+    third = correct(mark("Anna Smith"), mark("Anna Smith", "ORG"))
+    fit = fit_corrections([first, second, third], TEXT)
+    assert fit.corrections == (third,)
+    assert [pair.earlier for pair in fit.overruled] == [second, first]
+
+
+def test_ten_thousand_corrections_of_one_document_are_fitted_at_once() -> None:
+    text = "Bob ran. " * 10_000
+    marks = [Mark(start=9 * number, end=9 * number + 3, type="PER", text="Bob") for number in range(10_000)]
+    new = [one.model_copy(update={"type": "ORG"}) for one in marks]
+    model = correct(marks[0], new[0], text=text)
+    log = [model.model_copy(update={"old": one, "new": other}) for one, other in zip(marks, new, strict=True)]
+    # Each pair compared with each other pair would take minutes.
+    fit = fit_corrections([*log, *log[::-1]], text)
+    assert fit.corrections == tuple(log)
+    assert {one.type for one in corrected_marks(marks, fit.corrections)} == {"ORG"}
+
+
 def test_corrected_marks_replace_what_they_overlap() -> None:
     model = [mark("Anna Smith"), mark("Bob"), mark("New York City", "LOC")]
     fit = fit_corrections([correct(None, mark("York", "LOC")), correct(mark("Bob"), None)], TEXT)

@@ -19,7 +19,7 @@ from concord.pipeline.corrections.correction import (
     corrections_digest,
     current_corrections,
 )
-from concord.pipeline.corrections.log import LOG_NAME, append_to_log, log_path, read_log
+from concord.pipeline.corrections.log import LOG_NAME, append_to_log, extend_log, log_path, read_log
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.store_path import StorePath
 
@@ -186,3 +186,36 @@ def test_log_is_beside_the_tables_of_a_folder(tmp_path: Path) -> None:
     assert log_path(tmp_path) == tmp_path / "corrections.jsonl"
     with pytest.raises(ConfigError, match="in a folder"):
         log_path(StorePath.parse("s3://bucket/out"))
+
+
+def test_log_is_extended_by_what_it_says_at_that_moment(tmp_path: Path) -> None:
+    path = tmp_path / LOG_NAME
+
+    def extend(who: str) -> None:
+        # Without the lock two writers would often see the same number of lines.
+        for _ in range(20):
+            extend_log(path, lambda log: [correct(ANNA, ANNA, who=f"{who} {len(log)}")])
+
+    writers = [in_child(lambda who=who: extend(who)) for who in ("ada", "bob", "cy")]  # type: ignore[misc]
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    assert [int(line.who.split()[1]) for line in read_log(path)] == list(range(60))
+    assert extend_log(path, lambda log: []) == []
+
+
+def test_a_new_log_is_in_its_folder_even_if_nothing_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("concord.pipeline.corrections.log.sync_folder", synced.append)
+
+    def refuse(log: list[Correction]) -> list[Correction]:
+        assert synced == [tmp_path]
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        extend_log(tmp_path / LOG_NAME, refuse)
+    append_to_log(tmp_path / LOG_NAME, [correct(ANNA, None)])
+    append_to_log(tmp_path / LOG_NAME, [correct(ANNA, None)])
+    assert synced == [tmp_path] * 2

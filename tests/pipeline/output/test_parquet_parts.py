@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from concord.pipeline.errors import IntegrityError, StoreError
+from concord.pipeline.output import parquet_parts
 from concord.pipeline.output.manifest import PartFile
 from concord.pipeline.output.parquet_parts import ROW_GROUP_ROWS, write_part
 from concord.pipeline.output.schema import SCHEMAS
@@ -105,3 +106,22 @@ def test_write_part_raises_other_errors_of_the_system_unchanged(tmp_path: Path) 
     (tmp_path / "errors").write_text("a file where a folder must be")
     with pytest.raises(FileExistsError):
         write(error_rows(1), tmp_path)
+
+
+@pytest.mark.parametrize("step", ["_check_footer", "move_into_place"])
+def test_write_part_says_when_another_process_cleared_the_staging_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    original = getattr(parquet_parts, step)
+
+    def clear_around(staged: Path, *arguments: Any) -> None:
+        if step == "_check_footer":
+            original(staged, *arguments)
+        staged.unlink()
+        if step == "move_into_place":
+            original(staged, *arguments)
+
+    monkeypatch.setattr(parquet_parts, step, clear_around)
+    # A shard's commit stage takes this error, and no other, as the sign of a driver that finished first.
+    with pytest.raises(FileNotFoundError):
+        write(error_rows(3), tmp_path)

@@ -4,9 +4,11 @@ import itertools
 import logging
 import random
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -466,9 +468,36 @@ def test_loading_a_pipeline_leaves_stanza_and_imports_as_they_are() -> None:
 
 
 def test_a_hidden_module_is_hidden_from_one_thread_only() -> None:
-    hidden = stanza_packages._Hidden("transformers")
+    hidden = stanza_packages._UnusedImports()
     with pytest.raises(ModuleNotFoundError, match="No module named 'transformers'"):
         hidden.find_spec("transformers", None)
     hidden.find_spec("transformers.utils", None)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(hidden.find_spec, "transformers", None).result()
+
+
+def test_a_deferred_module_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = "concord_deferred_module"
+    monkeypatch.setattr(stanza_packages, "_DEFERRED", frozenset({name}))
+    (tmp_path / f"{name}.py").write_text("answer = 42\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with stanza_packages._without_unused_imports():
+        deferred = import_module(name)
+        assert import_module(name) is deferred
+    assert name not in sys.modules
+    assert deferred.answer == 42
+    assert import_module(name) is not deferred
+    with pytest.raises(AttributeError):
+        _ = deferred.missing
+    monkeypatch.delitem(sys.modules, name)
+
+
+def test_stanza_is_imported_without_what_it_does_not_use() -> None:
+    code = (
+        "import sys; from concord.pipeline.config import ParserConfig; "
+        "from concord.pipeline.parsing import stanza_packages as s; "
+        "s.load_pipeline(s.find_package(ParserConfig()), device='cpu'); "
+        "print(sorted(sys.modules.keys() & {'IPython', 'emoji', 'networkx', 'requests', 'transformers'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]", done.stderr

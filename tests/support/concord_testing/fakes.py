@@ -23,7 +23,7 @@ import torch
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
-from concord.models.outputs import Prediction
+from concord.models.outputs import AttentionMap, Prediction
 from concord.models.tagger import OnBatch
 from concord.pipeline.documents import (
     DeadLetter,
@@ -127,6 +127,30 @@ class FakeTagger:
         noise = self._settings.batch_noise * len(documents)
         threshold = settings["threshold"] or self.threshold
         return [[_predict(sentence, threshold, noise=noise) for sentence in document] for document in documents]
+
+
+class SuggestibleTagger(FakeTagger):
+    """Finds no entity besides those of certain words once a word is certain."""
+
+    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+        [certain] = settings.pop("certain")
+        if not certain:
+            return super().predict_documents(documents, **settings)
+        silent = [[Sentence(words=tuple(word.lower() for word in sentence.words)) for sentence in documents[0]]]
+        return super().predict_documents(silent, **settings)
+
+
+class AttentiveTagger(SuggestibleTagger):
+    """Attends from each word to the first word of the document with 0.7 and to the last with 0.3."""
+
+    def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
+        words = tuple(word for sentence in document for word in sentence.words)
+        weights = torch.zeros(len(words))
+        weights[0], weights[-1] = 0.7, 0.3
+        return [
+            {"memory": AttentionMap(weights=weights.expand(1, len(sentence.words), -1), columns=words)}
+            for sentence in document
+        ]
 
 
 class NoParser:

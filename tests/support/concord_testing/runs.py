@@ -21,6 +21,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_VARIABLE
+from concord.pipeline.threads import THREADS_VARIABLE
 from concord_testing import fakes
 
 TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
@@ -95,9 +96,10 @@ def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: s
     """
 
     def child() -> None:
-        # The threads that this process computes with do not exist in a fork: waiting for them would never end.
+        # The threads that this process computes with do not exist in a fork: waiting for them would never end. The
+        # variable keeps a command of the command line from asking for more.
         torch.set_num_threads(1)
-        os.environ.update(environment | {CRASH_VARIABLE: crash_at})
+        os.environ.update({THREADS_VARIABLE: "1"} | environment | {CRASH_VARIABLE: crash_at})
         try:
             work()
         except (ConcordError, ConfigError) as error:

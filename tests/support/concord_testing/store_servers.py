@@ -6,7 +6,6 @@ import hmac
 import http.client
 import logging
 import random
-import shutil
 import subprocess
 import threading
 import time
@@ -16,17 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote, urlsplit
 
-import pytest
+from concord_testing.node_packages import find_script
 
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account and key that Azurite has by default; they are public."""
 
-_AZURITE = Path(__file__).parents[1] / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 _START_SECONDS = 60
 
 Fault = Literal["status", "refused", "lost", "truncated", "slow"]
@@ -66,11 +63,8 @@ def s3_server() -> Iterator[str]:
 @contextmanager
 def azure_server() -> Iterator[str]:
     """Run Azurite; yields the address of its account."""
-    node = shutil.which("node")
-    if node is None or shutil.which("npm") is None:
-        pytest.skip("az:// is tested with Azurite: install nodejs and npm, and run make test")
-    assert _AZURITE.exists(), "Azurite is not installed: run make test once, or npm ci in tests/support/azurite"
-    command = [node, str(_AZURITE), "--blobHost", "127.0.0.1", "--blobPort", "0", "--inMemoryPersistence", "--silent"]
+    script = find_script("azurite", "dist/src/blob/main.js")
+    command = ["node", str(script), "--blobHost", "127.0.0.1", "--blobPort", "0", "--inMemoryPersistence", "--silent"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -59,23 +59,23 @@ def write_long(output: Path, *, entities: int = 10_000) -> Path:
     return finished_runs.write_run(output, {"long": tuple(names)}, keep_text=True)
 
 
-def open_client(output: Path, cache: Path, *, against: Path | None = None) -> TestClient:
-    """Return a client that knows the token, after the collection has been indexed."""
+def open_client(output: Path, cache: Path, *, against: Path | None = None, who: str | None = None) -> TestClient:
+    """Return a client that knows the token, after the collection has been indexed; with a name one that corrects."""
     opened = OpenedCollection(output, cache=cache)
     opened.wait()
-    app = build_app(opened, token=TOKEN, port=7391, against=against)
+    app = build_app(opened, token=TOKEN, port=7391, against=against, who=who)
     client = TestClient(app, base_url="http://127.0.0.1:7391")
     assert client.get(f"/?token={TOKEN}").status_code == 200
     return client
 
 
 @contextmanager
-def served(output: Path, cache: Path) -> Iterator[str]:
+def served(output: Path, cache: Path, *, against: Path | None = None, who: str | None = None) -> Iterator[str]:
     """Serve a collection as ``concord view`` does, and yield the address with the token."""
     opened = OpenedCollection(output, cache=cache)
     with listen(0) as listener:
         port = listener.getsockname()[1]
-        app = build_app(opened, token=TOKEN, port=port)
+        app = build_app(opened, token=TOKEN, port=port, against=against, who=who)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

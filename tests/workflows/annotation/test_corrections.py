@@ -42,7 +42,7 @@ def test_list_says_what_became_of_each(tmp_path: Path) -> None:
     assert values["counts"] == {"misfit": 2, "overruled": 1, "undone": 1, "written": 1}
     shown = CliRunner().invoke(main, ["corrections", "list", str(output)])
     assert shown.exit_code == 0
-    assert "'Anna Smith' PER -> ORG" in shown.output
+    assert "Anna Smith: PER to ORG" in shown.output
     assert "\u202e" not in shown.output
 
 

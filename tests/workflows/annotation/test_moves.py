@@ -1,14 +1,11 @@
 """What would move in a document once corrections are certain, before anything is accepted."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from concord_testing import fakes
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 
-from concord.models.data.sentence import Sentence
-from concord.models.outputs import Prediction
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.output.collection import open_collection
@@ -17,17 +14,6 @@ from concord.workflows.annotation.moves import certain_labels, find_moves
 
 ANNA = Mark(start=0, end=10, type="PER", text="Anna Smith")
 BOB = Mark(start=22, end=25, type="PER", text="Bob")
-
-
-class SuggestibleTagger(fakes.FakeTagger):
-    """Finds no entity besides those of certain words once a word is certain."""
-
-    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
-        [certain] = settings.pop("certain")
-        if not certain:
-            return super().predict_documents(documents, **settings)
-        silent = [[Sentence(words=tuple(word.lower() for word in sentence.words)) for sentence in documents[0]]]
-        return super().predict_documents(silent, **settings)
 
 
 def read(folder: Path, doc_id: str) -> CollectedDocument:
@@ -43,7 +29,7 @@ def correct(old: Mark | None, new: Mark | None, *, doc_id: str = "plain") -> Cor
 
 
 def moves(document: CollectedDocument, *corrections: Correction, tagger: Any = None) -> list[Any]:
-    tagger, text = tagger or SuggestibleTagger(), TEXTS[document.row.doc_id]
+    tagger, text = tagger or fakes.SuggestibleTagger(), TEXTS[document.row.doc_id]
     return find_moves(tagger, document, text, corrections, run=TaggerRunConfig())
 
 
@@ -58,14 +44,14 @@ def test_nothing_moves_without_corrections_that_fit_or_with_one_stage(tmp_path: 
     document = read(tmp_path, "plain")
     half = correct(None, Mark(start=1, end=3, type="PER", text="nn"))
     assert moves(document) == moves(document, half) == []
-    one_stage = SuggestibleTagger()
+    one_stage = fakes.SuggestibleTagger()
     one_stage.threshold = None  # type: ignore[assignment]
     assert moves(document, correct(ANNA, None), tagger=one_stage) == []
 
 
 def test_tagger_reads_what_the_run_gave_it(tmp_path: Path) -> None:
     document = read(tmp_path, "seam")
-    tagger = SuggestibleTagger()
+    tagger = fakes.SuggestibleTagger()
     text = TEXTS["seam"]
     name = Mark(
         start=text.index("Anna"), end=text.index(" k"), type="PER", text=text[text.index("Anna") : text.index(" k")]
@@ -82,3 +68,6 @@ def test_corrected_words_have_their_labels() -> None:
     smith = Mark(start=5, end=10, type="ORG", text="Smith")
     assert certain_labels([correct(ANNA, smith), correct(None, BOB)], words) == {0: "O", 1: "B-ORG", 4: "B-PER"}
     assert certain_labels([correct(ANNA, ANNA)], words) == {0: "B-PER", 1: "I-PER"}
+    # An entity that became two: what one gives up, the other labels, in any order.
+    halves = [correct(ANNA, smith), correct(None, Mark(start=0, end=4, type="PER", text="Anna"))]
+    assert certain_labels(halves, words) == certain_labels(halves[::-1], words) == {0: "B-PER", 1: "B-ORG"}

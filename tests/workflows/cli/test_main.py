@@ -48,6 +48,7 @@ VERBS = (
     "view",
     "export",
     "review",
+    "learn",
     "schema",
     "doctor",
 )

@@ -87,11 +87,23 @@ def test_run_skips_what_is_recorded_and_goes_on_after_a_failure(
     assert not (tmp_path / "work/ours.small.bilstm_softmax.1").exists()
 
     write_record(tmp_path / "work", record("wide", 1, [5]))
-    assert call("pack", tmp_path).exit_code == 0
+    assert call("pack", tmp_path, *options[:2]).exit_code == 0
     write_record(tmp_path / "work", record("wide", 2, [5]))
     trained.clear()
     assert call("run", tmp_path, *options).exit_code == 0
     assert trained == []
+
+    old = record("bilstm_softmax", 2, [5])
+    packed = tmp_path / "grid.jsonl"
+    lines = [line for line in packed.read_text().splitlines() if json.loads(line)["run"] != old["run"]]
+    lines.append(json.dumps({**old, "settings": {**old["settings"], "revision": 0}}))
+    packed.write_text("".join(f"{line}\n" for line in lines))
+    left = call("status", tmp_path, *options[:2]).stdout.splitlines()
+    assert [line.split() for line in left if line.startswith(("main", "more", "all"))] == [
+        ["main", "4", "0", "1", "0.0"], ["more", "1", "1", "0", "0.0"], ["all", "5", "1", "1", "0.0"]
+    ]  # fmt: skip
+    assert call("run", tmp_path, *options).exit_code == 0
+    assert trained == ["ours.small.bilstm_softmax.2"]
 
 
 def test_run_leaves_a_run_to_the_process_that_locks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,11 +118,11 @@ def test_render_writes_the_page_from_packed_and_new_records(tmp_path: Path) -> N
     page = tmp_path / "docs/page.md"
     options = ["--grid", str(write_grid(tmp_path)), "-o", str(page)]
     assert call("render", tmp_path, *options).exit_code == 0
-    assert "| wide |  | 0 | not run |" in page.read_text()
+    assert "| wide |  |  | 0 |  | not run |" in page.read_text()
     write_record(tmp_path / "work", record("wide", 1, [5, 5]))
     assert call("render", tmp_path, *options).exit_code == 0
     rendered = page.read_text()
-    assert "| wide | 1.50 M | 1 | 50.0 |" in rendered
+    assert "| wide | argmax | 1.50 M | 1 |  | 50.0 |" in rendered
     result = call("pack", tmp_path)
     assert "grid.jsonl: 1 new record\n" in result.stderr
     call("render", tmp_path, *options)

@@ -1,10 +1,13 @@
 """The page of results: what it shows, what it says of runs that are missing, when it answers a claim."""
 
+import json
+from pathlib import Path
+
 import pytest
 from concord_testing.grids import record, small_grid
 
-from concord.workflows.grid.config import GridConfig
-from concord.workflows.grid.page import compare, render_page
+from concord.workflows.grid.config import GridConfig, ReproductionConfig
+from concord.workflows.grid.page import render_page
 
 
 @pytest.fixture
@@ -15,6 +18,9 @@ def grid() -> GridConfig:
 def test_page_says_what_was_not_run(grid: GridConfig) -> None:
     page = render_page(grid, [])
     assert page.count("| not run |") == 4
+    assert "†" not in page
+    assert "Of the 5 runs of this page, 5 have no record and 0 have one of an earlier configuration" in page
+    assert "| Plain | Ours |  | 1, 2 |" in page
     assert "n/a: no documents" in page
     assert "not testable: needs a licence" in page
 
@@ -30,7 +36,9 @@ def test_page_shows_mean_spread_floor_and_answers(grid: GridConfig) -> None:
     plain = next(line for line in page.splitlines() if line.startswith("| Plain |"))
     assert "25.0 ± 7.1 ▼" in plain
     claim = next(line for line in page.splitlines() if line.startswith("| Wide is better |"))
-    assert claim.endswith("+50.0 (+40.0 to +60.0), seeds 2 and 2 | not testable: bilstm_softmax below the floor |")
+    assert claim.endswith(
+        "+50.0 (+40.0 to +60.0), seeds 2 and 2 |  |  | not testable: bilstm_softmax below the floor |"
+    )
 
 
 def test_agreement_of_drafts_is_shown_for_two_stages(grid: GridConfig) -> None:
@@ -49,22 +57,62 @@ def test_speed_is_that_of_the_fastest_seed_on_dev(grid: GridConfig) -> None:
     assert "| 1.5 |  | " in next(line for line in lines if line.startswith("| Plain |"))
 
 
-@pytest.mark.parametrize(("seeds", "answer"), [(2, "open: fewer than 3 seeds"), (3, "yes")])
-def test_claim_is_answered_from_three_seeds(grid: GridConfig, seeds: int, answer: str) -> None:
-    table = grid.tables["main"].model_copy(update={"seeds": (1, 2, 3)})
-    grid = grid.model_copy(update={"tables": {**grid.tables, "main": table}})
-    records = [
-        record(key, seed, [found] * 30)
-        for key, found in (("wide", 9), ("bilstm_softmax", 7))
-        for seed in range(1, seeds + 1)
-    ]
-    claim = next(line for line in render_page(grid, records).splitlines() if line.startswith("| Wide is better |"))
-    assert claim.endswith(f"| +20.0 (+20.0 to +20.0), seeds {seeds} and {seeds} | {answer} |")
+def test_row_of_an_earlier_configuration_is_marked_and_explained(grid: GridConfig) -> None:
+    old = [record("wide", seed, [5] * 4) for seed in (1, 2)]
+    for found in old:
+        settings = json.loads(json.dumps(found["settings"]))
+        settings["fit"]["epochs"] = 2
+        found["settings"] = settings
+    page = render_page(grid, [*old, record("bilstm_softmax", 1, [5] * 4)])
+    assert "| wide † |" in page
+    assert "| Plain |" in page
+    assert "Of the 5 runs of this page, 2 have no record and 2 have one of an earlier configuration" in page
+    lacking = page.partition("## Rows that lack seeds")[2].partition("##")[0].splitlines()[4:]
+    assert lacking == ["| Plain | Ours | 1 | 2 |", "| uanet | More |  | 1 |", ""]
+    assert page.rstrip().endswith("| wide | Ours | 1, 2 | fit.epochs 2, now 3 |")
+    claim = next(line for line in page.splitlines() if line.startswith("| Wide is better |"))
+    assert claim.endswith("† |")
+    assert "+0.0 (+0.0 to +0.0), seeds 2 and 1" in claim
 
 
-def test_compare_uses_the_counts_of_the_measure() -> None:
-    better, worse = [record("a", 1, [9] * 20)], [record("b", 1, [6] * 20)]
-    assert compare(better, worse, measure="all").mean == pytest.approx(30.0)
-    assert compare(better, worse, measure="recurring_less_once").mean == pytest.approx(0.0)
-    better[0]["units"]["test"]["draft"] = {"all": [[10, 10, 4]] * 20}
-    assert compare(better, better, measure="draft").mean == pytest.approx(50.0)
+def test_decoder_and_updates_are_those_of_the_record(grid: GridConfig) -> None:
+    model = {"scheme": "BIOES", "legal_mode": True}
+    names = {
+        "argmax": {"scheme": "BIOES"}, "CRF, well-formed": model, "CRF, all sequences": {**model, "legal_mode": False},
+        "CRF": {**model, "scheme": "TOKENS"}, "CRF, well-formed ": {"scheme": "BIOES", "decoder": "crf"},
+    }  # fmt: skip
+    for name, values in names.items():
+        settings = {**record("wide", 1, [5])["settings"], "model": values}
+        page = render_page(grid, [{**record("wide", 1, [5]), "settings": settings, "updates": 1234}])
+        assert f"| wide † | {name.strip()} | 1.50 M | 1 | 1,234 | 50.0 |" in page
+
+
+def test_lenient_score_stands_beside_the_strict_one(grid: GridConfig) -> None:
+    without = render_page(grid, [record("wide", 1, [5])])
+    assert "| test, lenient |" not in without
+    assert "no run of this page has recorded the second" in without
+    recorded = [{**record("wide", seed, [5]), "test": {"lenient_f1": 60.0 + seed}} for seed in (1, 2)]
+    page = render_page(grid, [*recorded, record("bilstm_softmax", 1, [5])])
+    assert "no run of this page has recorded the second" not in page
+    assert "| test | test, lenient | test draft |" in page
+    assert "| 50.0 ± 0.0 | 61.5 ± 0.7 |" in next(line for line in page.splitlines() if line.startswith("| wide |"))
+    assert "| 50.0 |  |  |" in next(line for line in page.splitlines() if line.startswith("| Plain |"))
+
+
+def test_page_of_current_records_says_nothing_of_what_is_left(grid: GridConfig) -> None:
+    table = grid.tables["main"]
+    rows = [record(key, seed, [5]) for key in ("wide", "bilstm_softmax") for seed in (1, 2)]
+    page = render_page(grid.model_copy(update={"tables": {"main": table}}), rows)
+    assert "no record" not in page
+    assert "lack seeds" not in page
+
+
+def test_page_lists_reproductions_and_draws(grid: GridConfig, tmp_path: Path) -> None:
+    path = tmp_path / "draws.json"
+    stages = {stage: {"mean": 77.1, "std": 0.126} for stage in ("final", "draft")}
+    found = {"command": "python bench.py", "tagger": "entities_en", "data": "dev", "draws": 4, "samples": {"8": stages}}
+    path.write_text(json.dumps(found))
+    item = ReproductionConfig(paper="A", item="Table 1", about="counts", status="not", where="no licence")
+    page = render_page(grid.model_copy(update={"draws": str(path), "reproductions": (item,)}), [])
+    assert "| 8 | 77.10 ± 0.13 | 77.10 ± 0.13 |" in page
+    assert "| A | Table 1 | counts | not | no licence |" in page

@@ -1,15 +1,17 @@
 """One run of the grid: its job, its corpus, and what becomes of an earlier training."""
 
 import json
+from math import ceil
 from pathlib import Path
 
 import pytest
 from concord_testing.checkout import CHECKOUT
 from concord_testing.grids import small_grid
 
+from concord.pipeline.corpora.read_corpus import read_gold
 from concord.workflows.grid.config import CorpusConfig, RowConfig, Run, read_grid, runs_of
-from concord.workflows.grid.train_run import corpus_folder, job_of, train_run
-from concord.workflows.training import parse_corpus
+from concord.workflows.grid.settings import changes
+from concord.workflows.grid.train_run import job_of, train_run
 
 
 @pytest.mark.slow
@@ -40,21 +42,26 @@ def test_training_with_another_configuration_is_started_again(tmp_path: Path) ->
     (half_done / "job.json").write_text(json.dumps({"digest": "another"}))
     (half_done / "state.safetensors").write_bytes(b"of another training")
     record = train_run(run, grid, data=CHECKOUT / "examples", work=tmp_path)
-    assert record["epochs"] == 3
+    sentences = sum(map(len, read_gold(CHECKOUT / "examples/train/train.conllu")))
+    assert (record["epochs"], record["updates"]) == (3, 3 * ceil(sentences / 32))
+    assert changes(json.loads(json.dumps(record)), run, grid) == []
+    assert record["dev"]["lenient_f1"] >= record["dev"]["scores"]["all"]["f1"] - 1e-9
     assert record["cpu_seconds"] > 0
 
 
-def test_corpus_with_trees_of_the_parser_is_found_beside_its_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpora = {**small_grid().corpora, "parsed": CorpusConfig(folder="tiny", trees="parser")}
-    grid = small_grid().model_copy(update={"corpora": corpora})
-    data = tmp_path / "data"
-    (data / "tiny").mkdir(parents=True)
-    for split in ("train", "dev"):
-        (data / "tiny" / f"{split}.conllu").touch()
-    monkeypatch.setattr(parse_corpus, "run", lambda job: Path(job.output).touch())
-    place = corpus_folder("parsed", grid, data, tmp_path / "work")
-    job = job_of(Run(corpus="parsed", profile="small", row=RowConfig(tagger="bilstm_crf"), seed=1), grid, place)
-    assert job.data.train == [str(place / "tiny" / "train.conllu.zst")]
-    assert job.data.dev == str(place / "tiny" / "dev.conllu.zst")
+@pytest.mark.slow
+def test_halves_are_scored_as_dev_and_test_and_another_corpus_in_its_place(tmp_path: Path) -> None:
+    corpora = {
+        "halved": CorpusConfig(folder="train", halves=True, set=("fit.epochs=1",)),
+        "whole": CorpusConfig(folder="train"),
+    }
+    grid = small_grid().model_copy(update={"corpora": {**small_grid().corpora, **corpora}})
+    rows = [RowConfig(tagger="bilstm_softmax", key=key, scored_on=key) for key in (None, "whole")]
+    runs = [Run(corpus="halved", profile="small", row=row, seed=1) for row in rows]
+    halved, whole = (train_run(run, grid, data=CHECKOUT / "examples", work=tmp_path) for run in runs)
+    parts = [halved["units"][split]["final"]["all"] for split in ("dev", "test")]
+    every = whole["units"]["dev"]["final"]["all"]
+    # The same tagger, which the first half chose, scored on the halves and on the whole.
+    assert (every[::2], every[1::2]) == (parts[0], parts[1])
+    assert whole["settings"]["corpus"]["scored_on"] == "whole"
+    assert halved["best"]["dev_f1"] == whole["best"]["dev_f1"]

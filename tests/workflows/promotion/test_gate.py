@@ -12,7 +12,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation.significance import Difference
 from concord.workflows.comparison.paired_tests import Line
 from concord.workflows.comparison.slices import parse_slice
-from concord.workflows.jobs import GateConfig, read_gate, read_yaml
+from concord.workflows.jobs import GateConfig, read_gate
 from concord.workflows.promotion import gate
 from concord.workflows.promotion.gate import (
     comparison_conditions,
@@ -25,6 +25,7 @@ from concord.workflows.promotion.gate import (
 )
 from concord.workflows.training.corpora import read_corpora
 from concord.workflows.training.provenance import Overlap
+from concord.workflows.yaml_values import read_yaml
 
 GATE = GateConfig(data=["gold.conll"], alpha=0.05, minimum_gain=0.5, slice_tolerance=2.0, throughput_ratio=0.8)
 OVERALL = Line(

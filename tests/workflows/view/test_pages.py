@@ -56,11 +56,13 @@ def test_documents_are_listed_with_counts_and_facets(client: TestClient) -> None
     assert "2 documents of 3" in words(read(client, "/?label=LOC"))
     assert "1 document of 3" in words(read(client, "/?label=PER"))
     assert "0 documents" in words(read(client, "/?label=PER&band=3"))
+    assert "0 documents of 3" in words(read(client, "/?generation=7"))
     assert "On yard" in words(read(client, "/?q=YAR"))
     for path in (
         "/?q=yard&changed=1",
         "/?q=yard&band=1",
         "/?tagger=tagger-x&label=ORG",
+        "/?generation=0&label=ORG",
         "/?source=/data/invented.jsonl",
     ):
         assert "On yard" in words(read(client, path))
@@ -299,9 +301,15 @@ def test_a_folder_that_is_removed_is_reported_on_the_pages(tmp_path: Path, monke
 
 
 @pytest.mark.slow
-def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("verb", "options", "shown"),
+    [("view", ["--port", "0"], b"documents"), ("review", ["--size", "2", "--as", "ada"], b"Queue</h1>")],
+)
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(
+    tmp_path: Path, verb: str, options: list[str], shown: bytes
+) -> None:
     output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
-    command = [sys.executable, "-m", "concord", "view", str(output), "--no-browser", "--port", "0", "--json"]
+    command = [sys.executable, "-m", "concord", verb, str(output), "--no-browser", "--json", *options]
     variables = os.environ | {"CONCORD_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(CHECKOUT)}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=CHECKOUT, env=variables
@@ -310,7 +318,7 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> 
     url = process.stderr.readline().split()[-1]
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with opener.open(url) as answer:
-        assert b"documents" in answer.read()
+        assert shown in answer.read()
     process.send_signal(signal.SIGINT)
     printed, messages = process.communicate(timeout=60)
     assert json.loads(printed) == {"output": str(output), "url": url}

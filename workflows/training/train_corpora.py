@@ -1,9 +1,12 @@
-"""Weak labels: unlabelled corpora in which a list of terms says what it can."""
+"""The corpora of a training: gold, soft and unlabelled ones, with what their labels leave open."""
 
 import random
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -11,13 +14,74 @@ from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import allowed_labels
 from concord.models.labels import OUTSIDE, encode_spans
+from concord.models.registry import tagger_class
 from concord.models.schemes import LabelScheme
+from concord.models.tagger import Tagger
 from concord.models.terms.term_matcher import TermMatcher
 from concord.models.terms.token_pattern import PatternError
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.console import info
-from concord.workflows.jobs import DataConfig
-from concord.workflows.training.corpora import Documents, gold_format, read_corpora, require_sentences
+from concord.workflows.jobs import DataConfig, TrainJob
+from concord.workflows.training.corpora import (
+    Documents,
+    check_dev_types,
+    gold_format,
+    known_types,
+    learned_types,
+    mark_incomplete,
+    read_corpora,
+    require_known,
+    require_sentences,
+    tree_source,
+    weighted,
+)
+
+PARTS: tuple[Literal["train", "dev", "test"], ...] = ("train", "dev", "test")
+ROLES = ("training", "validation", "testing")
+"""Of the parts, in the tracking store."""
+
+
+def read_train_corpora(
+    job: TrainJob, scheme: LabelScheme, start: Tagger | None
+) -> tuple[dict[str, Documents], list[Documents]]:
+    """Read train, dev and, if there is one, test; also return the documents of each dev corpus apart."""
+    data, trees = job.data, tagger_class(job.tagger).needs_trees
+    form = gold_format(data, scheme)
+    parts = [part for part in PARTS if part == "train" or data.paths(part)]
+    read = partial(read_corpora, labels=data.labels, form=form, trees=trees)
+    files = {part: [read([path]) for path in data.paths(part)] for part in parts}
+    weak, listed = read_weak_corpora(data, scheme=scheme, trees=trees)
+    known = known_types(files["train"], data.paths("train"), scheme=scheme) | listed
+    if start is not None:
+        known = learned_types(start, known)
+    files["train"] = [
+        weighted(mark_incomplete(documents, corpus.lacks, types=known, scheme=scheme), corpus.weight)
+        for documents, corpus in zip(files["train"], data.train_corpora(), strict=True)
+    ]
+    corpora: dict[str, Documents] = {part: list(chain.from_iterable(found)) for part, found in files.items()}
+    open_weak = open_outside(weak, outside=data.outside, types=known, scheme=scheme)
+    corpora["train"] = [*corpora["train"], *open_weak]
+    require_sentences(corpora["train"], data.paths("train"))
+    for path, documents in zip(data.paths("dev"), files.get("dev", []), strict=True):
+        require_sentences(documents, [path])
+    scored = [*corpora.get("dev", ()), *corpora.get("test", ())]
+    require_known(scored, [*job.data.paths("dev"), *job.data.paths("test")])
+    check_dev_types(corpora.get("dev", ()), data.paths("dev"), known, scheme=scheme)
+    return corpora, files.get("dev", [])
+
+
+def trees_of(job: TrainJob) -> str:
+    """Return the source of the trees, which must be the same for all corpora."""
+    sources = {path: tree_source(path) for path, _ in datasets(job)}
+    if len(set(sources.values())) > 1:
+        listed = "; ".join(f"{path}: {source}" for path, source in sources.items())
+        raise ConfigError(f"data: expected trees of one parser in all corpora (concord parse), got {listed}")
+    return next(iter(sources.values()))
+
+
+def datasets(job: TrainJob) -> list[tuple[str, str]]:
+    """Return the corpora of a training with their role in the tracking store."""
+    return [(path, role) for part, role in zip(PARTS, ROLES, strict=True) for path in job.data.paths(part)]
 
 
 def read_weak_corpora(data: DataConfig, *, scheme: LabelScheme, trees: bool) -> tuple[Documents, frozenset[str]]:

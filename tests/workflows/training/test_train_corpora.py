@@ -1,4 +1,4 @@
-"""Weak labels: what a list of terms labels, what it leaves open, and a training that reads both."""
+"""The corpora of a training: what a list of terms labels and leaves open, and a training that reads both."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from concord.models.schemes import BIO, TOKENS
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
 from concord.workflows.jobs import DataConfig, read_train_job
-from concord.workflows.training.weak_labels import open_outside, read_weak_corpora
+from concord.workflows.training.train_corpora import open_outside, read_train_corpora, read_weak_corpora
 
 TEXTS = "take X-PER\nvitamin O\nC O\n\nzinc B-LOC\nhelps O\n"
 TERMS = ({"label": "DRUG", "pattern": "vitamin C"}, {"label": "METAL", "pattern": [{"LOWER": "zinc"}]})
@@ -75,6 +75,42 @@ def test_a_training_without_weak_labels_has_none_of_their_keys(train_file: Path)
     job = read_train_job(train_file, overrides=["data.terms=terms.jsonl", "data.unlabelled=a.conll"])
     assert (job.data.terms, job.data.unlabelled) == (str(Path.cwd() / "terms.jsonl"), str(Path.cwd() / "a.conll"))
     assert job.digest != read_train_job(train_file).digest
+
+
+def test_words_that_nobody_labelled_are_open_to_all_that_the_tagger_knows(
+    tmp_path: Path, train_file: Path, tiny_bundle: Path
+) -> None:
+    (tmp_path / "gold.conll").write_text("Ada B-PER\nmet O\nAcme ?\n")
+    start = load_tagger(tiny_bundle)
+    job = read_train_job(train_file, overrides=[f"data.train=[{tmp_path / 'gold.conll'}]", f"start={tiny_bundle}"])
+    assert job.start == str(tiny_bundle)
+    corpora, _ = read_train_corpora(job, start.vocabulary.scheme, start)
+    soft = corpora["train"][0][0].soft
+    assert soft is not None
+    names = [soft.names[label] for word, label in zip(soft.words, soft.labels, strict=True) if word == 2]
+    assert {"O", "S-LOC", "S-ORG", "S-PER"} <= set(names)
+    assert "start" not in read_train_job(train_file).model_dump()
+
+
+def test_a_training_that_continues_another_learns_no_new_labels(
+    tmp_path: Path, train_file: Path, tiny_bundle: Path
+) -> None:
+    (tmp_path / "gold.conll").write_text("aspirin B-DRUG\n")
+    start = load_tagger(tiny_bundle)
+    job = read_train_job(train_file, overrides=[f"data.train=[{tmp_path / 'gold.conll'}]"])
+    with pytest.raises(ConfigError, match=r"expected labels that the tagger knows \(LOC, ORG, PER\), got DRUG"):
+        read_train_corpora(job, start.vocabulary.scheme, start)
+    settings = ["--set", "tagger=bilstm_softmax", "--set", f"start={tiny_bundle}", "--no-tracking"]
+    result = CliRunner().invoke(main, ["train", str(train_file), "-o", str(tmp_path / "run"), *settings])
+    assert result.exit_code == 2
+    assert "start: expected a bilstm_softmax, which the job trains, got a bilstm_crf" in result.output
+
+
+def test_corpora_to_score_on_must_be_labelled(tmp_path: Path, train_file: Path) -> None:
+    (tmp_path / "dev.conll").write_text("Ada B-PER\nmet ?\n")
+    job = read_train_job(train_file, overrides=[f"data.dev={tmp_path / 'dev.conll'}"])
+    with pytest.raises(InputError, match="expected the labels of all words"):
+        read_train_corpora(job, BIO, None)
 
 
 @pytest.mark.slow

@@ -1,0 +1,159 @@
+"""Every kind of HTML page passes axe-core in light and dark, and fits a phone: those of ``concord view`` and files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from concord_testing import fakes, finished_runs, viewing
+from concord_testing.browsing import Visit, accessibility_faults
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from concord.models.data.sentence import Sentence
+from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.report.html import write_report
+from concord.workflows.comparison import page as comparison_page
+from concord.workflows.comparison.compare import CompareJob, Comparison
+from concord.workflows.comparison.paired_tests import Procedure, changed_documents, compare_labels
+from concord.workflows.diff import page as diff_page
+from concord.workflows.diff.diff import compare_collections
+from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.view.correcting import own_tagger
+
+pytestmark = pytest.mark.slow
+
+READING = (
+    "/",
+    "/?label=ORG&order=words",
+    "/document?id=yard&name=Baxter&tree=0",
+    "/document?id=empty",
+    "/document?id=cut",
+    "/document?id=none",
+    "/names",
+    "/name?name=Baxter",
+    "/search?q=goole",
+    "/changes",
+    "/changes?against=other",
+    "/corrections",
+    "/review",
+    "/document?id=yard&queue=1",
+    "/why?id=yard&name=Baxter",
+    "/dead-letters",
+    "/report",
+)
+CORRECTING = (
+    "/document?id=yard&at=24-35",
+    "/document?id=yard&queue=1",
+    "/everywhere?text=Baxter&label=PER",
+    "/corrections",
+    "/moves?id=yard",
+)
+SIZES: tuple[tuple[int, Literal["light", "dark"]], ...] = ((1200, "light"), (1200, "dark"), (360, "light"))
+OTHER = {**viewing.NEWS, "fair": ("Goole|B-PER|||0.99 waits ~.", "People came to Goole|B-LOC ~.")}
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Write two runs over the same documents; tests must not change them."""
+    folder = tmp_path_factory.mktemp("sides")
+    tagger = ComponentIdentity(name="other_tagger", digest="3" * 64)
+    letters = [viewing.DEAD_LETTER]
+    first = finished_runs.write_run(folder / "a", OTHER, tagger=tagger)
+    second = finished_runs.write_run(
+        folder / "b", viewing.NEWS, dead_letters=letters, keep_text=True, documents_per_shard=1
+    )
+    write_report(second)
+    return first, second
+
+
+@pytest.fixture
+def window(browser: Browser) -> Iterator[BrowserContext]:
+    """Open a window."""
+    with browser.new_context() as context:
+        yield context
+
+
+def check(page: Page, name: str) -> None:
+    """Check a page in light and dark, and on a phone, which must not scroll it sideways."""
+    for width, scheme in SIZES:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        assert accessibility_faults(page) == [], (name, width, scheme)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+
+
+def open_page(visit: Visit, path: str) -> Page:
+    """Go to a page when the server has made it: a queue and a comparison are made in the background."""
+    page = visit.open(path)
+    expect(page.locator("h1", has_text="Comparing").or_(page.get_by_text("are being selected"))).to_have_count(
+        0, timeout=20_000
+    )
+    return page
+
+
+def test_pages_for_reading_are_accessible(
+    window: BrowserContext, sides: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
+    with viewing.served(sides[1], tmp_path, against=sides[0]) as url:
+        visit = Visit(window, url)
+        for path in READING:
+            check(open_page(visit, path), path)
+
+
+def test_pages_for_correcting_are_accessible(
+    window: BrowserContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
+    monkeypatch.setattr(own_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
+    with viewing.served(output, tmp_path / "cache", who="ada") as url:
+        visit = Visit(window, url)
+        open_page(visit, "/review")
+        page = visit.open("/document?id=yard&at=0-6")
+        page.locator("#correct").get_by_role("button", name="PER").click()
+        for path in CORRECTING:
+            check(open_page(visit, path), path)
+
+
+@pytest.mark.parametrize("name", ["saved", "report", "diff", "comparison"])
+def test_files_are_accessible(
+    window: BrowserContext, name: str, sides: tuple[Path, Path], tiny_bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{name}.html"
+    if name == "saved":
+        client = viewing.open_client(sides[1], tmp_path / "cache")
+        path.write_text(client.get("/document?id=yard&name=Baxter&tree=0&save=1").text, encoding="utf-8")
+    elif name == "report":
+        path = sides[1] / "_run" / "report.html"
+    elif name == "diff":
+        path.write_text(diff_page.render_page(compare_collections(*sides, listed=20)), encoding="utf-8")
+    else:
+        path.write_text(render_comparison(tiny_bundle), encoding="utf-8")
+    page = window.new_page()
+    page.goto(path.as_uri())
+    check(page, name)
+
+
+def render_comparison(bundle: Path) -> str:
+    """Return the page of a comparison whose two sides differ."""
+    documents = [
+        GoldDocument(name="d", sentences=(Sentence(words=("Ada", "met"), labels=("B-PER", "O")),) * 10, lines=(1,) * 10)
+    ]
+    first, second = [[("O", "B-LOC")] * 10], [[("B-PER", "O")] * 10]
+    job = CompareJob(
+        first=find_tagger(str(bundle)),
+        second=find_tagger(str(bundle)),
+        data=["gold.conllu"],
+        procedure=Procedure(rounds=100, resamples=100),
+    )
+    comparison = Comparison(
+        documents=documents,
+        first=first,
+        second=second,
+        measure="F1",
+        unit="document",
+        lines=compare_labels(documents, first, second, procedure=job.procedure),
+        changes=changed_documents(documents, first, second),
+    )
+    return comparison_page.render_page(job, comparison)

@@ -1,0 +1,629 @@
+"""``concord view --as NAME``: what each form does, who may send it, and what two windows see of each other."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from concord_testing import fakes, finished_runs, runs, viewing
+from concord_testing.checkout import CHECKOUT
+from starlette.testclient import TestClient
+
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.outputs import AttentionMap, Prediction
+from concord.pipeline.corrections.correction import current_corrections
+from concord.pipeline.corrections.log import append_to_log, log_path, read_log
+from concord.pipeline.output.collection import open_collection
+from concord.workflows.annotation.corrections import list_statuses
+from concord.workflows.view.correcting import own_tagger, queue
+from concord.workflows.view.server import run
+
+ORIGIN = {"origin": "http://127.0.0.1:7391"}
+ENTITY = re.compile(r'data-at="(\d+)-(\d+)" data-label="([^"]*)"')
+
+
+class Window:
+    """A window: the page that it shows, and the forms that it sends from there."""
+
+    def __init__(self, client: TestClient, path: str) -> None:
+        self.client = client
+        self.open(path)
+
+    def open(self, path: str) -> None:
+        """Show a page."""
+        answer = self.client.get(path)
+        assert answer.status_code == 200, path
+        self.page = re.sub(r"<(style|script)\b.*?</\1>", "", answer.text, flags=re.DOTALL)
+
+    @property
+    def words(self) -> str:
+        """The visible text."""
+        return " ".join(unescape(re.sub(r"<[^>]+>", "", self.page.replace("&nbsp;", " "))).split())
+
+    @property
+    def entities(self) -> list[tuple[int, int, str]]:
+        """The entities of the text, and the names that are not labelled."""
+        found = ENTITY.findall(self.page)
+        return list(dict.fromkeys((int(start), int(end), unescape(label)) for start, end, label in found))
+
+    def hidden(self, name: str) -> str:
+        """Return a hidden field of the first form that has it."""
+        found = re.search(f'name="{name}" value="([^"]*)"', self.page)
+        assert found is not None, name
+        return unescape(found[1])
+
+    def send(self, path: str, *, status: int = 303, **fields: Any) -> str:
+        """Send a form of the page with some fields, and return the text of the answer."""
+        own = {
+            name: self.hidden(name)
+            for name in ("key", "generation", "seen", "back", "id", "step")
+            if f'"{name}"' in self.page
+        }
+        answer = self.client.post(path, data={**own, **fields}, headers=ORIGIN, follow_redirects=False)
+        assert answer.status_code == status, answer.text
+        return unescape(re.sub(r"<(style|script)\b.*?</\1>", "", answer.text, flags=re.DOTALL))
+
+    def correct(self, start: int, end: int, label: str, *, status: int = 303) -> str:
+        """Correct some words; without a label they are no entity."""
+        chosen = {"label": label} if label else {"drop": "1"}
+        return self.send("/correct", start=start, end=end, status=status, **chosen)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """Write a small collection."""
+    return finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True, dead_letters=[viewing.DEAD_LETTER])
+
+
+@pytest.fixture
+def client(output: Path, tmp_path: Path) -> TestClient:
+    """Return a client that corrects it."""
+    return viewing.open_client(output, tmp_path / "cache", who="ada")
+
+
+def actions(output: Path) -> list[str]:
+    return [one.action for one in read_log(log_path(output))]
+
+
+def test_a_reader_accepts_relabels_drops_and_adds(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard")
+    before = window.entities
+    assert before[:3] == [(0, 6, "ORG"), (24, 35, "PER"), (41, 47, "ORG")]
+    window.correct(0, 6, "ORG")
+    window.open("/document?id=yard")
+    window.correct(24, 35, "ORG")
+    window.open("/document?id=yard")
+    window.correct(41, 47, "")
+    window.open("/document?id=yard")
+    window.correct(18, 22, "LOC")
+    assert actions(output) == ["accept", "relabel", "drop", "add"]
+    window.open("/document?id=yard")
+    assert window.entities[:3] == [(0, 6, "ORG"), (18, 22, "LOC"), (24, 35, "ORG")]
+    assert (41, 47, "") in window.entities
+    assert "Alan Baxter: PER to ORG ada Undo" in window.words
+    assert {one.state for one in list_statuses(output)} == {"waiting"}
+    assert "4 corrections" in Window(client, "/corrections").words
+
+
+def test_a_correction_is_undone_and_redone(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard")
+    before = window.entities
+    window.correct(0, 6, "PER")
+    window.open("/document?id=yard")
+    window.send("/undo")
+    window.open("/document?id=yard")
+    assert window.entities == before
+    window.send("/undo", status=409)
+    [line] = [one for one in read_log(log_path(output)) if one.action != "undo"]
+    window.send("/undo", line=line.id)
+    window.send("/undo", line=line.id, redo="1")
+    window.send("/undo", line=line.id, redo="1")
+    assert actions(output) == ["relabel", "undo", "undo"]
+    window.open("/document?id=yard")
+    assert window.entities[0] == (0, 6, "PER")
+    window.send("/undo", line=line.id)
+    assert not current_corrections(read_log(log_path(output)))
+    assert "undone" in Window(client, "/corrections?id=yard").words
+    window.send("/undo", line="nothing", status=409)
+
+
+def test_a_redo_undoes_every_undo_that_counts(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard")
+    window.correct(0, 6, "PER")
+    path = log_path(output)
+    [line] = read_log(path)
+    append_to_log(path, [line.undone(who="bob"), line.undone(who="cy")])
+    for _ in range(2):
+        window.send("/undo", line=line.id, redo="1")
+        assert actions(output) == ["relabel"] + ["undo"] * 4
+        assert current_corrections(read_log(path)) == {"yard": (line,)}
+
+
+def test_enter_in_another_type_presses_no_type(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard&at=0-6")
+    form = window.page[window.page.index('<form id="correcting"') :]
+    pressed = re.search(r"<button\b[^>]*>", form)
+    assert pressed is not None
+    assert "name=" not in pressed[0]
+    window.send("/correct", start=0, end=6, other="SHIP")
+    assert [one.result.type for one in read_log(log_path(output))] == ["SHIP"]
+
+
+def test_undoing_the_last_step_twice_undoes_one(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard")
+    for start, end in ((0, 6), (24, 35)):
+        window.correct(start, end, "LOC")
+        window.open("/document?id=yard")
+    second = Window(client, "/document?id=yard")
+    for page in (window, window, second):
+        page.send("/undo")
+    assert actions(output) == ["relabel", "relabel", "undo"]
+    window.open("/document?id=yard")
+    window.send("/undo")
+    assert not current_corrections(read_log(log_path(output)))
+
+
+def test_an_entity_becomes_two(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard")
+    window.correct(29, 35, "PER")
+    window.open("/document?id=yard")
+    window.correct(24, 28, "PER")
+    window.open("/document?id=yard")
+    assert window.entities[1:3] == [(24, 28, "PER"), (29, 35, "PER")]
+    assert actions(output) == ["relabel", "add"]
+    assert all(one.state == "waiting" for one in list_statuses(output))
+
+
+def test_a_request_that_comes_twice_writes_one_line(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard")
+    for _ in range(2):
+        window.correct(0, 6, "PER")
+    assert actions(output) == ["relabel"]
+
+
+def test_two_windows_correct_other_words_and_are_told_of_the_same_ones(output: Path, tmp_path: Path) -> None:
+    first = Window(viewing.open_client(output, tmp_path / "a", who="ada"), "/document?id=yard")
+    second = Window(viewing.open_client(output, tmp_path / "b", who="bob"), "/document?id=yard")
+    first.correct(0, 6, "PER")
+    second.correct(24, 35, "LOC")
+    refused = second.correct(0, 6, "LOC", status=409)
+    assert "ada has changed 'Baxter' since this page was loaded (Baxter: ORG to PER); load it again" in refused
+    assert 'href="/document?id=yard"' in refused
+    second.open("/document?id=yard")
+    assert second.entities[:2] == [(0, 6, "PER"), (24, 35, "LOC")]
+    second.correct(0, 6, "LOC")
+    first.open("/document?id=yard")
+    assert first.entities[0] == (0, 6, "LOC")
+    assert "does not count: bob later: Baxter: PER to LOC" in Window(first.client, "/corrections").words
+    # What the other window undid is a change as well.
+    second.open("/document?id=yard")
+    second.send("/undo")
+    assert "bob has changed 'Baxter' since this page was loaded (undone)" in first.correct(0, 6, "ORG", status=409)
+
+
+def test_words_are_selected_as_the_browser_shows_them(tmp_path: Path) -> None:
+    text = "E\u0301mile\r\nLee \U0001f600 met Bob\r\nRoe.\r\nX"
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=(text,))
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
+    window = Window(client, "/document?id=d0")
+    shown = text.replace("\r\n", "\n")
+    for words, raw in (("Bob\nRo", "Bob\r\nRoe."), ("mile", "E\u0301mile"), ("\U0001f600", "\U0001f600")):
+        start = shown.index(words)
+        window.send("/correct", **{"sentence": 0, "from": start, "to": start + len(words)}, label="PER")
+        assert read_log(log_path(tmp_path / "out"))[-1].result.text == raw
+        window.open("/document?id=d0")
+    window.send("/correct", **{"sentence": 0, "from": 8, "to": 8}, label="PER", status=409)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"start": 1, "end": 6, "label": "PER"}, "does not begin and end with a word"),
+        ({"start": 14, "end": 28, "label": "PER"}, "crosses the boundary of a sentence"),
+        ({"start": 6, "end": 6, "label": "PER"}, "expected words"),
+        ({"start": 0, "end": 99999, "label": "PER"}, "expected words"),
+        ({"start": "x", "end": 6, "label": "PER"}, "expected a number as 'start'"),
+        ({"start": 0, "end": 6, "label": "A B"}, "expected an entity type"),
+        ({"start": 0, "end": 6}, "expected an entity type"),
+        ({"start": 0, "end": 6, "label": "PER", "id": "nothing"}, "does not have it"),
+        ({"start": 0, "end": 6, "label": "PER", "seen": 7}, "has changed since this page was loaded"),
+        ({"start": 0, "end": 6, "label": "PER", "generation": 7}, "has changed since this page was loaded"),
+        ({"start": 0, "end": 6, "label": "PER", "key": "guess"}, "does not come from this server"),
+    ],
+)
+def test_what_no_label_can_hold_is_refused(
+    client: TestClient, output: Path, fields: dict[str, Any], reason: str
+) -> None:
+    window = Window(client, "/document?id=yard")
+    assert reason in window.send("/correct", status=409, **fields)
+    assert actions(output) == []
+
+
+def test_only_pages_of_this_server_may_correct(client: TestClient, output: Path) -> None:
+    fields = {"id": "yard", "start": 0, "end": 6, "label": "PER", "seen": 0, "generation": 0}
+    fields["key"] = Window(client, "/document?id=yard").hidden("key")
+    for origin in ({}, {"origin": "null"}, {"origin": "http://evil.example"}, {"origin": "http://127.0.0.1:7392"}):
+        assert client.post("/correct", data=fields, headers=origin).status_code == 403
+    stranger = TestClient(client.app, base_url="http://127.0.0.1:7391")
+    assert stranger.post("/correct", data=fields, headers=ORIGIN).status_code == 403
+    assert client.post("/correct", content=b"x" * 5_000_000, headers=ORIGIN).status_code == 413
+    assert client.post("/correct", content=b"\xff=\xff", headers=ORIGIN).status_code == 409
+    assert client.get("/correct").status_code == 405
+    assert client.put("/correct", headers=ORIGIN).status_code == 405
+    assert actions(output) == []
+    for back in ("//evil.example", "http://evil.example", "/\\evil.example", "/a\nb"):
+        answer = client.post("/correct", data={**fields, "back": back}, headers=ORIGIN, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+def test_without_a_name_pages_only_show_corrections(output: Path, tmp_path: Path) -> None:
+    correcting = Window(viewing.open_client(output, tmp_path / "a", who="ada"), "/document?id=yard")
+    correcting.correct(0, 6, "PER")
+    client = viewing.open_client(output, tmp_path / "b")
+    assert client.post("/correct", headers=ORIGIN).status_code == 405
+    reading = Window(client, "/document?id=yard")
+    assert "Baxter PER corrected" in reading.words
+    assert "<button>Undo" not in Window(client, "/corrections").page
+    assert 'method="post"' not in reading.page
+    assert 'method="post"' not in Window(correcting.client, "/document?id=yard&save=1").page
+    with pytest.raises(ConfigError, match="--as: expected a name"):
+        run(output, port=0, browser=False, who="\n")
+
+
+def test_equal_words_everywhere_are_listed_before_they_are_corrected(client: TestClient, output: Path) -> None:
+    window = Window(client, "/everywhere?text=Goole&label=LOC&id=yard")
+    assert "2 places are not that yet" in window.words
+    window.open("/everywhere?text=Goole&label=LOC")
+    assert "4 places are not that yet" in window.words
+    ticked = [unescape(value) for value in re.findall(r'name="change" value="([^"]*)"', window.page)]
+    window.send("/correct-places", change=ticked[:3])
+    assert sorted(actions(output)) == ["accept", "accept", "add"]
+    window.open("/everywhere?text=Goole&label=LOC")
+    assert "1 place is not that yet" in window.words
+    # What was said in one step is undone in one.
+    Window(client, "/document?id=yard").send("/undo")
+    assert actions(output)[3:] == ["undo"] * 3
+    window.open("/everywhere?text=Goole")
+    window.send(
+        "/correct-places", change=[unescape(one) for one in re.findall(r'name="change" value="([^"]*)"', window.page)]
+    )
+    window.open("/document?id=fair")
+    assert [label for _, _, label in window.entities] == ["", ""] or window.entities == []
+    assert "No other place is left" in Window(client, "/everywhere?text=Goole").words
+    assert "Enter the words" in Window(client, "/everywhere").words
+    window.send("/correct-places", change="x", status=409)
+
+
+def test_tables_with_corrections_show_the_tagger_again_when_they_are_undone(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob Roe.",))
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    window = Window(viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada"), "/document?id=d0")
+    before = window.entities
+    assert before
+    start, end, label = before[0]
+    window.correct(start, end, "" if len(before) > 1 else "ORG")
+    window.open("/document?id=d0")
+    window.correct(5, 8, "")
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    window = Window(viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada"), "/document?id=d0")
+    assert [one for one in window.entities if one[2]] != before
+    for _ in range(2):
+        window.send("/undo")
+        window.open("/document?id=d0")
+    assert [one for one in window.entities if one[2]] == before
+    assert label
+
+
+def test_what_stage_two_would_move_is_shown_and_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob here.",))
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    monkeypatch.setattr(own_tagger, "_load", lambda plan: (fakes.SuggestibleTagger(), None))
+    client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
+    assert "Nothing is corrected in this document yet" in Window(client, "/moves?id=d0").words
+    window = Window(client, "/document?id=d0")
+    before = [one for one in window.entities if one[2]]
+    window.correct(*before[0])
+    window.open("/moves?id=d0")
+    assert f"Stage two would change {len(before) - 1} more" in window.words
+    ticked = [unescape(value) for value in re.findall(r'name="change" value="([^"]*)"', window.page)]
+    window.send("/correct-places", change=ticked)
+    assert actions(tmp_path / "out") == ["accept"] + ["drop"] * (len(before) - 1)
+    assert "would change nothing else" in Window(client, "/moves?id=d0").words
+    assert client.get("/moves?id=nothing").status_code == 404
+
+
+class CountingTagger(fakes.SuggestibleTagger):
+    """Counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+        self.asked.append("moves")
+        return super().predict_documents(documents, **settings)
+
+    def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
+        self.asked.append("why")
+        return [{} for _ in document]
+
+
+def test_another_generation_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob here.",))
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    tagger = CountingTagger()
+    monkeypatch.setattr(own_tagger, "_load", lambda plan: (tagger, None))
+    client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
+    window = Window(client, "/document?id=d0")
+    window.correct(*window.entities[0])
+    for _ in range(2):
+        for path in ("/moves?id=d0", "/why?id=d0&name=Anna"):
+            window.open(path)
+    assert tagger.asked == ["moves", "moves", "why"]
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    monkeypatch.setattr("concord.workflows.view.opened._LOOK_SECONDS", -1.0)
+    for path in ("/moves?id=d0", "/why?id=d0&name=Anna"):
+        for _ in range(200):
+            if client.get(path).status_code == 200:
+                break
+        window.open(path)
+    assert tagger.asked == ["moves", "moves", "why"] * 2
+
+
+def test_the_tagger_is_loaded_again_for_another_plan_and_after_a_failure(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = open_collection(output).plan
+    loaded: list[Any] = []
+    answers: list[Any] = ["gone", (fakes.FakeTagger(), None), (fakes.FakeTagger(), None)]
+
+    def load(plan: Any) -> Any:
+        loaded.append(plan)
+        return answers[len(loaded) - 1]
+
+    monkeypatch.setattr(own_tagger, "_load", load)
+    tagger = own_tagger.OwnTagger()
+    assert tagger.load(plan) == "gone"
+    assert tagger.load(plan) is tagger.load(plan) is answers[1]
+    other = plan.model_copy(update={"tagger": plan.tagger.model_copy(update={"terms": "f" * 64})})
+    assert tagger.load(other) is answers[2]
+
+
+def test_a_tagger_that_is_gone_is_named(client: TestClient) -> None:
+    window = Window(client, "/document?id=yard")
+    window.correct(0, 6, "ORG")
+    for path in ("/moves?id=yard", "/why?id=yard&name=Baxter"):
+        assert "tagger of this collection cannot be loaded" in Window(client, path).words
+
+
+def test_the_weights_behind_a_name_are_shown(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = viewing.open_client(output, tmp_path / "cache")
+    assert "/why?id=yard&amp;name=Alan+Baxter" in Window(client, "/document?id=yard&name=Alan+Baxter").page
+    monkeypatch.setattr(own_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
+    words = Window(client, "/why?id=yard&name=Alan+Baxter").words
+    assert words.count("decided by the draft") == 2
+    assert "Baxter decided by the draft 0.70 Baxter closes the yard . B-PER \u2192 B-ORG 0.30 Nobody called" in words
+    assert "No entity of this document is called so" in Window(client, "/why?id=yard&name=x").words
+    assert client.get("/why?id=nothing").status_code == 404
+    monkeypatch.setattr("concord.workflows.view.correcting.why.MAX_WORDS", 3)
+    assert "more than 3 words" in Window(client, "/why?id=yard&name=Baxter").words
+
+
+def test_a_tagger_without_a_memory_has_no_weights(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = viewing.open_client(output, tmp_path / "cache")
+    plain = fakes.FakeTagger()
+    monkeypatch.setattr(plain, "attention_maps", lambda document: [{} for _ in document], raising=False)
+    monkeypatch.setattr(own_tagger, "_load", lambda plan: (plain, None))
+    assert "has no document memory" in Window(client, "/why?id=yard&name=Baxter").words
+
+
+def open_queue(client: TestClient) -> Window:
+    """Open the queue when it is selected."""
+    for _ in range(200):
+        window = Window(client, "/review")
+        if "being selected" not in window.words:
+            break
+    return window
+
+
+def test_the_queue_is_walked_from_sentence_to_sentence(client: TestClient, output: Path) -> None:
+    window = open_queue(client)
+    assert "said something about 0 of 6" in window.words
+    assert "ORG 'Baxter' with probability 0.60" in window.words
+    first, second = (unescape(one) for one in re.findall(r'<a data-item href="([^"#]*)', window.page)[:2])
+    window.open(first)
+    assert "Sentence 1 of 6 in the queue" in window.words
+    ticked = [unescape(one) for one in re.findall(r'name="change" value="([^"]*)"', window.page)]
+    answer = client.post(
+        "/correct-places",
+        data={name: window.hidden(name) for name in ("key", "generation", "seen")} | {"change": ticked, "back": second},
+        headers=ORIGIN,
+        follow_redirects=False,
+    )
+    assert answer.headers["location"] == second
+    assert actions(output) == ["accept"] * len(ticked)
+    assert "said something about 1 of 6" in Window(client, "/review").words
+    window.open(second)
+    assert "Sentence 2 of 6" in window.words
+    assert "Sentence" not in Window(client, "/document?id=yard&queue=99").words.partition("closes")[0].replace(
+        "Sentence 1", ""
+    )
+    assert queue.QUOTAS.size == 200
+
+
+def queued_page(client: TestClient, rank: int) -> str:
+    """Return the address of a sentence of the queue, once it is selected."""
+    for _ in range(200):
+        page = Window(client, "/review").page
+        if found := re.findall(r'<a data-item href="([^"#]*)', page):
+            return unescape(found[rank])
+    raise AssertionError("no queue")
+
+
+def test_accept_all_accepts_the_sentence_that_is_shown(client: TestClient) -> None:
+    address = queued_page(client, 0)
+    for rank in range(6):
+        address = queued_page(client, rank)
+        if "sentence=0" not in address and "id=yard" in address:
+            break
+    window = Window(client, address)
+    ticked = re.findall(r'name="change" value="([^"]*)"', window.page)
+    assert ticked
+    # Links to entities and trees keep the rank and drop the sentence.
+    window.open(re.sub(r"&sentence=\d+", "", address))
+    assert re.findall(r'name="change" value="([^"]*)"', window.page) == ticked
+
+
+def test_a_sentence_without_entities_is_said_to_be_right(client: TestClient, output: Path) -> None:
+    number = next(number for number in range(6) if "id=yard&sentence=3" in queued_page(client, number))
+    window = Window(client, queued_page(client, number))
+    assert "Nothing to correct here, and go on" in window.words
+    [change] = map(unescape, re.findall(r'name="change" value="([^"]*)"', window.page))
+    for _ in range(2):
+        window.send("/correct-places", change=change)
+    [line] = read_log(log_path(output))
+    assert line.old is not None
+    assert (line.action, line.old.type, line.old.text) == ("drop", "O", "Nobody called Goole closed.")
+    assert "said something about 1 of 6" in Window(client, "/review").words
+    window.open("/document?id=yard")
+    assert "Nobody called Goole closed.: no entity ada Undo" in window.words
+    start = line.old.start
+    window.correct(start + 14, start + 19, "LOC")
+    window.open("/document?id=yard")
+    assert (start + 14, start + 19, "LOC") in window.entities
+    assert "no entity" not in "".join(one.reason for one in list_statuses(output))
+    assert actions(output) == ["drop", "add"]
+
+
+def test_selected_words_without_an_entity_are_said_to_be_none(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard")
+    before = window.entities
+    for _ in range(2):
+        window.correct(18, 22, "")
+        window.open("/document?id=yard")
+    assert [(one.action, one.result.type, one.result.text) for one in read_log(log_path(output))] == [
+        ("drop", "O", "yard")
+    ]
+    assert window.entities == before
+    # Nothing is to be dropped where there is no entity.
+    assert "No other place is left" in Window(client, "/everywhere?text=closes").words
+
+
+def test_an_address_whose_rank_is_of_another_document_is_not_queued(client: TestClient) -> None:
+    address = queued_page(client, 0)
+    assert "id=yard" in address
+    assert "in the queue" in Window(client, address).words
+    window = Window(client, address.replace("id=yard", "id=fair"))
+    assert "in the queue" not in window.words
+    assert 'id="accepting"' not in window.page
+
+
+def test_a_queue_that_cannot_be_selected_says_why(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(queue, "select_sentences", fail)
+    window = open_queue(client)
+    assert "The queue cannot be selected: KeyError: 'broken'" in window.words
+    assert "cannot be selected" in caplog.text
+
+
+def test_a_damaged_log_is_named_and_hides_no_document(client: TestClient, output: Path) -> None:
+    log_path(output).write_text('{"id": 1}\n{}\n', encoding="utf-8")
+    window = Window(client, "/document?id=yard")
+    assert "The corrections cannot be read" in window.words
+    assert "line 1: expected a correction" in window.words
+    assert client.get("/corrections").status_code == 503
+
+
+def test_markup_in_words_ids_and_labels_is_corrected_like_any_other(tmp_path: Path) -> None:
+    output = viewing.write_hostile(tmp_path / "out")
+    client = viewing.open_client(output, tmp_path / "cache", who=viewing.SCRIPT)
+    doc_id = urllib.parse.quote(viewing.IMAGE)
+    window = Window(client, f"/document?id={doc_id}")
+    count = len(window.entities)
+    for number in range(count):
+        start, end, label = window.entities[number]
+        window.correct(start, end, label or "LOC", status=409 if "=" in label else 303)
+        window.open(f"/document?id={doc_id}&at={start}-{end}")
+        assert not re.search(r"<(img|marquee|script)\b", window.page)
+    assert actions(output)[:count].count("accept") >= count - 1
+    for path in (
+        "/corrections",
+        f"/everywhere?text={urllib.parse.quote(viewing.SCRIPT)}&label=LOC",
+        f"/moves?id={doc_id}",
+    ):
+        assert not re.search(r"<(img|marquee|script)\b", Window(client, path).page)
+
+
+def test_ids_with_line_ends_are_corrected(tmp_path: Path) -> None:
+    doc_id = "line\r\nid\t\u2028 a+b&c"
+    output = finished_runs.write_run(tmp_path / "out", {doc_id: viewing.NEWS["yard"]}, keep_text=True)
+    window = Window(
+        viewing.open_client(output, tmp_path / "cache", who="ada"), f"/document?id={urllib.parse.quote(doc_id)}"
+    )
+    window.correct(0, 6, "PER")
+    window.open("/everywhere?text=Baxter&label=ORG")
+    window.send(
+        "/correct-places", change=[unescape(one) for one in re.findall(r'name="change" value="([^"]*)"', window.page)]
+    )
+    assert {one.doc_id for one in read_log(log_path(output))} == {doc_id}
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_leaves_whole_lines(output: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from concord_testing import viewing; import uvicorn, time\n"
+        "with viewing.served(Path(sys.argv[1]), Path(sys.argv[2]), who='ada') as url:\n"
+        "    print(url, flush=True); time.sleep(600)"
+    )
+    done = 0
+    for round_ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(output), str(tmp_path / f"cache{round_}")],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=CHECKOUT,
+            env={"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests/support'}", "OMP_NUM_THREADS": "1"},
+        )
+        assert process.stdout is not None
+        done += _correct_until_killed(process, process.stdout.readline().strip(), rounds=4 + round_)
+    lines = [json.loads(line) for line in log_path(output).read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == len({line["id"] for line in lines})
+    # Every correction that was answered is in the log.
+    assert len(lines) >= done == 15
+
+
+def _correct_until_killed(process: "subprocess.Popen[str]", url: str, *, rounds: int) -> int:
+    """Correct some words again and again, then kill the server; return how many requests were answered."""
+    import urllib.request
+
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    base, _, _ = url.partition("/?")
+    opener.open(url).close()
+    for number in range(rounds):
+        with opener.open(f"{base}/document?id=yard") as answer:
+            page = answer.read().decode()
+        fields = {
+            name: unescape(re.findall(f'name="{name}" value="([^"]*)"', page)[0])
+            for name in ("key", "generation", "seen", "back", "id")
+        }
+        label = "PER" if f'data-at="0-6" data-label="{"ORG" if number % 2 else "PER"}"' not in page else "LOC"
+        body = urllib.parse.urlencode({**fields, "start": 0, "end": 6, "label": f"{label}{number}"}).encode()
+        opener.open(urllib.request.Request(f"{base}/correct", body, headers={"Origin": base})).close()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return rounds

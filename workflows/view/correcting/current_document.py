@@ -1,0 +1,214 @@
+"""A document with its corrections: the entities of the tables, and what people have said about them since."""
+
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from concord.models.labels import OUTSIDE
+from concord.pipeline.corrections.correction import Correction, Mark, corrections_digest
+from concord.pipeline.corrections.fitting import Fit, Offsets, Place, corrected_marks, fit_corrections
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.tables import normalize_name
+from concord.workflows.view.document import DocumentPage, read_row
+from concord.workflows.view.opened import OpenedCollection
+
+CORRECTED = "corrected"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurrentDocument:
+    """A document as its corrections leave it.
+
+    Attributes:
+        corrections: those that no line has undone, in the order of the log.
+        sentences: the offsets of the words of each sentence; the pieces of an over-long one are one.
+        starts: where each sentence starts, those of pieces too.
+        fit: what the corrections mean here.
+        marks: its entities with the corrections, in order.
+    """
+
+    row: DocumentRow
+    text: str
+    corrections: Sequence[Correction]
+    sentences: Sequence[Sequence[Offsets]]
+    starts: Sequence[int]
+    fit: Fit
+    marks: Sequence[Mark]
+
+    def place(self, start: int, end: int) -> Place:
+        """Return some words of the document with the entities that they overlap."""
+        first = bisect_right(self.marks, start, key=lambda mark: mark.end)
+        stop = bisect_left(self.marks, end, key=lambda mark: mark.start)
+        return Place(self.row.doc_id, start, end, found=tuple(self.marks[first:stop]))
+
+    def is_corrected(self, place: Place, label: str | None) -> bool:
+        """Return whether corrections say already that a place is an entity of a type, or in none if None."""
+        if label is None:
+            marks = (mark for one in self.fit.corrections for mark in one.marks)
+            return not place.found and any(mark.start <= place.start and place.end <= mark.end for mark in marks)
+        if len(place.found) != 1:
+            return False
+        [mark] = place.found
+        wanted = (place.start, place.end, label)
+        return (mark.start, mark.end, mark.type) == wanted and mark in {one.new for one in self.fit.corrections}
+
+    def holds(self, place: Place) -> bool:
+        """Return whether a place begins and ends with a word, in one sentence."""
+        words = self.words_from(place.start)
+        starts, ends = {word[0] for word in words}, {word[1] for word in words}
+        return place.start in starts and place.end in ends
+
+    def sentence_of(self, start: int) -> int:
+        """Return the number of the sentence in which a place starts."""
+        return max(bisect_right(self.starts, start) - 1, 0)
+
+    def fault(self, corrections: Sequence[Correction]) -> str:
+        """Return why the first of some new corrections that does not fit does not; empty if all do."""
+        misfits = fit_corrections(corrections, self.text, self.sentences).misfits
+        return misfits[0].reason if misfits else ""
+
+    def words_at(self, sentence: int, start: int, end: int) -> Offsets | None:
+        """Return where the words begin and end that some characters touch, of a sentence as a browser shows it.
+
+        Args:
+            sentence: where it starts, in code points of the raw text.
+            start, end: in code points of the shown sentence, half-open.
+        """
+        words = self.words_from(sentence)
+        first, last = (sentence + _raw_offset(self.text, sentence, shown) for shown in (start, end))
+        touched = [word for word in words if word[0] < last and first < word[1] and first < last]
+        return (touched[0][0], touched[-1][1]) if touched else None
+
+    def words_from(self, start: int) -> Sequence[Offsets]:
+        """Return the words of the sentence that a place is in."""
+        number = bisect_right(self.sentences, start, key=lambda words: words[0][0]) - 1
+        return self.sentences[max(number, 0)] if self.sentences else ()
+
+
+def with_corrections(page: DocumentPage, current: CurrentDocument) -> DocumentPage:
+    """Return a page of a document with its current entities: rows of the index where they still hold, and new ones."""
+    if not page.sentences:
+        return page
+    known = {(row["start"], row["end"], row["label"]): row for row in page.entities}
+    said = {one.new for one in current.fit.corrections}
+    shown: list[sqlite3.Row | Mapping[str, Any]] = []
+    for mark in current.place(page.sentences[0].row.start_char, page.sentences[-1].row.end_char).found:
+        row = known.get((mark.start, mark.end, mark.type))
+        if row is None or (row["origin"] != CORRECTED and mark in said):
+            row = _row(mark, is_corrected=mark in said)
+        shown.append(row)
+    return replace(page, entities=shown)
+
+
+def read_current(
+    opened: OpenedCollection,
+    index: sqlite3.Connection,
+    listed: sqlite3.Row,
+    *,
+    corrections: Sequence[Correction],
+    lines: Sequence[Correction],
+) -> CurrentDocument | str:
+    """Read a document of the index with its corrections; without its raw text, the reason why there is none.
+
+    Args:
+        corrections: of the document, in the order of the log, without those that are undone.
+        lines: the same with those that are undone.
+
+    Raises:
+        IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
+    """
+    report, row = read_row(opened, index, listed)
+    text = opened.text(row)
+    if isinstance(text, DeadLetter):
+        return text.message
+    collection = opened.snapshot.collection
+    first = listed["sentence_row"]
+    table = collection.read_rows(
+        report, "sentences", ("start_char", "n_tokens", "continues"), start=first, stop=first + row.n_sentences
+    )
+    first = listed["token_row"]
+    words = collection.read_rows(report, "tokens", ("start_char", "end_char"), start=first, stop=first + row.n_tokens)
+    starts, ends = (words[name].to_pylist() for name in words.column_names)
+    sentence_rows = table.to_pylist()
+    sentences = list(_sentences(sentence_rows, list(zip(starts, ends, strict=True))))
+    found = index.execute(
+        "SELECT start, end, label, origin FROM entities WHERE document = ? ORDER BY number", (listed["id"],)
+    )
+    marks = [(_mark(text, *values), origin) for *values, origin in found]
+    written = collection.plan.corrected.get(row.doc_id)
+    is_changed = written is not None and written != corrections_digest(corrections)
+    fit = fit_corrections(corrections, text, sentences)
+    tagged = _marks_of_tagger(marks, lines, row.text_sha256) if is_changed else [mark for mark, _ in marks]
+    return CurrentDocument(
+        row=row,
+        text=text,
+        corrections=corrections,
+        sentences=sentences,
+        starts=[values["start_char"] for values in sentence_rows],
+        fit=fit,
+        marks=corrected_marks(tagged, fit.corrections),
+    )
+
+
+def _mark(text: str, start: int, end: int, label: str) -> Mark:
+    # Unchecked, which is faster, and a tagger may have types that no correction can hold.
+    return Mark.model_construct(start=start, end=end, type=label, text=text[start:end])
+
+
+def _marks_of_tagger(marks: Iterable[tuple[Mark, str | None]], lines: Iterable[Correction], digest: str) -> list[Mark]:
+    """Return the entities of a tagger, as far as the log tells, from tables that hold corrections.
+
+    Some of these corrections are undone by now, and only the next annotation asks the tagger again.
+    """
+    found = [mark for mark, origin in marks if origin != CORRECTED]
+    results: set[Mark] = set()
+    for line in lines:
+        old = line.old
+        if old is not None and old.type != OUTSIDE and line.text_sha256 == digest and old not in results:
+            found += [] if any(old.overlaps(mark) for mark in found) else [old]
+        if line.new is not None:
+            results.add(line.new)
+    return sorted(found, key=lambda mark: mark.start)
+
+
+def _row(mark: Mark, *, is_corrected: bool) -> Mapping[str, Any]:
+    return {
+        # No entity of the tables has a negative number.
+        "number": -1 - mark.start,
+        "start": mark.start,
+        "end": mark.end,
+        "label": mark.type,
+        "name": normalize_name(mark.text),
+        "confidence": 1.0,
+        "uncertainty": 0.0,
+        "refined": False,
+        "origin": CORRECTED if is_corrected else "",
+    }
+
+
+def _sentences(rows: Sequence[Mapping[str, Any]], words: Sequence[Offsets]) -> Iterator[list[Offsets]]:
+    """Yield the offsets of the words of each sentence that has words."""
+    offsets: list[Offsets] = []
+    taken = 0
+    for row in rows:
+        if offsets and not row["continues"]:
+            yield offsets
+            offsets = []
+        offsets = [*offsets, *words[taken : taken + row["n_tokens"]]]
+        taken += row["n_tokens"]
+    if offsets:
+        yield offsets
+
+
+def _raw_offset(text: str, start: int, shown: int) -> int:
+    """Return how many code points of a text from a place on a browser shows as so many: it shows a carriage return
+    with a line feed as one character, and a null character not at all."""
+    offset = 0
+    while shown > 0 and start + offset < len(text):
+        pair = text[start + offset : start + offset + 2]
+        shown -= pair[0] != "\0" and pair != "\r\n"
+        offset += 1
+    return offset

@@ -1,0 +1,134 @@
+"""Requests that correct: the fields of a form, checked, and what each form does."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from urllib.parse import parse_qs, quote, unquote
+
+from concord.pipeline.corrections.correction import check_type
+from concord.workflows.view.correcting.correcting import Change, Correcting, RefusedError
+from concord.workflows.view.finding import find_document
+from concord.workflows.view.opened import OpenedCollection
+
+MAX_FORM_BYTES = 4_000_000
+"""Some thousand places in documents with long ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The fields of a form that was sent; a field without a value is left out."""
+
+    fields: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, body: bytes) -> "Form":
+        """Read the body of a request; RefusedError where it is no form."""
+        try:
+            return cls(parse_qs(body.decode(), max_num_fields=100_000, errors="strict"))
+        except ValueError as error:
+            raise RefusedError(f"expected a form in UTF-8: {error}; load the page again") from None
+
+    def text(self, name: str) -> str:
+        """Return a field; the empty string without it."""
+        return self.fields.get(name, ("",))[-1]
+
+    def number(self, name: str) -> int:
+        """Return a field that is a whole number from 0 on; RefusedError if it is none."""
+        value = self.text(name)
+        if not (value.isascii() and value.isdecimal() and len(value) <= 12):
+            raise RefusedError(f"expected a number as {name!r}, got {value[:40]!r}; load the page again")
+        return int(value)
+
+    @property
+    def doc_id(self) -> str:
+        """The id of a document, which forms carry quoted: browsers change line ends."""
+        return unquote(self.text("id"))
+
+    @property
+    def label(self) -> str | None:
+        """The entity type that was chosen, None for no entity; RefusedError if labels cannot hold it."""
+        if self.text("drop"):
+            return None
+        value = self.text("label") or self.text("other").strip()
+        try:
+            return check_type(value)
+        except ValueError as error:
+            raise RefusedError(f"type {value!r}: {error}") from None
+
+    @property
+    def back(self) -> str:
+        """The address to show next: one of this server."""
+        value = self.text("back")
+        is_own = value.startswith("/") and not value.startswith("//") and value.isprintable() and "\\" not in value
+        return value if is_own else "/"
+
+
+def form_key(token: str) -> str:
+    """Return what a form must contain: only who knows the token can compute it, and it does not tell the token."""
+    return sha256(f"form {token}".encode()).hexdigest()
+
+
+def check_key(form: Form, token: str) -> None:
+    """Raise RefusedError unless a form comes from a page of this server."""
+    if not secrets.compare_digest(form.text("key").encode(), form_key(token).encode()):
+        raise RefusedError("the form does not come from this server; load the page again")
+
+
+def encode_change(change: Change) -> str:
+    """Return a change as the value of one field."""
+    return f"{change.start} {change.end} {change.label or ''} {quote(change.doc_id, safe='')}"
+
+
+def correct_one(opened: OpenedCollection, correcting: Correcting, form: Form) -> None:
+    """Correct the words that a person has chosen: by their offsets, or by a selection in a sentence."""
+    if form.text("sentence"):
+        start, end = _selected(opened, correcting, form)
+    else:
+        start, end = form.number("start"), form.number("end")
+    change = Change(form.doc_id, start, end, form.label)
+    correcting.correct([change], seen=form.number("seen"), generation=form.number("generation"))
+
+
+def correct_places(opened: OpenedCollection, correcting: Correcting, form: Form) -> None:
+    """Make the changes that a person has ticked in a list."""
+    del opened
+    changes = []
+    for value in form.fields.get("change", ()):
+        start, end, label, doc_id = (value.split(" ", 3) + [""] * 3)[:4]
+        if not (start.isdecimal() and end.isdecimal() and len(start + end) < 24):
+            raise RefusedError(f"expected a place, got {value[:80]!r}; load the page again")
+        changes.append(Change(unquote(doc_id), int(start), int(end), label or None))
+    correcting.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
+
+
+def undo(opened: OpenedCollection, correcting: Correcting, form: Form) -> None:
+    """Undo or redo a line of the log, or undo the whole step of a line."""
+    del opened
+    if form.text("line"):
+        correcting.undo(form.text("line"), redo=bool(form.text("redo")))
+    else:
+        correcting.undo_step(form.text("step"))
+
+
+FORMS: Mapping[str, Callable[[OpenedCollection, Correcting, Form], None]] = {
+    "/correct": correct_one,
+    "/correct-places": correct_places,
+    "/undo": undo,
+}
+
+
+def _selected(opened: OpenedCollection, correcting: Correcting, form: Form) -> tuple[int, int]:
+    with opened.index.reading() as index:
+        listed = find_document(index, form.doc_id)
+        document = (
+            f"there is no document {form.doc_id!r}"
+            if listed is None
+            else correcting.read(index, listed, correcting.state())
+        )
+    if isinstance(document, str):
+        raise RefusedError(document)
+    words = document.words_at(form.number("sentence"), form.number("from"), form.number("to"))
+    if words is None:
+        raise RefusedError("expected words of a sentence to be selected, got none; select some")
+    return words

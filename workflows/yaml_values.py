@@ -1,0 +1,100 @@
+"""Values of YAML files: read strictly, set by dotted keys, and flattened to them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from concord.models.config import ConfigError
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping without duplicate keys."""
+    try:
+        values = _parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a readable YAML file: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected a readable YAML file: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: expected YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
+    return values
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set each ``dotted.key=value`` in nested values; a value is parsed as YAML."""
+    for key, value in map(parse_override, overrides):
+        set_value(values, key, value)
+
+
+def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
+    """Set one value by its dotted key, creating mappings as needed."""
+    *path, last = dotted_key.split(".")
+    current = values
+    for index, part in enumerate(path):
+        current = current.setdefault(part, {})
+        if not isinstance(current, dict):
+            raise ConfigError(f"{'.'.join(path[: index + 1])}: expected a mapping, got {current!r}")
+    current[last] = value
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to dotted keys; lists are kept as values."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
+def parse_override(override: str) -> tuple[str, Any]:
+    """Return the dotted key and the value of ``key=value``, as ``--set`` takes it."""
+    key, equals, text = override.partition("=")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise ConfigError(f"--set {override}: expected key=value, as in reader.text_field=body")
+    try:
+        return key.strip(), _parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: expected a YAML value: {error}") from error
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
+    """YAML with the numbers of version 1.2 (``1e-3`` is a number) and without duplicate keys."""
+
+
+def _parse_yaml(text: str) -> Any:
+    """Parse YAML that JSON can hold as well; anything else is a YAMLError."""
+    try:
+        values = yaml.load(text, Loader=_Loader)  # a SafeLoader, which creates plain values only
+        json.dumps(values, default=str)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        # Such as a date that does not exist, a number too long, an alias of itself, or brackets without end.
+        raise yaml.YAMLError(f"a value that cannot be used ({error})") from error
+    return values
+
+
+def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | None):
+            raise yaml.constructor.ConstructorError(
+                "while reading a mapping", node.start_mark, f"expected a plain key, got {key!r}", key_node.start_mark
+            )
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                "while reading a mapping", node.start_mark, f"duplicate key {key!r}", key_node.start_mark
+            )
+        seen.add(key)
+    return dict(loader.construct_mapping(node, deep=True))
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
