@@ -77,7 +77,7 @@ def find_data(corpora: Corpora, job: TrainJob | None, tagger: ResolvedTagger) ->
             "--no-rehearsal that it forgets what the corrections do not show"
         )
     named = {name: list(paths) for name, paths in (("dev", corpora.dev), ("test", corpora.test)) if paths}
-    data = data.model_copy(update={**named, "vectors": None, "labels": dict(corpora.labels or data.labels)})
+    data = data.model_copy(update={**named, "vectors": None, "labels": {**data.labels, **corpora.labels}})
     if not data.dev:
         chosen_by_folds = job is not None and job.data.folds is not None
         reason = "got folds of its training documents, which it has read" if chosen_by_folds else _why_none(job)

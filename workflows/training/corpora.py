@@ -220,9 +220,13 @@ def read_documents(
 
 
 def weighted(documents: Documents, weight: float) -> Documents:
-    """Repeat documents as often as the weight says, and a fixed random choice of them for its fraction."""
+    """Repeat documents as often as the weight says, and a fixed random choice of them for its fraction.
+
+    At least one is left of a corpus, however small the weight.
+    """
     whole, fraction = divmod(weight, 1)
-    chosen = random.Random(0).sample(range(len(documents)), round(fraction * len(documents)))
+    number = max(round(fraction * len(documents)), 0 if whole else min(1, len(documents)))
+    chosen = random.Random(0).sample(range(len(documents)), number)
     return [*(list(documents) * int(whole)), *(documents[index] for index in sorted(chosen))]
 
 

@@ -5,8 +5,9 @@ never stops the training.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,7 @@ from concord.workflows.registry.mlflow_client import RunStatus
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.outbox import Registration, TrackedRun, describe_dataset, start_run
 from concord.workflows.training import evaluate
-from concord.workflows.training.corpora import (
-    Documents,
-)
+from concord.workflows.training.corpora import Documents
 from concord.workflows.training.folds import FOLDS_NAME, choose_by_folds
 from concord.workflows.training.plots import draw_curves
 from concord.workflows.training.progress import TrainingProgress
@@ -99,8 +98,8 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
     model = start.config if start is not None else _model_config(job)
     corpora, dev = read_train_corpora(job, label_scheme(model.scheme), start)
 
-    def build(documents: Documents) -> Tagger:
-        return (_load_start(job) or _build_tagger(job, model, documents, config)).move_to(device)
+    def build(documents: Documents, types: Iterable[str] = ()) -> Tagger:
+        return (_load_start(job) or _build_tagger(job, model, documents, config, types)).move_to(device)
 
     tagger = build(corpora["train"])
     _claim_folder(folder, job, resume=options.resume)
@@ -114,8 +113,16 @@ def run(job: TrainJob, options: TrainOptions) -> Answer:
         choice = None
         if job.data.folds is not None:
             parts, folds = folder / FOLDS_NAME, job.data.folds
+            # A part may lack a type, and the uncertainties that a threshold is chosen from depend on their number.
+            types = label_scheme(model.scheme).types(tagger.vocabulary.labels)
             choice = choose_by_folds(
-                build, corpora["train"], config, parts, folds=folds, resume=options.resume, on_batch=on_batch
+                partial(build, types=types),
+                corpora["train"],
+                config,
+                parts,
+                folds=folds,
+                resume=options.resume,
+                on_batch=on_batch,
             )
             if isinstance(tagger, TwoStageTagger) and choice.threshold is not None:
                 tagger.set_threshold(choice.threshold)
@@ -216,7 +223,9 @@ def _seen_before(job: TrainJob, model: TaggerConfig) -> Provenance:
     return known or Provenance(parts=[])
 
 
-def _build_tagger(job: TrainJob, model: TaggerConfig, train: Documents, config: FitConfig) -> Tagger:
+def _build_tagger(
+    job: TrainJob, model: TaggerConfig, train: Documents, config: FitConfig, types: Iterable[str] = ()
+) -> Tagger:
     vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
     vocabulary = Vocabulary.from_sentences(
         (sentence for document in train for sentence in document),
@@ -225,6 +234,7 @@ def _build_tagger(job: TrainJob, model: TaggerConfig, train: Documents, config: 
         digits=model.digits,
         pretrained_words=vectors.words if vectors is not None else (),
         most_words=model.most_words,
+        entity_types=types,
     )
     torch.manual_seed(config.seed)
     try:

@@ -133,6 +133,19 @@ profiles:
 """
 
 
+@pytest.mark.slow
+def test_a_type_of_one_document_only_is_a_label_in_every_part(corpus: Path, tmp_path: Path) -> None:
+    with corpus.open("a") as more:
+        more.write("-DOCSTART-\trare\n\nat\tO\nAcme\tB-ORG\n\n")
+    job_file = tmp_path / "job.yaml"
+    job_file.write_text(JOB.format(corpus=corpus))
+    out = tmp_path / "run"
+    arguments = ["train", str(job_file), "-o", str(out), "--no-tracking", "--set", "fit.epochs=2"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert {load_tagger(part).entity_types for part in (out / "folds").glob("*/bundle")} == {("ORG", "PER")}
+
+
 def read_metadata(path: Path) -> dict[str, str]:
     with safe_open(path, framework="pt") as stored:
         found: dict[str, str] = stored.metadata()
