@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.corrections.fitting import Place, find_places
 from concord.workflows.annotation.corrections import NO_DOCUMENT, fit_statuses
+from concord.workflows.view.correcting import templates
 from concord.workflows.view.correcting.correcting import Change, Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
 from concord.workflows.view.correcting.moves import Moves
@@ -15,14 +16,13 @@ from concord.workflows.view.finding import PAGE_ROWS, all_labels, documents_with
 from concord.workflows.view.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Paging, Query
 
-TEMPLATES = "concord.workflows.view.correcting.templates"
 LISTED = 500
 """Places that are listed at once; once they are confirmed, the list has the next ones."""
 _CONTEXT = 60
 
 
 class ListedPlace(NamedTuple):
-    """A place with the text around it, and the value that asks for its change; empty if labels cannot hold it."""
+    """A place with the text around it, and the value that asks for its change."""
 
     doc_id: str
     title: str
@@ -63,7 +63,7 @@ def everywhere(opened: OpenedCollection, correcting: Correcting, query: Query) -
         "labels": sorted({*labels, label} - {""}),
         "seen": len(state.lines),
     }
-    return Page("everywhere.html.j2", values, TEMPLATES)
+    return Page("everywhere.html.j2", values, templates.__name__)
 
 
 def corrections(opened: OpenedCollection, correcting: Correcting, query: Query) -> Page:
@@ -82,7 +82,7 @@ def corrections(opened: OpenedCollection, correcting: Correcting, query: Query) 
             "doc_id": doc_id,
             "labels": all_labels(index),
         }
-    return Page("corrections.html.j2", values, TEMPLATES)
+    return Page("corrections.html.j2", values, templates.__name__)
 
 
 def moves(opened: OpenedCollection, correcting: Correcting, found: Moves, query: Query) -> Page:
@@ -106,7 +106,7 @@ def moves(opened: OpenedCollection, correcting: Correcting, found: Moves, query:
         "labels": labels,
         "seen": len(state.lines),
     }
-    return Page("moves.html.j2", values, TEMPLATES)
+    return Page("moves.html.j2", values, templates.__name__)
 
 
 def _documents(index: sqlite3.Connection, surface: str, doc_id: str) -> list[int]:
@@ -164,14 +164,12 @@ def card(document: CurrentDocument | str, state: LogState, *, doc_id: str, who: 
         who: whose last step can be undone.
         at: the offsets of the chosen words, as in ``15-21``; empty without.
     """
-    own = state.by_document.get(doc_id, ())
     current = state.current.get(doc_id, ())
     values: dict[str, Any] = {
         "seen": len(state.lines),
         "log": [(line, line.description) for line in reversed(current)][:PAGE_ROWS],
         "logged": len(current),
         "last": next((line.id for line in reversed(current) if line.who == who), ""),
-        "has_undone": len(own) > len(current),
         "chosen": None,
     }
     start, _, end = at.partition("-")

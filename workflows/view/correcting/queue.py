@@ -11,6 +11,7 @@ from concord.pipeline.errors import ConcordError
 from concord.pipeline.exports.review_queue import QueuedSentence, Quotas, select_sentences
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import read_collection
+from concord.workflows.view.correcting import templates
 from concord.workflows.view.correcting.correcting import Change, Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
 from concord.workflows.view.correcting.requests import encode_change
@@ -20,7 +21,6 @@ from concord.workflows.view.page import Page, Paging, Query
 
 logger = logging.getLogger(__name__)
 
-TEMPLATES = "concord.workflows.view.correcting.templates"
 QUOTAS = Quotas(size=200, per_document=5, per_type=None, seed=1)
 """Those of ``concord view``; the same as the defaults of ``concord review``."""
 
@@ -50,7 +50,7 @@ class Queue:
         """List the queue with what has been looked at."""
         selection = self._select()
         if not selection.is_done:
-            return Page("review.html.j2", {"state": "working"}, TEMPLATES)
+            return Page("review.html.j2", {"state": "working"}, templates.__name__)
         if selection.fault:
             return Page("message.html.j2", {"heading": "No queue", "message": selection.fault})
         looked = _looked_at(correcting.state(), selection.sentences, selection.bounds)
@@ -64,7 +64,7 @@ class Queue:
             "first": next(following, None),
             "paging": Paging(page, len(looked), PAGE_ROWS),
         }
-        return Page("review.html.j2", values, TEMPLATES)
+        return Page("review.html.j2", values, templates.__name__)
 
     def at(self, number: int | None, doc_id: str) -> dict[str, Any]:
         """Return what the reading page of a document shows of the queue at a rank: the sentence, and those before and

@@ -9,6 +9,7 @@ from concord.models.outputs import AttentionMap
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow
 from concord.workflows.annotation.moves import tagged_sentences
+from concord.workflows.view.correcting import templates
 from concord.workflows.view.correcting.own_tagger import OwnTagger
 from concord.workflows.view.document import read_document
 from concord.workflows.view.finding import Line, all_labels, find_document, places_of_name
@@ -74,7 +75,7 @@ class Why:
             "count": count,
             "labels": labels,
         }
-        return Page("why.html.j2", values, "concord.workflows.view.correcting.templates")
+        return Page("why.html.j2", values, templates.__name__)
 
     def _weights(self, collection: Collection, document: CollectedDocument) -> list[Mapping[str, AttentionMap]] | str:
         """Return the attention maps of each sentence, or why there are none."""
