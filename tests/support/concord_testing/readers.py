@@ -134,12 +134,14 @@ class TurnsUntil:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Yields a number of times, and then on until a file exists."""
+    """Creates a file, then yields a number of times, and then on until another file exists."""
 
     turns: int
+    started: Path
     until: Path
 
     def __iter__(self) -> Iterator[None]:
+        self.started.touch()
         for _ in range(self.turns):
             yield
         while not self.until.exists():
@@ -268,17 +270,23 @@ def read_beside_a_writer(
 
     Args:
         reads: of all kinds together, at least.
-        generations: the fewest that the writer makes before the readers stop.
+        generations: the fewest that the writer makes while all readers read.
     """
     writer = Writer(folder, documents=documents, seed=seed, grace_seconds=grace_seconds)
     started = time.monotonic()
     answers = [folder / f"reads{number}.json" for number in range(readers_at_once)]
-    turns = AtLeast(reads // readers_at_once, folder / "enough")
-    work = [start_reader(turns, writer.output, answer, seed=seed + number) for number, answer in enumerate(answers)]
+    turns = [AtLeast(reads // readers_at_once, answer.with_suffix(".started"), folder / "enough") for answer in answers]
+    work = [
+        start_reader(turn, writer.output, answer, seed=seed + number)
+        for number, (turn, answer) in enumerate(zip(turns, answers, strict=True))
+    ]
+    unread = 0
     while any(reader.is_alive() for reader in work):
         writer.step()
-        if len(writer.generations) >= generations:
-            turns.until.touch()
+        if not all(turn.started.exists() for turn in turns):
+            unread = len(writer.generations)
+        elif len(writer.generations) - unread >= generations:
+            (folder / "enough").touch()
     return {
         "generations": len(writer.generations),
         "runs": dict(writer.runs),

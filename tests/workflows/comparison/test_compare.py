@@ -10,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.comparisons import compared
 
 from concord.models.checkpoint import save_tagger, tagger_digest
 from concord.models.config import ConfigError
@@ -23,7 +24,7 @@ from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
 from concord.workflows.comparison.command import run
-from concord.workflows.comparison.compare import CompareJob, Comparison, compare, evidence
+from concord.workflows.comparison.compare import CompareJob, compare, evidence
 from concord.workflows.comparison.page import render_page
 from concord.workflows.comparison.paired_tests import Line, Procedure, changed_documents, compare_labels, describe_line
 from concord.workflows.comparison.slices import parse_slice
@@ -200,16 +201,7 @@ def test_page_shows_both_sides_and_escapes_text(tiny_bundle: Path) -> None:
     documents = [GoldDocument(name="<i>d</i>", sentences=(sentence,) * 10, lines=(1,) * 10)]
     first, second = [[("O", "O", "B-LOC")] * 10], [[("B-PER", "O", "B-PER")] * 10]
     question = job(tiny_bundle, tiny_bundle)
-    comparison = Comparison(
-        documents=documents,
-        first=first,
-        second=second,
-        measure="F1",
-        unit="document",
-        lines=compare_labels(documents, first, second, procedure=question.procedure),
-        changes=changed_documents(documents, first, second),
-    )
-    page = render_page(question, comparison)
+    page = render_page(question, compared(question, documents, first, second))
     assert "&lt;b&gt;Ada&lt;/b&gt;" in page
     assert "&lt;i&gt;d&lt;/i&gt;" in page
     assert not any(raw in page for raw in ("<b>Ada", "<i>d", "<script", "http://", "https://"))

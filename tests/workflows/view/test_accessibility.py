@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 from concord_testing import fakes, finished_runs, viewing
 from concord_testing.browsing import Visit, accessibility_faults
+from concord_testing.comparisons import compared
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from concord.models.data.sentence import Sentence
@@ -14,8 +15,8 @@ from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.report.html import write_report
 from concord.workflows.comparison import page as comparison_page
-from concord.workflows.comparison.compare import CompareJob, Comparison
-from concord.workflows.comparison.paired_tests import Procedure, changed_documents, compare_labels
+from concord.workflows.comparison.compare import CompareJob
+from concord.workflows.comparison.paired_tests import Procedure
 from concord.workflows.diff import page as diff_page
 from concord.workflows.diff.diff import compare_collections
 from concord.workflows.registry.resolve_tagger import find_tagger
@@ -147,13 +148,4 @@ def render_comparison(bundle: Path) -> str:
         data=["gold.conllu"],
         procedure=Procedure(rounds=100, resamples=100),
     )
-    comparison = Comparison(
-        documents=documents,
-        first=first,
-        second=second,
-        measure="F1",
-        unit="document",
-        lines=compare_labels(documents, first, second, procedure=job.procedure),
-        changes=changed_documents(documents, first, second),
-    )
-    return comparison_page.render_page(job, comparison)
+    return comparison_page.render_page(job, compared(job, documents, first, second))
