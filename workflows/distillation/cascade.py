@@ -91,10 +91,9 @@ def _write(
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=skipped)
     tagger.calibration = None  # that of the stages does not fit the first pass
     save_tagger(tagger, target, half=is_half(source))
-    seen = [found for folder in (source, first_source) if (found := read_provenance(folder)) is not None]
     provenance = Provenance(parts=[])
-    for part in (part for found in seen for part in found.parts if part.role != "calibration"):
-        provenance = provenance.merged_with(part)
+    for found in filter(None, map(read_provenance, (source, first_source))):
+        provenance = provenance.joined_with(found)
     for path, documents in corpora.items():
         provenance = provenance.merged_with(describe_part("dev", [path], documents))
     write_provenance(target, provenance)

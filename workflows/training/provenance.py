@@ -74,25 +74,28 @@ class Provenance(Config):
         documents = sorted({*own.documents, *part.documents})
         return self.with_part(Part(role=part.role, files=files, documents=documents))
 
-    def taught_by(self, name: str, digest: str, own: "Provenance | None") -> "Provenance":
-        """Add a teacher and all that it has seen, but for its calibration; ``own`` is None where that is not known."""
+    def joined_with(self, other: "Provenance") -> "Provenance":
+        """Add the teachers of another bundle and all that it has seen, but for its calibration."""
         merged = self
-        for part in own.parts if own is not None else ():
+        for part in other.parts:
             merged = merged.merged_with(part) if part.role != "calibration" else merged
-        earlier = own.teachers if own is not None else []
-        teacher = Teacher(name=name, digest=digest, recorded=own is not None and bool(own.parts) and own.is_complete)
-        teachers = [*self.teachers, *(known for known in (teacher, *earlier) if known not in self.teachers)]
-        return merged.model_copy(update={"teachers": teachers})
+        new = [teacher for teacher in other.teachers if teacher not in self.teachers]
+        return merged.model_copy(update={"teachers": [*self.teachers, *new]})
+
+    def taught_by(self, name: str, digest: str, own: "Provenance | None") -> "Provenance":
+        """Add a teacher and what came into it; ``own`` is None where that is not known."""
+        recorded = own is not None and bool(own.parts) and own.is_complete
+        named = self.joined_with(
+            Provenance(parts=[], teachers=[Teacher(name=name, digest=digest, recorded=recorded)])
+        )
+        return named if own is None else named.joined_with(own)
 
     def seen_through(self, paths: Iterable[str]) -> "Provenance":
         """Add the teachers of soft corpora, and all that these have seen; other corpora have none."""
         merged = self
         for path in filter(is_soft_corpus, paths):
-            known = read_provenance(Path(path)) or Provenance(parts=[])
-            for part in known.parts:
-                merged = merged.merged_with(part)
-            new = [teacher for teacher in known.teachers if teacher not in merged.teachers]
-            merged = merged.model_copy(update={"teachers": [*merged.teachers, *new]})
+            known = read_provenance(Path(path))
+            merged = merged if known is None else merged.joined_with(known)
         return merged
 
 

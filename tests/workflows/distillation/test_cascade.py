@@ -34,7 +34,8 @@ def two_stages(tmp_path_factory: pytest.TempPathFactory, two_stage_config: dict[
     vocabulary = Vocabulary.from_sentences(sentence for document in documents for sentence in document)
     folder = tmp_path_factory.mktemp("taggers") / "uanet"
     save_tagger(build_tagger("uanet", two_stage_config, vocabulary).eval(), folder)
-    write_provenance(folder, Provenance(parts=[describe_part("train", [str(TRAIN)], documents)]))
+    own = Provenance(parts=[describe_part("train", [str(TRAIN)], documents)])
+    write_provenance(folder, own.taught_by("teacher", "0" * 64, None))
     return folder
 
 
@@ -53,6 +54,7 @@ def test_tagger_gets_a_first_pass(two_stages: Path, tiny_bundle: Path, tmp_path:
     provenance = read_provenance(tmp_path / "fast")
     assert provenance is not None
     assert [part.role for part in provenance.parts] == ["train", "dev"]
+    assert [teacher.name for teacher in provenance.teachers] == ["teacher"]
     assert not (tmp_path / "fast" / CALIBRATION_NAME).exists()
     pack_bundle(tmp_path / "fast", tmp_path / "packed")
     assert "first_pass/weights.safetensors" in check_bundle(tmp_path / "packed").files
