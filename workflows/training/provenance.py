@@ -85,9 +85,7 @@ class Provenance(Config):
     def taught_by(self, name: str, digest: str, own: "Provenance | None") -> "Provenance":
         """Add a teacher and what came into it; ``own`` is None where that is not known."""
         recorded = own is not None and bool(own.parts) and own.is_complete
-        named = self.joined_with(
-            Provenance(parts=[], teachers=[Teacher(name=name, digest=digest, recorded=recorded)])
-        )
+        named = self.joined_with(Provenance(parts=[], teachers=[Teacher(name=name, digest=digest, recorded=recorded)]))
         return named if own is None else named.joined_with(own)
 
     def seen_through(self, paths: Iterable[str]) -> "Provenance":
