@@ -68,7 +68,7 @@ class Correction(Config):
     doc_id: str
     who: Annotated[str, AfterValidator(check_name)]
     when: str
-    """UTC, as in ``2026-11-22T18:00:00Z``."""
+    """UTC, as in ``2026-11-22T18:00:00.123456Z``; what a person did in one step has one time."""
     tagger: str = ""
     """Signature of the tagger that made the entities which the person saw."""
     generation: int = 0
@@ -241,4 +241,4 @@ def _new_id() -> str:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

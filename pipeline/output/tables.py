@@ -48,7 +48,9 @@ def annotated_rows(documents: Iterable[AnnotatedDocument]) -> dict[str, list[dic
     for name, columns in _annotated_columns(documents, parser="", tagger="", keep_text=False).items():
         for field in SCHEMAS[name]:
             if pa.types.is_float32(field.type):
-                columns[field.name] = np.array(columns[field.name], dtype=np.float32).tolist()
+                values = columns[field.name]
+                rounded = np.array(values, dtype=np.float32).tolist()
+                columns[field.name] = [None if old is None else new for old, new in zip(values, rounded, strict=True)]
         rows[name] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return rows
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from concord.pipeline.corrections.correction import Correction, corrections_digest, current_corrections
-from concord.pipeline.corrections.fitting import Fit, Place, find_places, fit_corrections
+from concord.pipeline.corrections.fitting import Fit, fit_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.exports.source_texts import SourceTexts
 from concord.pipeline.imports.import_corrections import ImportReport, import_corrections
 from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.document_rows import CollectedDocument, entity_marks, read_collection, sentence_offsets
+from concord.pipeline.output.document_rows import CollectedDocument, read_collection, sentence_offsets
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.export import LEFT_OUT
 from concord.workflows.console import Answer, counted, printable, short_path, table
@@ -75,20 +75,6 @@ def fit_statuses(own: Sequence[Correction], fit: Fit, state: str) -> dict[str, C
         one = found[pair.earlier.id].correction
         found[one.id] = CorrectionStatus(correction=one, state="overruled", reason=reason)
     return found
-
-
-def places_of(output: OutputPath, surface: str, *, doc_id: str | None = None) -> Iterator[Place]:
-    """Yield where some words occur in a collection, or in one document, with the entities of the tables that they
-    overlap; see ``find_places``. ``marks_at`` makes single corrections of the places that a person chooses.
-
-    A document whose text is gone is left out.
-    """
-    collection = open_collection(output)
-    texts = SourceTexts.of(collection.plan)
-    for document in read_collection(collection, wanted=lambda name: doc_id in (None, name)):
-        text = texts.find(document.row)
-        if isinstance(text, str):
-            yield from find_places(document.row.doc_id, text, entity_marks(document, text), surface)
 
 
 def import_file(path: Path, output: OutputPath, *, who: str, dry_run: bool) -> Answer:

@@ -363,9 +363,7 @@ def export(output: "OutputPath", **options: Any) -> Answer:
 @click.option(
     "--to",
     type=click.Choice(["label-studio", "jsonl", "brat"]),
-    default="label-studio",
-    show_default=True,
-    help="Format.",
+    help="Format of the file.  [default: label-studio]",
 )
 @click.option("--per-document", type=POSITIVE, default=5, show_default=True, help="At most this many per document.")
 @click.option("--per-type", type=POSITIVE, help="At most this many per entity type (O: no entity).")
@@ -379,7 +377,7 @@ def review(
     destination: Path | None,
     who: str | None,
     no_browser: bool,
-    to: Literal["label-studio", "jsonl", "brat"],
+    to: Literal["label-studio", "jsonl", "brat"] | None,
     done: tuple[Path, ...],
     **quotas: Any,
 ) -> Answer:
@@ -400,12 +398,12 @@ def review(
     if destination is None:
         from concord.workflows.view.server import run
 
-        if done:
-            raise click.UsageError("--done is read with --output; the browser shows what is done")
+        if done or to is not None:
+            raise click.UsageError("--done and --to go with --output; the browser shows what is done")
         return run(output, port=None, browser=not no_browser, who=who, quotas=Quotas(**quotas))
     from concord.workflows.annotation import export as exports
 
-    return exports.review(output, destination, to=to, quotas=Quotas(**quotas), done=done)
+    return exports.review(output, destination, to=to or "label-studio", quotas=Quotas(**quotas), done=done)
 
 
 @verb(example="concord schema tokens")

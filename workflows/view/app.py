@@ -157,7 +157,8 @@ def _render(shown: _Shown, query: Query, page: Page, *, status: int) -> Response
         collection=opened.output.name,
         where=str(opened.output),
         generation=manifest.generation,
-        who=shown.who,
+        # A saved page asks for nothing: its forms would have no server.
+        who=None if query.text("save") else shown.who,
         key=shown.key,
         unfinished=opened.snapshot.unfinished,
         progress=opened.progress,

@@ -7,10 +7,9 @@ from click.testing import CliRunner
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.fitting import marks_at
 from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.pipeline.exports.export import export_collection
-from concord.workflows.annotation.corrections import list_statuses, places_of
+from concord.workflows.annotation.corrections import list_statuses
 from concord.workflows.cli.main import main
 
 TEXT = TEXTS["plain"]
@@ -60,17 +59,3 @@ def test_import_adds_to_the_log(tmp_path: Path) -> None:
     assert done.exit_code == 3
     assert json.loads(done.output)["actions"] == {"drop": 1, "relabel": 1}
     assert [one.state for one in list_statuses(output)] == ["waiting", "waiting"]
-
-
-def test_places_are_listed_before_they_are_corrected(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    annotate_texts(write_texts(tmp_path / "texts.jsonl", TEXTS), output)
-    places = list(places_of(output, "Bob"))
-    assert {place.doc_id for place in places} == {"plain", "line\nid\t", "emoji", "crlf", "separators", "seam"}
-    assert [place.doc_id for place in places_of(output, "Bob", doc_id="plain")] == ["plain"]
-    for place in places:
-        text = TEXTS[place.doc_id]
-        seen = Seen(doc_id=place.doc_id, tagger="t", generation=0)
-        for old, new in marks_at(place, text, "ORG"):
-            append_to_log(log_path(output), [Correction.of(old, new, text=text, seen=seen, who="ada")])
-    assert len(list_statuses(output)) >= len(places)

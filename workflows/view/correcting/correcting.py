@@ -3,7 +3,7 @@
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -143,7 +143,7 @@ class Correcting:
             step = _line(state, line_id)
             if step not in state.current.get(step.doc_id, ()):
                 return
-            for line in (line for lines in state.current.values() for line in lines):
+            for line in chain.from_iterable(state.current.values()):
                 if (line.who, line.when) == (step.who, step.when):
                     yield line.undone(who=self._name)
 

@@ -38,7 +38,8 @@ def _load(plan: Plan) -> Loaded | str:
     try:
         if tagger_digest(folder) != plan.tagger.digest:
             return f"The tagger of this collection is not at {folder} any more: another one is."
-        tagger = load_tagger(folder, device=plan.config.tagger.device)
+        # The device of the run may be one that this machine lacks.
+        tagger = load_tagger(folder, device="auto")
         return tagger, read_terms_for(tagger, plan.config.tagger.terms, digest=plan.tagger.terms)
     except ConcordError as error:
         return f"The tagger of this collection cannot be loaded: {error}"

@@ -52,10 +52,13 @@ class Queue:
         if not selection.is_done:
             return Page("review.html.j2", {"state": "working"}, templates.__name__)
         if selection.fault:
+            with self._lock:
+                if self._selection is selection:
+                    self._state = ""  # the next request tries again
             return Page("message.html.j2", {"heading": "No queue", "message": selection.fault})
         looked = _looked_at(correcting.state(), selection.sentences, selection.bounds)
         page = query.number("page") or 0
-        following = (one.rank for one, done in zip(selection.sentences, looked, strict=True) if not done)
+        following = (one for one, done in zip(selection.sentences, looked, strict=True) if not done)
         values = {
             "state": "done",
             "rows": list(zip(selection.sentences, looked, strict=True))[page * PAGE_ROWS : (page + 1) * PAGE_ROWS],
