@@ -402,9 +402,15 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
     run = plan.config.tagger.model_copy(update={"device": "cuda"})
     plan = plan.model_copy(update={"config": plan.config.model_copy(update={"tagger": run})})
     monkeypatch.setattr(own_tagger, "tagger_digest", lambda folder: plan.tagger.digest)
-    monkeypatch.setattr(own_tagger, "load_tagger", lambda folder, device: device)
-    monkeypatch.setattr(own_tagger, "read_terms_for", lambda *_, **__: None)
-    assert own_tagger.OwnTagger().load(plan) == ("auto", None)
+    devices: list[str] = []
+
+    def load(folder: Path, *, device: str) -> fakes.FakeTagger:
+        devices.append(device)
+        return fakes.FakeTagger()
+
+    monkeypatch.setattr(own_tagger, "load_tagger", load)
+    assert not isinstance(own_tagger.OwnTagger().load(plan), str)
+    assert devices == ["auto"]
 
 
 def test_a_tagger_that_is_gone_is_named(client: TestClient) -> None:
