@@ -1,6 +1,5 @@
 """The page that shows what differs from an earlier generation, or from another collection."""
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock, Thread
@@ -19,6 +18,7 @@ from concord.workflows.view.finding import PAGE_ROWS, band_name
 from concord.workflows.view.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Paging, Query
 from concord.workflows.view.reading import band
+from concord.workflows.view.recent import Recent
 from concord.workflows.view.search_index import BANDS
 
 LISTED = 5000
@@ -44,7 +44,7 @@ class Comparisons:
         self._opened = opened
         self._against = against
         self._lock = Lock()
-        self._made: OrderedDict[tuple[str, str], _Comparison] = OrderedDict()
+        self._made: Recent[tuple[str, str], _Comparison] = Recent(_KEPT)
 
     def changes(self, query: Query) -> Page:
         """Show what differs, filtered by kind of change, labels and certainty."""
@@ -74,8 +74,6 @@ class Comparisons:
             if key not in self._made:
                 first = self._open(chosen)
                 self._made[key] = made = _Comparison()
-                while len(self._made) > _KEPT:
-                    self._made.popitem(last=False)
                 Thread(target=_compare, args=[made, first, snapshot.collection], name="compare", daemon=True).start()
             return self._made[key]
 

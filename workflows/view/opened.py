@@ -17,6 +17,7 @@ from concord.pipeline.output.manifest import Manifest, ShardReport, sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.environment import cache_folder
+from concord.workflows.view.recent import Recent
 from concord.workflows.view.search_index import Progress, SearchIndex, shard_key
 
 _LOOK_SECONDS = 2.0
@@ -56,7 +57,7 @@ class OpenedCollection:
         self._indexing = Lock()
         self._looked = 0.0
         self._state = ""
-        self._texts: dict[tuple[str, str], str | DeadLetter] = {}
+        self._texts: Recent[tuple[str, str], str | DeadLetter] = Recent(_KEPT_TEXTS)
         self.fault = ""
         """Why the index could not be updated; empty if it could."""
         self.progress = Progress(shards=0, listed=0, searchable=0)
@@ -94,8 +95,6 @@ class OpenedCollection:
                         message=str(error),
                     )
             self._texts[key] = found
-            while len(self._texts) > _KEPT_TEXTS:
-                del self._texts[next(iter(self._texts))]
             return found
 
     def wait(self) -> None:

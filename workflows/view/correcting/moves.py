@@ -9,9 +9,11 @@ from concord.workflows.view.correcting.current_document import CurrentDocument
 from concord.workflows.view.correcting.own_tagger import OwnTagger
 from concord.workflows.view.document import read_document
 from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.recent import Recent
 
 _KEPT = 4
 Found = list[tuple[Place, str | None]]
+_Key = tuple[str, int, str, str, tuple[str, ...]]
 
 
 class Moves:
@@ -21,7 +23,9 @@ class Moves:
         """Take the collection and its tagger."""
         self._opened = opened
         self._tagger = tagger
-        self._moves: dict[tuple[str, int, str, str, tuple[str, ...]], list[tuple[Mark | None, Mark | None]]] = {}
+        self._moves: Recent[tuple[str, int, str, str, tuple[str, ...]], list[tuple[Mark | None, Mark | None]]] = Recent(
+            _KEPT
+        )
 
     def find(self, index: sqlite3.Connection, listed: sqlite3.Row, document: CurrentDocument) -> tuple[str, Found]:
         """Return why there is no answer, or the words of a document that would change, each with its new type.
@@ -46,8 +50,6 @@ class Moves:
                 read = read_document(self._opened, index, listed)
                 run = plan.config.tagger
                 self._moves[key] = find_moves(tagger, read, document.text, document.corrections, run=run, terms=terms)
-                while len(self._moves) > _KEPT:
-                    del self._moves[next(iter(self._moves))]
             moves = self._moves[key]
         found = []
         for old, new in moves:

@@ -1,7 +1,6 @@
 """The page that shows what stage two reads of a name: the weights of the document memory behind each of its words."""
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from concord.workflows.view.document import read_document
 from concord.workflows.view.finding import Line, all_labels, find_document, places_of_name
 from concord.workflows.view.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query
+from concord.workflows.view.recent import Recent
 
 MAX_WORDS = 3000
 """Of a document whose weights are computed: their number grows with the square."""
@@ -52,7 +52,7 @@ class Why:
         """Take the collection and its tagger."""
         self._opened = opened
         self._tagger = tagger
-        self._maps: OrderedDict[tuple[str, int, str, str], list[Mapping[str, AttentionMap]]] = OrderedDict()
+        self._maps: Recent[tuple[str, int, str, str], list[Mapping[str, AttentionMap]]] = Recent(_KEPT)
 
     def page(self, query: Query) -> Page:
         """Show what each word of a name reads, for each of its places in a document."""
@@ -89,8 +89,6 @@ class Why:
                 if isinstance(loaded, str):
                     return loaded
                 self._maps[key] = list(loaded[0].attention_maps(tagged_sentences(document)))
-                while len(self._maps) > _KEPT:
-                    self._maps.popitem(last=False)
             maps = self._maps[key]
         if not any("memory" in found for found in maps):
             return "The tagger of this collection has no document memory."
