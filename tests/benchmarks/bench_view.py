@@ -68,7 +68,7 @@ def server(output: Path, cache: Path) -> Iterator[Viewed]:
     command = [sys.executable, "-m", "concord", "view", str(output), "--no-browser", "--port", "0"]
     started = time.monotonic()
     variables = os.environ | {"CONCORD_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=variables)
     assert process.stderr is not None
     url = process.stderr.readline().split()[-1]
     ready = time.monotonic() - started
