@@ -2,19 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from concord.models.data.sentence import Sentence
 from concord.models.outputs import Prediction
-from concord.models.tagger import Tagger
 from concord.models.terms.term_matcher import TermMatcher
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.corrections.correction import Correction, Mark
 from concord.pipeline.corrections.fitting import fit_corrections, paired_marks
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, sentence_offsets
 
+if TYPE_CHECKING:
+    # Pages read a document's sentences before anyone asks the tagger, and torch takes seconds to import.
+    from concord.models.tagger import Tagger
+
 
 def find_moves(
-    tagger: Tagger,
+    tagger: "Tagger",
     document: CollectedDocument,
     text: str,
     corrections: Sequence[Correction],

@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.outputs import AttentionMap, Prediction
+from concord.pipeline import saved_tagger
 from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
@@ -401,16 +402,23 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
     plan = open_collection(output).plan
     run = plan.config.tagger.model_copy(update={"device": "cuda"})
     plan = plan.model_copy(update={"config": plan.config.model_copy(update={"tagger": run})})
-    monkeypatch.setattr(own_tagger, "tagger_digest", lambda folder: plan.tagger.digest)
+    monkeypatch.setattr(saved_tagger, "tagger_digest", lambda folder: plan.tagger.digest)
     devices: list[str] = []
 
     def load(folder: Path, *, device: str) -> fakes.FakeTagger:
         devices.append(device)
         return fakes.FakeTagger()
 
-    monkeypatch.setattr(own_tagger, "load_tagger", load)
+    monkeypatch.setattr(saved_tagger, "load_tagger", load)
     assert not isinstance(own_tagger.OwnTagger().load(plan), str)
     assert devices == ["auto"]
+
+
+@pytest.mark.slow
+def test_pages_are_served_without_torch_until_the_tagger_is_asked() -> None:
+    code = "import sys, concord.workflows.view.server; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_tagger_that_is_gone_is_named(client: TestClient) -> None:

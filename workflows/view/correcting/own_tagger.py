@@ -2,15 +2,17 @@
 
 from pathlib import Path
 from threading import RLock
+from typing import TYPE_CHECKING, TypeAlias
 
-from concord.models.tagger import Tagger
 from concord.models.terms.term_matcher import TermMatcher
-from concord.pipeline.corpora.read_terms import read_terms_for
 from concord.pipeline.errors import ConcordError
 from concord.pipeline.plan import Plan
-from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 
-Loaded = tuple[Tagger, TermMatcher | None]
+if TYPE_CHECKING:
+    # Most collections are read without asking the tagger, and torch takes seconds to import.
+    from concord.models.tagger import Tagger
+
+Loaded: TypeAlias = tuple["Tagger", TermMatcher | None]
 
 
 class OwnTagger:
@@ -34,6 +36,9 @@ class OwnTagger:
 
 
 def _load(plan: Plan) -> Loaded | str:
+    from concord.pipeline.corpora.read_terms import read_terms_for
+    from concord.pipeline.saved_tagger import load_tagger, tagger_digest
+
     folder = Path(plan.tagger_folder)
     try:
         if tagger_digest(folder) != plan.tagger.digest:
