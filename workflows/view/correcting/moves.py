@@ -23,9 +23,7 @@ class Moves:
         """Take the collection and its tagger."""
         self._opened = opened
         self._tagger = tagger
-        self._moves: Recent[tuple[str, int, str, str, tuple[str, ...]], list[tuple[Mark | None, Mark | None]]] = Recent(
-            _KEPT
-        )
+        self._moves: Recent[_Key, list[tuple[Mark | None, Mark | None]]] = Recent(_KEPT)
 
     def find(self, index: sqlite3.Connection, listed: sqlite3.Row, document: CurrentDocument) -> tuple[str, Found]:
         """Return why there is no answer, or the words of a document that would change, each with its new type.
