@@ -1,7 +1,7 @@
 """Att-BiLSTM-CNN: independent stacks of LSTMs with self-attention over their states (Li et al., 2020)."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from concord.models.layers.attention import MultiHeadSelfAttention, SelfAttentio
 from concord.models.one_stage.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
+
+Part = Literal["hidden", "contexts"]
 
 
 class AttBiLstmCnnConfig(BiLstmCnnConfig):
@@ -41,3 +43,10 @@ class AttBiLstmCnn(BiLstmCnnTagger):
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
         weights = self.attention.weights(super().read(batch), batch.mask)
         return {"self": AttentionWeights(weights=weights, over="words")}
+
+    def zero(self, part: Part) -> None:
+        """Make the output layer read zeros in place of the hidden states or the contexts (table 5 of the paper)."""
+        width = self.lstm.output_dimension
+        columns = slice(width) if part == "hidden" else slice(width, None)
+        with torch.no_grad():
+            self.output.weight[:, columns] = 0.0

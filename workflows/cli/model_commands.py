@@ -387,7 +387,8 @@ def figures(model: str, **options: Any) -> Answer:
     MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS.
 
     F1 against threshold, weight samples and memory; F1 and speed against sentence length; uncertainty of correct and
-    wrong drafts; attention. Figures that do not apply to the tagger are skipped and named.
+    wrong drafts; recall by position in a mention, with either input of Att-BiLSTM-CNN's output layer zeroed; attention.
+    Figures that do not apply to the tagger are skipped and named.
     """
     from concord.workflows.registry.resolve_tagger import find_tagger
     from concord.workflows.training.figures import FiguresJob, run

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshol
 from concord.models.labels import OUTSIDE
 from concord.models.outputs import AttentionMap, Prediction
 from concord.models.tagger import Tagger
+from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
@@ -208,6 +209,22 @@ class FigureData:
             "ratio": found.ratio,
         }
 
+    def parts(self) -> Values:
+        """Measure the recall of each position in a mention, with either part of the output layer's input zeroed."""
+        recalls = {"nothing": self._recall_by_position(self.predicted)}
+        for part in get_args(Part):
+            # Another copy of the tagger, as for the memory.
+            tagger = load_tagger(self._folder, device=self._device)
+            if not isinstance(tagger, AttBiLstmCnn):
+                raise TypeError(f"expected {AttBiLstmCnn.name}, got {tagger.name}")
+            tagger.zero(part)
+            recalls[part] = self._recall_by_position(self._predict(tagger))
+        return {"zeroed": recalls}
+
+    def _recall_by_position(self, predicted: Sequence[Prediction]) -> dict[str, float]:
+        scores = breakdown.scores_by_position(self.gold, label_sequences(predicted)[0])
+        return {position: found.recall for position, found in scores.items()}
+
     def _predict(self, tagger: Tagger) -> list[Prediction]:
         """Return a prediction for each sentence; an encoder computes its features once for all that is not timed."""
         tagger.keep_features(self.plain)
@@ -237,6 +254,7 @@ FIGURES: dict[str, tuple[Callable[[FigureData], Values], Callable[..., None]]] =
     "threshold": (FigureData.threshold, plots.draw_threshold),
     "memory": (FigureData.memory, plots.draw_memory),
     "uncertainty": (FigureData.uncertainty, plots.draw_uncertainty),
+    "parts": (FigureData.parts, plots.draw_parts),
 }
 
 
@@ -249,6 +267,10 @@ def _inapplicable(tagger: Tagger) -> dict[str, str]:
         reasons["threshold"] = f"{tagger.name} has one stage and no threshold"
     if not isinstance(tagger, TwoStageTagger) or tagger.memory_slots is None:
         reasons["memory"] = f"{tagger.name} has no document memory"
+    if not isinstance(tagger, AttBiLstmCnn):
+        reasons["parts"] = f"{tagger.name} does not label words from hidden states and contexts side by side"
+    elif not tagger.vocabulary.scheme.has_entities:
+        reasons["parts"] = "positions are those of words in entities, and the tagger labels single words"
     return reasons
 
 

@@ -137,6 +137,17 @@ def draw_uncertainty(values: Mapping[str, Any], path: Path, *, title: str) -> No
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def draw_parts(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw the recall of each position in a mention, with a part of the output layer's input zeroed."""
+    with _panels(1, path, title) as (axes,):
+        colors, width = (BLUE, ORANGE, GREY), 0.27
+        for place, ((zeroed, recalls), color) in enumerate(zip(values["zeroed"].items(), colors, strict=True)):
+            axes.bar([n + (place - 1) * width for n in range(len(recalls))], recalls.values(), width, color=color)
+            axes.containers[-1].set_label(f"{zeroed} zeroed")
+            axes.set_xticks(range(len(recalls)), recalls)
+        axes.set(xlabel="position of the word in its mention (BIOES)", ylabel="recall in percent")
+
+
 def draw_attention(
     weights: Sequence[Sequence[float]],
     path: Path,

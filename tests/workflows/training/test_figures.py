@@ -61,7 +61,7 @@ def pictures(numbers: dict[str, Any]) -> list[Path]:
 
 def test_document_tagger_gets_every_figure(drawn: dict[str, Any]) -> None:
     names = {"samples", "length", "threshold", "memory", "uncertainty", "attention"}
-    assert (set(drawn["figures"]), drawn["left_out"]) == (names, {})
+    assert (set(drawn["figures"]), set(drawn["left_out"])) == (names, {"parts"})
     assert all(path.read_bytes().startswith(PICTURES["png"]) for path in pictures(drawn))
 
 
@@ -114,6 +114,14 @@ def test_attention_is_drawn_for_the_requested_sentence(tmp_path: Path) -> None:
     assert found["maps"][name]["columns"] == words
     assert [len(row) for row in found["maps"][name]["weights"]] == [len(words)] * len(words)
     assert (tmp_path / found["maps"][name]["file"]).read_bytes().startswith(PICTURES["png"])
+
+
+def test_recall_by_position_shows_what_a_part_is_worth(tmp_path: Path) -> None:
+    zeroed = _draw_with_attention(GOLD, tmp_path)["figures"]["parts"]["zeroed"]
+    found = evaluate.run(EvaluateJob(folder=tmp_path / "tagger", data=[str(GOLD)])).values["by_position"]
+    assert zeroed["nothing"] == {position: pytest.approx(scores["recall"]) for position, scores in found.items()}
+    assert len({tuple(recalls.values()) for recalls in zeroed.values()}) == len(("nothing", "hidden", "contexts"))
+    assert (tmp_path / "parts.png").read_bytes().startswith(PICTURES["png"])
 
 
 def test_attention_leaves_out_columns_without_weight(drawn: dict[str, Any]) -> None:
