@@ -42,11 +42,12 @@ EARLIER_NOTE = (
 DECODER_NOTE = (
     "*Decoder* says how labels are chosen: each word's best label by itself (argmax), or the best sequence of a CRF, "
     "either of all sequences or of the well-formed ones only. An argmax can break an entity, and the strict score "
-    "drops it; a CRF held to well-formed sequences cannot, which is part of its lead. The papers scored more "
-    "leniently: by NCRF++'s rules an entity has the type of its first label and ends with the next last one. For a CRF "
-    "held to well-formed sequences the two scores are equal; "
+    "drops it; a CRF held to well-formed sequences cannot, which is part of its lead. The papers scored by the more "
+    "lenient rules of NCRF++: an entity has the type of its first label and ends with the next last one. So malformed "
+    "entities count, right or wrong, and F1 may be higher or lower than the strict one. For a CRF held to well-formed "
+    "sequences the two are equal; "
 )
-LENIENT_NOTE = "the column *test, lenient* has the second for the runs that recorded it."
+LENIENT_NOTE = "the column *test, lenient* has the second, of the others where all runs of a row recorded it."
 NO_LENIENT_NOTE = "of the others, no run of this page has recorded the second."
 PAPERS_NOTE = (
     "The papers' own scores have separate columns and are not directly comparable with ours: their corpora differ, "
@@ -70,6 +71,7 @@ COLUMNS = (
     *("system", "decoder", "parameters", "seeds", "updates", "dev", "dev draft", "test", "test draft"),
     *("names that agree (drafts)", "CPU minutes", "sentences/s"),
 )
+WELL_FORMED = "CRF, well-formed"
 _LENIENT = "test, lenient"
 
 
@@ -175,7 +177,7 @@ def _decoder(record: Record) -> str:
         return "argmax"
     if model["scheme"] == "TOKENS":
         return "CRF"
-    return "CRF, well-formed" if model.get("legal_mode", True) else "CRF, all sequences"
+    return WELL_FORMED if model.get("legal_mode", True) else "CRF, all sequences"
 
 
 def _score(found: RowRecords, split: str, stage: str = "final", *, floor: float | None = None) -> str:
@@ -184,6 +186,10 @@ def _score(found: RowRecords, split: str, stage: str = "final", *, floor: float 
 
 
 def _lenient(found: RowRecords) -> str:
+    if not found.records or not found.has("test"):
+        return ""
+    if _decoder(found.records[0]) == WELL_FORMED:
+        return _score(found, "test")
     values = found.values("test", "lenient_f1")
     return _mean(values) if values and len(values) == len(found.records) else ""
 

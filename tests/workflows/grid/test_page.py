@@ -97,6 +97,10 @@ def test_lenient_score_stands_beside_the_strict_one(grid: GridConfig) -> None:
     assert "| test | test, lenient | test draft |" in page
     assert "| 50.0 ± 0.0 | 61.5 ± 0.7 |" in next(line for line in page.splitlines() if line.startswith("| wide |"))
     assert "| 50.0 |  |  |" in next(line for line in page.splitlines() if line.startswith("| Plain |"))
+    plain = record("bilstm_softmax", 1, [5])
+    held = {**plain, "settings": {**plain["settings"], "model": {"scheme": "BIOES", "legal_mode": True}}}
+    page = render_page(grid, [*recorded, held])
+    assert "| 50.0 | 50.0 |  |" in next(line for line in page.splitlines() if line.startswith("| Plain"))
 
 
 def test_page_of_current_records_says_nothing_of_what_is_left(grid: GridConfig) -> None:
