@@ -46,7 +46,7 @@ class FirstLabels:
     uncertainty: Tensor
     """Entropy of the marginals in nats, shape ``(B, T)``."""
     states: Tensor
-    """Shape ``(B, T, H)``, not mapped."""
+    """Shape ``(B, T, H)``, not mapped, in fp32."""
 
     def is_sure(self, batch: Batch, gate: float) -> Tensor:
         """Tell which sentences have less entropy than the gate, in nats, at every word; shape ``(B,)``, bool."""
@@ -83,7 +83,7 @@ class FirstPass(nn.Module):
         distribution = reader.decode(states, batch)
         marginals = distribution.marginals()
         return FirstLabels(
-            distribution=distribution, marginals=marginals, uncertainty=entropy(marginals), states=states
+            distribution=distribution, marginals=marginals, uncertainty=entropy(marginals), states=states.float()
         )
 
     def fit_map(self, states: Tensor, hidden: Tensor, *, ridge: float = 1.0) -> float:
