@@ -1,6 +1,6 @@
-"""Take the pictures of ``concord view`` that the documentation shows, of the collection that ``make demo`` writes.
+"""Take the pictures of the report and of ``concord view`` that the documentation shows.
 
-Nothing is corrected in it.
+They show the collection that ``make demo`` writes. Nothing is corrected in it.
 
 Command: PYTHONPATH=tests/support python docs/take_pictures.py out/news
 """
@@ -22,8 +22,10 @@ PICTURES = {
 
 # The folders above the checkout are nobody else's business.
 SHORT_PATHS = """() => {
-  for (const place of document.querySelectorAll(".place")) {
-    place.textContent = place.textContent.replace(/^.*\\/(?=examples\\/|out\\/)/, "");
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    text.textContent = text.textContent.replace(/\\/\\S*\\/(?=(examples|out)\\/)/g, "");
   }
 }"""
 
@@ -48,6 +50,10 @@ def main() -> None:
             page.goto(url.partition("/?")[0] + path)
             page.evaluate(SHORT_PATHS)
             page.screenshot(path=Path(__file__).with_name(name))
+        page.set_viewport_size({"width": 1280, "height": 1500})
+        page.goto((arguments.collection / "_run" / "report.html").resolve().as_uri())
+        page.evaluate(SHORT_PATHS)
+        page.screenshot(path=Path(__file__).with_name("report.png"))
         browser.close()
 
 
