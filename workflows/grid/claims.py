@@ -147,5 +147,5 @@ def _uncertainty_ratio(answer: Answer, found: RowRecords) -> Answer:
     figure += f"; {mean / paper:.2f} of the paper's {paper:g}"
     if len(ratios) < FEWEST_SEEDS:
         return replace(answer, figure=figure, answer=f"open: fewer than {FEWEST_SEEDS} seeds")
-    inside = "yes" if min(ratios) >= paper else "in kind, by less" if min(ratios) > 1 else "no"
+    inside = "yes" if min(ratios) >= paper else "more uncertain, by less" if min(ratios) > 1 else "no"
     return replace(answer, figure=figure, answer=inside)

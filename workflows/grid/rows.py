@@ -56,7 +56,9 @@ def row_records(table: TableConfig, row: RowConfig, records: Mapping[str, Record
     """Find the records of a row.
 
     Records of an earlier configuration are left out as soon as one seed was trained by today's. If none was, only those
-    of the configuration with the most seeds count, so that no mean is over two configurations.
+    of the configuration with the most seeds count, so that no mean is over two configurations. A row that is scored on
+    another corpus than it was trained on has no floor: the row of the same training without the change tells whether
+    that training succeeded.
     """
     runs = [table.run(row, seed) for seed in table.seeds] if row.not_applicable is None else []
     found = {
@@ -72,6 +74,6 @@ def row_records(table: TableConfig, row: RowConfig, records: Mapping[str, Record
     return RowRecords(
         row=row,
         records=tuple(record for record, _ in found.values()),
-        floor=grid.corpora[row.corpus or table.corpus].floor,
+        floor=grid.corpora[row.corpus or table.corpus].floor if row.scored_on is None else None,
         changes={seed: listed for seed, (_, listed) in found.items() if listed},
     )

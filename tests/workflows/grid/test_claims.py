@@ -9,7 +9,7 @@ from concord_testing.grids import record, small_grid
 from concord.models.evaluation.significance import paired_bootstrap
 from concord.workflows.grid.claims import RESAMPLES, Answer, answer_claims, compare
 from concord.workflows.grid.config import ClaimConfig, GridConfig, Measure, RowConfig
-from concord.workflows.grid.rows import RowRecords
+from concord.workflows.grid.rows import RowRecords, row_records
 
 
 def grid_of(*claims: ClaimConfig) -> GridConfig:
@@ -107,7 +107,7 @@ def test_ratio_of_uncertainties_is_put_beside_the_papers() -> None:
 
     found = asked(20.0, 24.0, 25.0)
     assert found.figure == "23.0 times (20.0 to 25.0), seeds 3; 0.79 of the paper's 29"
-    assert (found.answer, found.p) == ("in kind, by less", None)
+    assert (found.answer, found.p) == ("more uncertain, by less", None)
     assert asked(30.0, 31.0, 32.0).answer == "yes"
     assert asked(0.5, 24.0, 25.0).answer == "no"
     assert asked(30.0).answer == "open: fewer than 3 seeds"
@@ -117,3 +117,11 @@ def test_rows_scored_on_different_documents_are_not_compared() -> None:
     records = [record("wide", 1, [5] * 4), record("bilstm_softmax", 1, [5] * 3)]
     [found] = answers(grid_of(claim()), *records)
     assert found.answer == "open: scored on different documents, one by an earlier configuration"
+
+
+def test_a_training_scored_on_another_corpus_has_no_floor() -> None:
+    grid = small_grid()
+    table = grid.tables["main"]
+    assert row_records(table, table.rows[1], {}, grid).floor == (50.0, None)
+    elsewhere = table.rows[1].model_copy(update={"scored_on": "alone"})
+    assert row_records(table, elsewhere, {}, grid).floor is None

@@ -134,3 +134,14 @@ def test_render_names_a_broken_record(tmp_path: Path) -> None:
     result = call("render", tmp_path, "--grid", str(write_grid(tmp_path)), "-o", str(tmp_path / "page.md"))
     assert result.exit_code == 2
     assert "grid.jsonl:1: expected the record of a run, delete it to run it again" in result.stderr
+
+
+@pytest.mark.slow
+def test_page_of_results_is_that_of_the_packed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    page = tmp_path / "results.md"
+    options = ["--output", str(page), "--work", str(tmp_path / "none")]
+    result = CliRunner().invoke(command.main, ["render", *options])
+    assert result.exit_code == 0, result.output
+    # Until it is: python -m concord.workflows.grid pack, then render.
+    assert page.read_text() == (CHECKOUT / "docs/results.md").read_text()

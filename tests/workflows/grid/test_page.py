@@ -85,6 +85,9 @@ def test_decoder_and_updates_are_those_of_the_record(grid: GridConfig) -> None:
         settings = {**record("wide", 1, [5])["settings"], "model": values}
         page = render_page(grid, [{**record("wide", 1, [5]), "settings": settings, "updates": 1234}])
         assert f"| wide † | {name.strip()} | 1.50 M | 1 | 1,234 | 50.0 |" in page
+    refined = {**record("wide", 1, [5]), "settings": {**settings, "model": {"scheme": "BIOES", "decoder": "crf"}}}
+    page = render_page(grid, [{**refined, "best": {"threshold": 0.5}}])
+    assert "| wide † | argmax, refined by a CRF | 1.50 M |" in page
 
 
 def test_lenient_score_stands_beside_the_strict_one(grid: GridConfig) -> None:
