@@ -1,7 +1,8 @@
 """Doc-UANet: UANet with a document memory (Ye et al., 2021, section III-C).
 
-As in the released code, the memory is read once, by the word stream before the last two-stream layer; unlike there, a
-batch may contain several documents. Only this memory makes labels agree across a document: there is no vote or rule.
+As in the released code, the memory is read once, by the word stream before the last two-stream layer, or, with
+``label_stream: paper``, by the words' representations before the first; unlike in the code, a batch may contain several
+documents. Only this memory makes labels agree across a document: there is no vote or rule.
 """
 
 from typing import ClassVar

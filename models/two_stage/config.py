@@ -62,10 +62,16 @@ class TwoStageConfig(TaggerConfig):
     two_stream: TwoStreamConfig = TwoStreamConfig()
     label_stream: LabelStream = "released"
     """Where stage two attends to labels: `released`, in the last layer alone, before which the memory is read; `paper`,
-    in every layer, which updates them like words, after the memory is read (Ye et al., 2021, eq. 9, 12 and 13)."""
+    in every layer, which updates them like words (Ye et al., 2021, eq. 9). What the memory returns then takes the place
+    of both streams (eq. 12 and 13): a word reads its own slot too, and the memory's labels stand for the sentence's."""
     decoder: DecoderName = "softmax"
     """The decoder of stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
     threshold: float = 0.35
     """Nats; a word of higher uncertainty takes stage two's label. Training chooses the value on the dev set."""
     first_pass: FirstPassConfig | None = None
     """None for a tagger without a first pass, as training leaves it."""
+
+    @property
+    def reads_own_slot(self) -> bool:
+        """Whether a word reads its own slot of a document memory, whose results then take the place of both streams."""
+        return self.label_stream == "paper"

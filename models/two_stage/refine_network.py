@@ -24,8 +24,8 @@ class RefineNetwork(nn.Module):
     """Its own word representation, draft labels, two streams, softmax or CRF.
 
     If it reads draft labels neither from the sentence nor from the memory, it has one stream and no label embedding.
-    What the memory returns joins both streams before the last layer, as in the released code, or, with the label stream
-    of the paper, before the first. In the paper it replaces them; but there a word's slots include its own.
+    What the memory returns joins both streams before the last layer, as in the released code. With the label stream of
+    the paper it is both streams, from the first layer on (eq. 12 and 13); a word's slots then include its own.
     """
 
     def __init__(
@@ -52,11 +52,16 @@ class RefineNetwork(nn.Module):
         if memory is not None:
             hidden = 2 * config.lstm.hidden
             self.reader = MemoryReader(
-                width=width, hidden=hidden, dropout=memory.dropout, contexts=memory.contexts, labels=memory.labels
+                width=width,
+                hidden=hidden,
+                dropout=memory.dropout,
+                contexts=memory.contexts,
+                labels=memory.labels,
+                defaults=not config.reads_own_slot,
             )
-            if memory.contexts:
+            if memory.contexts and not config.reads_own_slot:
                 self.merge_words = nn.Linear(2 * width, width)
-            if memory.labels and config.sentence_labels:
+            if memory.labels and config.sentence_labels and not config.reads_own_slot:
                 self.merge_labels = nn.Linear(2 * width, width)
         self.decoder = SoftmaxOrCrf(config.decoder, vocabulary.labels, vocabulary.scheme)
 
@@ -71,8 +76,10 @@ class RefineNetwork(nn.Module):
             drafts = self.embed_drafts(memory.probabilities) if self.reader.reads_labels else None
             context, remembered = self.reader(words, memory.hidden.detach(), drafts, memory.slots)
             if context is not None:
-                words = self.merge_words(torch.cat([words, context], dim=-1))
-            if labels is None:
+                words = (
+                    context if self._config.reads_own_slot else self.merge_words(torch.cat([words, context], dim=-1))
+                )
+            if labels is None or (remembered is not None and self._config.reads_own_slot):
                 labels = remembered
             elif remembered is not None:
                 labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
@@ -108,11 +115,20 @@ class MemoryReader(nn.Module):
     """Attends from a word's current state to the slots of its other occurrences (Ye et al., 2021, section III-C).
 
     There is one head, scaled by the root of the width. The same weights sum up contexts (projected keys) and labels
-    (projected values). A word without another occurrence reads a learned vector of each instead. Either of the two may
-    be switched off; the keys address the slots all the same.
+    (projected values). A word without a slot reads a learned vector of each instead, or zeros where ``defaults`` is
+    off. Either of the two may be switched off; the keys address the slots all the same.
     """
 
-    def __init__(self, *, width: int, hidden: int, dropout: float, contexts: bool = True, labels: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        width: int,
+        hidden: int,
+        dropout: float,
+        contexts: bool = True,
+        labels: bool = True,
+        defaults: bool = True,
+    ) -> None:
         """Build the projections from stage one's states, ``hidden`` wide, to streams and drafts, ``width`` wide."""
         super().__init__()
         self.reads_contexts, self.reads_labels = contexts, labels
@@ -121,9 +137,10 @@ class MemoryReader(nn.Module):
         if labels:
             self.value = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
-        if contexts:
+        self._has_defaults = defaults
+        if contexts and defaults:
             self.default_context = nn.Parameter(torch.randn(width))
-        if labels:
+        if labels and defaults:
             self.default_label = nn.Parameter(torch.randn(width))
         self._scale = width**0.5
 
@@ -141,8 +158,11 @@ class MemoryReader(nn.Module):
         keys, values = self.key(hidden), self.value(drafts) if drafts is not None else None
         present = slots >= 0
         known = present.any(dim=-1)
-        context = self.default_context.expand_as(states).clone() if self.reads_contexts else None
-        label = self.default_label.expand_as(states).clone() if self.reads_labels else None
+        context = label = None
+        if self.reads_contexts:
+            context = self.default_context.expand_as(states).clone() if self._has_defaults else torch.zeros_like(states)
+        if self.reads_labels:
+            label = self.default_label.expand_as(states).clone() if self._has_defaults else torch.zeros_like(states)
         if known.any():
             rows = slots[known].clamp(min=0)
             slot_keys = keys[rows]

@@ -319,6 +319,7 @@ class TwoStageTagger(Tagger):
             labels=len(self.vocabulary.labels),
             device=self.device,
             first=first,
+            own=self._two_stage.reads_own_slot,
         )
 
     def _fill_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> DocumentMemory | None:

@@ -28,6 +28,8 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "hard": ("uanet", {"label_embedding": "hard"}),
     "label-stream": ("uanet", {"label_stream": "paper"}),
     "document-label-stream": ("doc_uanet", {"label_stream": "paper"}),
+    "document-label-stream-label": ("doc_uanet", {"label_stream": "paper", **NO_LABELS}),
+    "document-label-stream-context": ("doc_uanet", {"label_stream": "paper", **NO_CONTEXTS}),
     "crf": ("uanet", {"decoder": "crf"}),
     "label-crf": ("uanet", {"sentence_labels": False, "decoder": "crf"}),
     "document-label": ("doc_uanet", NO_LABELS),

@@ -54,7 +54,7 @@ def draw_document(chance: random.Random) -> list[Sentence]:
     return sentences
 
 
-def train_and_tag(name: str, seed: int) -> Outcome:
+def train_and_tag(name: str, seed: int, **options: str) -> Outcome:
     torch.manual_seed(seed)
     chance = random.Random(seed)
     vocabulary = Vocabulary.from_sentences(
@@ -69,6 +69,7 @@ def train_and_tag(name: str, seed: int) -> Outcome:
         "samples": 4,
         "label_dimension": 32,
         "two_stream": {"heads": 4, "head_dimension": 16, "layers": 2, "dropout": 0.05, "attention_dropout": 0.0},
+        **options,
     }
     tagger = build_tagger(name, config, vocabulary).train()
     optimizer = torch.optim.Adam(tagger.parameters(), lr=3e-3)
@@ -116,6 +117,13 @@ def test_memory_resolves_types_that_drafts_can_only_guess(outcome: Callable[[str
     assert abs(float(found.table.uncertainty[found.ambiguous].mean()) - math.log(2)) < 0.06
     assert found.accuracy() >= 0.99
     assert bool(found.table.refined[found.ambiguous].float().mean() > 0.99)
+
+
+@pytest.mark.slow
+def test_memory_resolves_types_as_both_streams_of_every_layer() -> None:
+    found = train_and_tag("doc_uanet", seed=2, label_stream="paper")
+    assert 0.42 < found.draft_accuracy() < 0.58
+    assert found.accuracy() >= 0.99
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Two streams in every layer: the paper's formulas, and the memory below the first layer."""
+"""Two streams in every layer: the paper's formulas, and the memory as the input of the first layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,12 +69,11 @@ def test_streams_of_equations_12_and_13_carry_the_memory_from_the_first_layer_on
     memory = tagger._fill_memory(batch, draft.hidden, draft.probabilities)
     rows = (batch.mask.flatten().cumsum(0) - 1).view(batch.mask.shape).masked_fill(~batch.mask, -1)
     contents = memory.read(rows)
-    x, y = network.words_in(network.representation(batch, None)), network.embed_drafts(draft.probabilities)
+    assert torch.equal(memory.slots(rows)[:, :, 0], rows), "a word does not read its own slot"
+    x = network.words_in(network.representation(batch, None))
     drafts = network.embed_drafts(contents.probabilities)
     # Equation 10 reads by the words' own representations.
-    read_words, read_labels = network.reader(x, contents.hidden, drafts, contents.slots)
-    h = network.merge_words(torch.cat([x, read_words], dim=-1))
-    y = network.merge_labels(torch.cat([y * batch.mask[:, :, None], read_labels], dim=-1))
+    h, y = network.reader(x, contents.hidden, drafts, contents.slots)
     for word_layer, label_layer in zip(
         (*network.encoder.lower, network.encoder.last), network.encoder.labels, strict=True
     ):
