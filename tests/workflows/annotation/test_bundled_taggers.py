@@ -21,8 +21,9 @@ NEWS = EXAMPLES / "news" / "news.jsonl"
 needs_encoder = pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
 
 
-def annotate_news(output: Path, model: str) -> dict[str, object]:
-    result = CliRunner().invoke(main, ["annotate", str(NEWS), "-o", str(output), "--model", model, "--json"])
+def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
+    arguments = ["annotate", str(NEWS), "-o", str(output), "--model", model, "--json", *options]
+    result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     values = json.loads(result.stdout)
     assert isinstance(values, dict)
@@ -59,6 +60,23 @@ def test_entities_en_annotates_the_sample_collection(tmp_path: Path) -> None:
     assert any(row["ner"] != row["draft_ner"] for row in tokens)
     # Words next to an uncertain one change only if the repair of a malformed span removes or adds a label.
     assert all(row["refined"] == (row["uncertainty"] > threshold) for row in tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.encoder
+@needs_encoder
+def test_labels_of_both_stages_depend_on_no_run_and_no_shard(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "again", "cut")]
+    for folder, options in zip(folders, ([], [], ["--set", "planning.shard_bytes=1024"]), strict=True):
+        annotate_news(folder, "entities_en", *options)
+    parts = [{path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.parquet")} for folder in folders]
+    assert parts[0] == parts[1]
+    assert len(parts[2]) > len(parts[0])
+    keys = [(name, "ascending") for name in ("doc_id", "sent_id", "token_id")]
+    whole, cut = (pq.read_table(folder / "tokens").sort_by(keys) for folder in (folders[0], folders[2]))
+    exact = ["doc_id", "text", "head", "deprel", "draft_ner", "ner", "refined"]
+    assert whole.select(exact) == cut.select(exact)
+    assert cut["uncertainty"].to_pylist() == pytest.approx(whole["uncertainty"].to_pylist(), rel=0, abs=1e-6)
 
 
 @pytest.mark.slow
