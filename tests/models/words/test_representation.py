@@ -79,8 +79,6 @@ def test_characters_start_as_the_vectors_of_their_words_times_an_orthogonal_matr
         Vocabulary(words=(), characters=("x", "y", "z", "q"), labels=("O",)),
     )
     matrix = torch.nn.init.orthogonal_(torch.empty(4, dimension))
-    product = matrix.T @ matrix if dimension <= 4 else matrix @ matrix.T
-    assert torch.allclose(product, torch.eye(min(4, dimension)), atol=1e-6)
     assert torch.allclose(table[[2, 4]], torch.from_numpy(numbers)[[0, 2]] @ matrix, atol=1e-6)
     assert torch.equal(table[[PADDING, UNKNOWN, 3, 5]], drawn[[PADDING, UNKNOWN, 3, 5]])
 
