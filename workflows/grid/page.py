@@ -49,7 +49,7 @@ DECODER_NOTE = (
     "first label and ends with the next last one. So malformed entities count, right or wrong, and F1 may be "
     "higher or lower than the strict one. For well-formed sequences the two are equal; "
 )
-LENIENT_NOTE = "the column *test, lenient* has the second, of the others where all runs of a row recorded it."
+LENIENT_NOTE = "the column *test, lenient* has the second, for other labels only where all runs of a row recorded it."
 NO_LENIENT_NOTE = "of the others, no run of this page has recorded the second."
 PAPERS_NOTE = (
     "The papers' own scores have separate columns and are not directly comparable with ours: their corpora differ, "
