@@ -59,10 +59,11 @@ class RefineNetwork(nn.Module):
                 labels=memory.labels,
                 defaults=not config.reads_own_slot,
             )
-            if memory.contexts and not config.reads_own_slot:
-                self.merge_words = nn.Linear(2 * width, width)
-            if memory.labels and config.sentence_labels and not config.reads_own_slot:
-                self.merge_labels = nn.Linear(2 * width, width)
+            if not config.reads_own_slot:
+                if memory.contexts:
+                    self.merge_words = nn.Linear(2 * width, width)
+                if memory.labels and config.sentence_labels:
+                    self.merge_labels = nn.Linear(2 * width, width)
         self.decoder = SoftmaxOrCrf(config.decoder, vocabulary.labels, vocabulary.scheme)
 
     def forward(
@@ -75,14 +76,16 @@ class RefineNetwork(nn.Module):
         if self.reader is not None and memory is not None:
             drafts = self.embed_drafts(memory.probabilities) if self.reader.reads_labels else None
             context, remembered = self.reader(words, memory.hidden.detach(), drafts, memory.slots)
-            if context is not None:
-                words = (
-                    context if self._config.reads_own_slot else self.merge_words(torch.cat([words, context], dim=-1))
-                )
-            if labels is None or (remembered is not None and self._config.reads_own_slot):
-                labels = remembered
-            elif remembered is not None:
-                labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
+            if self._config.reads_own_slot:
+                words = words if context is None else context
+                labels = labels if remembered is None else remembered
+            else:
+                if context is not None:
+                    words = self.merge_words(torch.cat([words, context], dim=-1))
+                if labels is None:
+                    labels = remembered
+                elif remembered is not None:
+                    labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
         if labels is not None and isinstance(self.encoder, LayeredTwoStreamEncoder | TwoStreamEncoder):
             streams = torch.cat(self.encoder.read_labels(words, labels, batch.mask), dim=-1)
         else:
@@ -115,9 +118,13 @@ class MemoryReader(nn.Module):
     """Attends from a word's current state to the slots of its other occurrences (Ye et al., 2021, section III-C).
 
     There is one head, scaled by the root of the width. The same weights sum up contexts (projected keys) and labels
-    (projected values). A word without a slot reads a learned vector of each instead, or zeros where ``defaults`` is
-    off. Either of the two may be switched off; the keys address the slots all the same.
+    (projected values). Either of the two may be switched off; the keys address the slots all the same. A word without
+    a slot reads ``default_context`` and ``default_label`` instead: learned vectors, or zeros with ``defaults=False``,
+    for a memory in which each word has its own slot.
     """
+
+    default_context: Tensor
+    default_label: Tensor
 
     def __init__(
         self,
@@ -137,11 +144,11 @@ class MemoryReader(nn.Module):
         if labels:
             self.value = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
-        self._has_defaults = defaults
-        if contexts and defaults:
-            self.default_context = nn.Parameter(torch.randn(width))
-        if labels and defaults:
-            self.default_label = nn.Parameter(torch.randn(width))
+        for name, is_read in (("default_context", contexts), ("default_label", labels)):
+            if is_read and defaults:
+                self.register_parameter(name, nn.Parameter(torch.randn(width)))
+            elif is_read:
+                self.register_buffer(name, torch.zeros(width), persistent=False)
         self._scale = width**0.5
 
     def forward(
@@ -158,11 +165,8 @@ class MemoryReader(nn.Module):
         keys, values = self.key(hidden), self.value(drafts) if drafts is not None else None
         present = slots >= 0
         known = present.any(dim=-1)
-        context = label = None
-        if self.reads_contexts:
-            context = self.default_context.expand_as(states).clone() if self._has_defaults else torch.zeros_like(states)
-        if self.reads_labels:
-            label = self.default_label.expand_as(states).clone() if self._has_defaults else torch.zeros_like(states)
+        context = self.default_context.expand_as(states).clone() if self.reads_contexts else None
+        label = self.default_label.expand_as(states).clone() if self.reads_labels else None
         if known.any():
             rows = slots[known].clamp(min=0)
             slot_keys = keys[rows]
