@@ -22,7 +22,7 @@ class TwoStreamConfig(Config):
     head_dimension: int = Field(default=80, ge=2, multiple_of=2)
     """Dimensions per head; even, since sinusoids come in pairs. The width of a stream is heads times this."""
     layers: int = Field(default=2, ge=1)
-    """Number of layers; the last one has two streams."""
+    """Number of layers; the last one has two streams, or each in the form of the paper."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     attention_dropout: float = Field(default=0.15, ge=0, lt=1)
 
@@ -172,11 +172,6 @@ class LayeredTwoStreamEncoder(RelativeTransformer):
     def __init__(self, config: TwoStreamConfig) -> None:
         super().__init__(config, projected=True)
         self.labels = nn.ModuleList(RelativeLayer(config, projected=True) for _ in range(config.layers))
-
-    @override
-    def read_words(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Return the words as they are, since a document memory is read before the first layer."""
-        return words
 
     def read_labels(self, words: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Run all layers; return the states of words and of labels, all ``(B, T, width)``."""

@@ -36,7 +36,8 @@ class DependencyAwareConfig(TaggerConfig):
     representation: WordRepresentationConfig = WordRepresentationConfig(dropout=0.0)
     """The word's vector; `input_dropout` replaces its dropout."""
     input_dropout: float = Field(default=0.3, ge=0, lt=1)
-    """Dropout rate of each part of the input, with one mask for all words of a sentence."""
+    """Dropout rate of each part of the input, with one mask for all words of a sentence. The first sublayer of each
+    branch applies its own mask to this too; with 0 here its input is masked once."""
     dropout: float = Field(default=0.3, ge=0, lt=1)
     """Dropout rate of the input of each sublayer, with one mask for all words of a sentence."""
     tags: bool = True

@@ -7,6 +7,8 @@ documents. Only this memory makes labels agree across a document: there is no vo
 
 from typing import ClassVar
 
+from pydantic import Field, ValidationInfo, field_validator
+
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.tagger import TaggerConfig
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
@@ -16,7 +18,18 @@ from concord.models.two_stage.tagger import TwoStageTagger
 class DocUaNetConfig(TwoStageConfig):
     """Sizes of Doc-UANet."""
 
-    memory: MemoryConfig = MemoryConfig()
+    memory: MemoryConfig = Field(default=MemoryConfig(), validate_default=True)
+
+    @field_validator("memory")
+    @classmethod
+    def _sentence_labels_have_an_effect(cls, memory: MemoryConfig, known: ValidationInfo) -> MemoryConfig:
+        values = known.data
+        if memory.labels and values.get("label_stream") == "paper" and not values.get("sentence_labels", True):
+            raise ValueError(
+                "expected labels: false beside label_stream: paper and sentence_labels: false, because the memory's "
+                "labels take the place of the sentence's there, which would be read neither way"
+            )
+        return memory
 
 
 class DocUaNet(TwoStageTagger):

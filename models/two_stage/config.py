@@ -63,7 +63,9 @@ class TwoStageConfig(TaggerConfig):
     label_stream: LabelStream = "released"
     """Where stage two attends to labels: `released`, in the last layer alone, before which the memory is read; `paper`,
     in every layer, which updates them like words (Ye et al., 2021, eq. 9). What the memory returns then takes the place
-    of both streams (eq. 12 and 13): a word reads its own slot too, and the memory's labels stand for the sentence's."""
+    of both streams (eq. 12 and 13): a word reads its own slot too, and the memory's labels stand for the sentence's,
+    which cannot be switched off beside them. How the memory is read and drafts are embedded stays the released code's,
+    except for `label_embedding`."""
     decoder: DecoderName = "softmax"
     """The decoder of stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
     threshold: float = 0.35

@@ -45,7 +45,7 @@ class RefineNetwork(nn.Module):
             streams = LayeredTwoStreamEncoder if config.label_stream == "paper" else TwoStreamEncoder
             self.encoder = streams(config.two_stream)
         else:
-            self.encoder = RelativeTransformer(config.two_stream)
+            self.encoder = RelativeTransformer(config.two_stream, projected=config.label_stream == "paper")
         self.dropout = nn.Dropout(config.two_stream.dropout)
         self.output = nn.Linear((1 + reads_labels) * width, labels)
         self.reader: MemoryReader | None = None
@@ -71,27 +71,45 @@ class RefineNetwork(nn.Module):
     ) -> Tensor:
         """Return logits, ``(B, T, L)``, like stage one's probabilities; the encoder's features are ``(B, T, E)``."""
         words = self.words_in(self.representation(batch, features))
-        words = self.encoder.read_words(words, batch.mask)
         labels = self.embed_drafts(probabilities) * batch.mask[:, :, None] if self._config.sentence_labels else None
-        if self.reader is not None and memory is not None:
-            drafts = self.embed_drafts(memory.probabilities) if self.reader.reads_labels else None
-            context, remembered = self.reader(words, memory.hidden.detach(), drafts, memory.slots)
-            if self._config.reads_own_slot:
-                words = words if context is None else context
-                labels = labels if remembered is None else remembered
-            else:
-                if context is not None:
-                    words = self.merge_words(torch.cat([words, context], dim=-1))
-                if labels is None:
-                    labels = remembered
-                elif remembered is not None:
-                    labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
-        if labels is not None and isinstance(self.encoder, LayeredTwoStreamEncoder | TwoStreamEncoder):
-            streams = torch.cat(self.encoder.read_labels(words, labels, batch.mask), dim=-1)
-        else:
-            streams = self.encoder.last(words, batch.mask)
-        logits: Tensor = self.output(self.dropout(streams))
+        run = self._run_as_in_the_paper if self._config.label_stream == "paper" else self._run_as_released
+        logits: Tensor = self.output(self.dropout(run(words, labels, batch.mask, memory)))
         return logits
+
+    def _run_as_released(
+        self, words: Tensor, labels: Tensor | None, mask: Tensor, memory: MemoryContents | None
+    ) -> Tensor:
+        words = self.encoder.read_words(words, mask)
+        context, remembered = self._recall(words, memory)
+        if context is not None:
+            words = self.merge_words(torch.cat([words, context], dim=-1))
+        if labels is None:
+            labels = remembered
+        elif remembered is not None:
+            labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
+        if labels is not None and isinstance(self.encoder, TwoStreamEncoder):
+            return torch.cat(self.encoder.read_labels(words, labels, mask), dim=-1)
+        last: Tensor = self.encoder.last(words, mask)
+        return last
+
+    def _run_as_in_the_paper(
+        self, words: Tensor, labels: Tensor | None, mask: Tensor, memory: MemoryContents | None
+    ) -> Tensor:
+        context, remembered = self._recall(words, memory)
+        words = words if context is None else context
+        labels = labels if remembered is None else remembered
+        if labels is not None and isinstance(self.encoder, LayeredTwoStreamEncoder):
+            return torch.cat(self.encoder.read_labels(words, labels, mask), dim=-1)
+        states: Tensor = self.encoder(words, mask)
+        return states
+
+    def _recall(self, words: Tensor, memory: MemoryContents | None) -> tuple[Tensor | None, Tensor | None]:
+        """Return what words read in the memory: contexts and labels, each None where it is not read."""
+        if self.reader is None or memory is None:
+            return None, None
+        drafts = self.embed_drafts(memory.probabilities) if self.reader.reads_labels else None
+        found: tuple[Tensor | None, Tensor | None] = self.reader(words, memory.hidden.detach(), drafts, memory.slots)
+        return found
 
     def embed_drafts(self, probabilities: Tensor) -> Tensor:
         """Embed drafts, given by their probabilities; ``(..., L)`` to ``(..., width)``.
@@ -120,7 +138,8 @@ class MemoryReader(nn.Module):
     There is one head, scaled by the root of the width. The same weights sum up contexts (projected keys) and labels
     (projected values). Either of the two may be switched off; the keys address the slots all the same. A word without
     a slot reads ``default_context`` and ``default_label`` instead: learned vectors, or zeros with ``defaults=False``,
-    for a memory in which each word has its own slot.
+    for a memory in which each word has its own slot. Eq. 10 has neither the scale nor the projections of query and
+    value, and sums the states themselves; here they are those of the released code, whichever the label stream.
     """
 
     default_context: Tensor

@@ -4,7 +4,7 @@ Stage one (Ye et al., 2021, section III-A) is a variational LSTM with a softmax;
 probability whose entropy, in nats, is the uncertainty. Stage two (section III-B) has word representations of its own
 and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced
 only where its uncertainty exceeds the threshold, so a sentence without such a word skips stage two, with the same
-result. Doc-UANet adds the document memory, read once before the last layer.
+result. Doc-UANet adds the document memory, read once: before the last layer or, in the form of the paper, the first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

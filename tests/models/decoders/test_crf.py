@@ -208,6 +208,28 @@ def test_tree_multiplies_pairs_of_real_matrices_only_and_equals_the_scan() -> No
         assert torch.allclose(by_scan, by_tree, rtol=0, atol=1e-10)
 
 
+def test_marginals_by_the_tree_have_the_gradients_of_the_scan() -> None:
+    """Structured Refinement trains through marginals, on a GPU by the tree, and so differentiates them twice."""
+    chain, generator = LinearChain(3).double(), torch.Generator().manual_seed(1)
+    emissions = torch.randn(*MASK.shape, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+    packing = Packing.of(MASK)
+    weights = torch.randn(int(MASK.sum()), 3, dtype=torch.float64, generator=generator)
+    inputs = (emissions, *chain.parameters())
+    outcomes = []
+    for multiply in (scan_messages, tree_messages):
+        factors = Factors.of(emissions, chain.transitions, chain.start, chain.end, packing)
+        assert factors is not None
+        found = multiply(factors)
+        joint = found.before * found.after
+        marginals = joint / joint.sum(dim=1, keepdim=True)
+        first = torch.autograd.grad((weights * marginals).sum(), inputs, create_graph=True)
+        assert all(bool(gradient.any()) for gradient in first)
+        squares = torch.stack([gradient.square().sum() for gradient in first]).sum()
+        outcomes.append((marginals, *first, *torch.autograd.grad(squares, inputs)))
+    for by_scan, by_tree in zip(*outcomes, strict=True):
+        assert torch.allclose(by_scan, by_tree, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("forbidden", [-1e4, -2e2])
 def test_scores_too_far_apart_for_factors_are_summed_in_log_space(forbidden: float) -> None:
     labels = BIO.label_set(["X"])

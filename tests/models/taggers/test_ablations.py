@@ -30,6 +30,11 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "document-label-stream": ("doc_uanet", {"label_stream": "paper"}),
     "document-label-stream-label": ("doc_uanet", {"label_stream": "paper", **NO_LABELS}),
     "document-label-stream-context": ("doc_uanet", {"label_stream": "paper", **NO_CONTEXTS}),
+    "label-stream-no-label": ("uanet", {"label_stream": "paper", "sentence_labels": False}),
+    "document-label-stream-every-label": (
+        "doc_uanet",
+        {"label_stream": "paper", "sentence_labels": False, **NO_LABELS},
+    ),
     "crf": ("uanet", {"decoder": "crf"}),
     "label-crf": ("uanet", {"sentence_labels": False, "decoder": "crf"}),
     "document-label": ("doc_uanet", NO_LABELS),

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from concord.models.config import ConfigError
+from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.layers.relative_transformer import LayeredTwoStreamEncoder, RelativeLayer, TwoStreamConfig
 from concord.models.two_stage.config import TwoStageConfig
+from concord.models.two_stage.document_memory import MemoryContents
 
 HEADS, WIDTH = 2, 4
 CONFIG = TwoStreamConfig(heads=HEADS, head_dimension=WIDTH, layers=2, dropout=0.3, attention_dropout=0.3)
@@ -40,6 +44,16 @@ def update(layer: RelativeLayer, queries: Tensor, states: Tensor) -> Tensor:
     return result
 
 
+def remember(tagger: Any, document: list[Sentence]) -> tuple[Batch, Tensor, MemoryContents]:
+    """Draft a document; return it as a batch, the drafts' probabilities, and what its words read in the memory."""
+    batch = tagger.encode(document, documents=[0] * len(document))
+    draft = tagger._draft(batch, None, samples=None)
+    memory = tagger._fill_memory(batch, draft.hidden, draft.probabilities)
+    rows = (batch.mask.flatten().cumsum(0) - 1).view(batch.mask.shape).masked_fill(~batch.mask, -1)
+    assert torch.equal(memory.slots(rows)[:, :, 0], rows), "a word does not read its own slot"
+    return batch, draft.probabilities, memory.read(rows)
+
+
 @torch.inference_mode()
 def test_words_and_labels_are_updated_in_every_layer_as_in_equation_9() -> None:
     torch.manual_seed(0)
@@ -64,12 +78,7 @@ def test_streams_of_equations_12_and_13_carry_the_memory_from_the_first_layer_on
 ) -> None:
     tagger = build("doc_uanet", label_stream="paper")
     network = tagger.refine_network
-    batch = tagger.encode(documents[0], documents=[0] * len(documents[0]))
-    draft = tagger._draft(batch, None, samples=None)
-    memory = tagger._fill_memory(batch, draft.hidden, draft.probabilities)
-    rows = (batch.mask.flatten().cumsum(0) - 1).view(batch.mask.shape).masked_fill(~batch.mask, -1)
-    contents = memory.read(rows)
-    assert torch.equal(memory.slots(rows)[:, :, 0], rows), "a word does not read its own slot"
+    batch, probabilities, contents = remember(tagger, documents[0])
     x = network.words_in(network.representation(batch, None))
     drafts = network.embed_drafts(contents.probabilities)
     # Equation 10 reads by the words' own representations.
@@ -79,8 +88,32 @@ def test_streams_of_equations_12_and_13_carry_the_memory_from_the_first_layer_on
     ):
         h, y = word_layer(h, batch.mask), label_layer(y, batch.mask, queries=h)
     expected = network.output(torch.cat([h, y], dim=-1))
-    found = network(batch, None, draft.probabilities, contents)
+    found = network(batch, None, probabilities, contents)
     assert torch.allclose(found[batch.mask], expected[batch.mask], atol=1e-6)
+
+
+@torch.inference_mode()
+def test_without_labels_the_memory_is_the_only_stream_from_the_first_layer_on(
+    build: Callable[..., Any], documents: list[list[Sentence]]
+) -> None:
+    tagger = build("doc_uanet", label_stream="paper", sentence_labels=False, memory={"labels": False})
+    network = tagger.refine_network
+    batch, probabilities, contents = remember(tagger, documents[0])
+    x = network.words_in(network.representation(batch, None))
+    streams, _ = network.reader(x, contents.hidden, None, contents.slots)
+    for row, length in enumerate(batch.lengths.tolist()):
+        h = streams[row, :length]
+        for layer in (*network.encoder.lower, network.encoder.last):
+            attention = layer.attention(h[None], h[None], batch.mask[row : row + 1, :length])[0]
+            h = layer.attention_norm(h + layer.projection(attention))
+            h = layer.feed_forward_norm(h + layer.feed_forward(h))
+        found = network(batch, None, probabilities, contents)[row, :length]
+        assert torch.allclose(found, network.output(h), atol=1e-6)
+
+
+def test_the_sentence_labels_cannot_be_switched_off_beside_those_of_the_memory(build: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"memory: expected labels: false .* sentence_labels: false"):
+        build("doc_uanet", label_stream="paper", sentence_labels=False)
 
 
 def test_configurations_of_earlier_releases_have_the_released_stream(build: Callable[..., Any]) -> None:

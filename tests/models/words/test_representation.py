@@ -79,7 +79,11 @@ def test_characters_start_as_the_vectors_of_their_words_times_an_orthogonal_matr
         Vocabulary(words=(), characters=("x", "y", "z", "q"), labels=("O",)),
     )
     matrix = torch.nn.init.orthogonal_(torch.empty(4, dimension))
-    assert torch.allclose(table[[2, 4]], torch.from_numpy(numbers)[[0, 2]] @ matrix, atol=1e-6)
+    vectors = torch.from_numpy(numbers)[[0, 2]]
+    assert torch.allclose(table[[2, 4]], vectors @ matrix, atol=1e-6)
+    if dimension >= 4:
+        # No length and no angle changes.
+        assert torch.allclose(table[[2, 4]] @ table[[2, 4]].T, vectors @ vectors.T, atol=1e-4)
     assert torch.equal(table[[PADDING, UNKNOWN, 3, 5]], drawn[[PADDING, UNKNOWN, 3, 5]])
 
 
