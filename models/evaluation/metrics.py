@@ -116,8 +116,8 @@ def lenient_scores(gold: Labels, predicted: Labels) -> Scores:
     """Score BIOES label sequences by NCRF++'s rules, by which Ye et al. and Cui and Zhang scored theirs.
 
     An entity has the type of its ``B-``. It ends with the next ``E-`` of whatever type, or before the next ``B-`` or
-    ``S-``; other labels in between are skipped, and an entity without an end is none. So malformed entities count,
-    which the strict score drops. Both scores are equal where no entity is malformed.
+    ``S-``; other labels in between are skipped. One that is open at the end of the sentence is its first word alone. So
+    malformed entities count, which the strict score drops. Both scores are equal where no entity is malformed.
     """
     counts = Scores()
     for wanted, found in zip(gold, predicted, strict=True):
@@ -137,6 +137,8 @@ def _lenient_spans(labels: Sequence[str]) -> Iterator[Span]:
             yield Span(place, place + 1, kind)
         elif prefix == "B":
             start, open_kind = place, kind
+    if open_kind:
+        yield Span(start, start + 1, open_kind)
 
 
 def seqeval_f1(gold: Labels, predicted: Labels) -> float:
