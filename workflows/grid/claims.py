@@ -1,4 +1,4 @@
-"""The papers' claims, answered by resampling the documents and seeds of two rows, and corrected for their number."""
+"""Claims about the taggers, answered by resampling documents and seeds of two rows, and corrected for their number."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from concord.models.evaluation.significance import Difference, bootstrap_p, f1, holm, resampled_differences
-from concord.workflows.grid.config import ClaimConfig, GridConfig
+from concord.workflows.grid.config import ClaimConfig, GridConfig, TableConfig
 from concord.workflows.grid.records import Record
 from concord.workflows.grid.rows import RowRecords, row_records
 
@@ -25,6 +25,7 @@ class Answer:
 
     claim: ClaimConfig
     place: str
+    """Title of the table."""
     figure: str = ""
     answer: str = ""
     p: float | None = None
@@ -34,8 +35,8 @@ class Answer:
 
 
 def answer_claims(grid: GridConfig, records: Mapping[str, Record]) -> list[Answer]:
-    """Answer every claim; p-values are corrected over all that could be tested (Holm, 1979)."""
-    answers = [_examine(claim, grid, records) for claim in grid.claims]
+    """Answer every claim for each of its tables; p-values are corrected over all that could be tested (Holm, 1979)."""
+    answers = [_examine(claim, grid.tables[name], grid, records) for claim in grid.claims for name in claim.tables]
     corrected = iter(holm([answer.p for answer in answers if answer.p is not None]))
     return [
         answer
@@ -91,8 +92,7 @@ def _recall(sums: np.ndarray) -> np.ndarray:
     return recall
 
 
-def _examine(claim: ClaimConfig, grid: GridConfig, records: Mapping[str, Record]) -> Answer:
-    table = grid.tables[claim.table]
+def _examine(claim: ClaimConfig, table: TableConfig, grid: GridConfig, records: Mapping[str, Record]) -> Answer:
     answer = Answer(claim=claim, place=table.title)
     if claim.untestable is not None:
         return replace(answer, answer=f"not testable: {claim.untestable}")
@@ -116,8 +116,8 @@ def _test(answer: Answer, better: RowRecords, worse: RowRecords) -> Answer:
     seeds = " and ".join(str(len(side.records)) for side in sides)
     figure = f"{difference.mean:+.1f} ({difference.low:+.1f} to {difference.high:+.1f}), seeds {seeds}"
     answer = replace(answer, figure=figure, difference=difference)
-    below = [side.row.own_key for side in sides if side.is_below_floor]
-    if below:
+    below = [side.row.title for side in sides if side.is_below_floor]
+    if below and not answer.claim.about_inputs:
         return replace(answer, answer=f"not testable: {', '.join(below)} below the floor")
     if min(len(side.records) for side in sides) < FEWEST_SEEDS:
         return replace(answer, answer=f"open: fewer than {FEWEST_SEEDS} seeds")

@@ -61,6 +61,11 @@ class RowConfig(Config):
         """The system's key."""
         return self.key or self.tagger
 
+    @property
+    def title(self) -> str:
+        """What the page calls the system."""
+        return self.name or self.own_key
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
@@ -86,7 +91,7 @@ class TableConfig(Config):
     """The profile of conf/train/*.yaml, which decides the word representation."""
     seeds: tuple[int, ...] = (1, 2, 3)
     rows: tuple[RowConfig, ...]
-    note: str | None = None
+    notes: tuple[str, ...] = ()
     papers: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     """Columns of the papers' figures: title -> key of a row -> figure, as printed."""
 
@@ -96,13 +101,15 @@ class TableConfig(Config):
 
 
 class ClaimConfig(Config):
-    """One claim of the papers, as a comparison of rows."""
+    """One claim, as a comparison of two rows in each of some tables."""
 
     text: str
-    table: str
+    tables: tuple[str, ...]
     better: str | None = None
     """Key of the row that is better by the claim."""
     worse: str | None = None
+    about_inputs: bool = False
+    """Whether the rows differ by their inputs: a row that lacks some may then be below the floor."""
     measure: Measure = "all"
     """Of `all`, `multi_word`, `recurring` and `once` it is the F1 of these names; `recall` is that of recurring names.
     `recurring_less_once` is what is gained on recurring names beyond the gain on others. `draft` compares the row

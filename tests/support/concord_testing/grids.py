@@ -29,8 +29,8 @@ GRID = {
         "more": {"title": "More", "corpus": "alone", "profile": "small", "seeds": [1], "rows": [{"tagger": "uanet"}]},
     },
     "claims": [
-        {"text": "Wide is better", "table": "main", "better": "wide", "worse": "bilstm_softmax"},
-        {"text": "Gold helps", "table": "main", "untestable": "needs a licence"},
+        {"text": "Wide is better", "tables": ["main"], "better": "wide", "worse": "bilstm_softmax"},
+        {"text": "Gold helps", "tables": ["main"], "untestable": "needs a licence"},
     ],
 }
 

@@ -18,7 +18,7 @@ def grid_of(*claims: ClaimConfig) -> GridConfig:
 
 
 def claim(measure: Measure = "all", **values: Any) -> ClaimConfig:
-    return ClaimConfig(text="Wide", table="main", better="wide", worse="bilstm_softmax", measure=measure, **values)
+    return ClaimConfig(text="Wide", tables=("main",), better="wide", worse="bilstm_softmax", measure=measure, **values)
 
 
 def answers(grid: GridConfig, *records: dict[str, Any]) -> list[Answer]:
@@ -74,6 +74,23 @@ def test_compare_uses_the_counts_of_the_measure() -> None:
     better["units"]["test"]["final"] = {"recurring": [[8, 2, 2]] * 20}
     worse["units"]["test"]["final"] = {"recurring": [[8, 8, 4]] * 20}
     assert compare(row(better), row(worse), measure="recall")[0].mean == pytest.approx(25.0 - 50.0)
+
+
+def test_a_claim_is_asked_for_each_of_its_tables() -> None:
+    records = [record(key, seed, [9] * 5) for key in ("wide", "bilstm_softmax") for seed in (1, 2, 3)]
+    grid = grid_of(claim().model_copy(update={"tables": ("main", "other")}))
+    other = grid.tables["main"].model_copy(update={"title": "Other"})
+    grid = grid.model_copy(update={"tables": {**grid.tables, "other": other}})
+    assert [found.place for found in answers(grid, *records)] == [grid.tables["main"].title, "Other"]
+
+
+def test_rows_below_the_floor_support_only_claims_about_inputs() -> None:
+    records = [
+        record(key, seed, [base] * 30) for key, base in (("wide", 9), ("bilstm_softmax", 2)) for seed in (1, 2, 3)
+    ]
+    refused, tested = answers(grid_of(claim(), claim(about_inputs=True)), *records)
+    assert (refused.answer, refused.p) == ("not testable: Plain below the floor", None)
+    assert tested.answer == "yes"
 
 
 def test_one_seed_and_all_names_are_compared_as_the_paired_bootstrap_does() -> None:

@@ -36,9 +36,7 @@ def test_page_shows_mean_spread_floor_and_answers(grid: GridConfig) -> None:
     plain = next(line for line in page.splitlines() if line.startswith("| Plain |"))
     assert "25.0 ± 7.1 ▼" in plain
     claim = next(line for line in page.splitlines() if line.startswith("| Wide is better |"))
-    assert claim.endswith(
-        "+50.0 (+40.0 to +60.0), seeds 2 and 2 |  |  | not testable: bilstm_softmax below the floor |"
-    )
+    assert claim.endswith("+50.0 (+40.0 to +60.0), seeds 2 and 2 |  |  | not testable: Plain below the floor |")
 
 
 def test_agreement_of_drafts_is_shown_for_two_stages(grid: GridConfig) -> None:
