@@ -27,7 +27,7 @@ class DocUaNetConfig(TwoStageConfig):
         if memory.labels and values.get("label_stream") == "paper" and not values.get("sentence_labels", True):
             raise ValueError(
                 "expected labels: false beside label_stream: paper and sentence_labels: false, because the memory's "
-                "labels take the place of the sentence's there, which would be read neither way"
+                "labels take the place of the sentence's there, so that sentence_labels has no effect"
             )
         return memory
 
