@@ -9,7 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from concord.workflows.grid.claims import EARLIER, FEWEST_SEEDS, NOT_RUN, RESAMPLES, Answer, answer_claims
+from concord.workflows.grid.claims import (
+    EARLIER,
+    FEWEST_SEEDS,
+    FINE_RESAMPLES,
+    NOT_RUN,
+    RESAMPLES,
+    Answer,
+    answer_claims,
+)
 from concord.workflows.grid.config import GridConfig, TableConfig
 from concord.workflows.grid.estimates import remaining
 from concord.workflows.grid.records import Record
@@ -60,12 +68,13 @@ CLAIMS_NOTE = (
     "Each difference is in points on the test set: of F1, for parts of speech of accuracy, and of recall where the "
     "claim says that more is found. What the memory adds *most where names recur* is its gain in F1 on names that "
     "recur in their document less its gain on the others, and *names of several words* are scored alone. The interval "
-    "covers 95 % of {resamples:,} resamples of seeds and documents (sentences, where a corpus has no documents), and "
-    "p is twice the share of resamples on the other side of 0. With three seeds, resampling understates the variance "
-    "between trainings by a third, and litbank_prop has only ten test documents. The last p is corrected by Holm's "
-    "method over the {tested} tests of this table. *Yes* and *no* require a corrected p below 0.05 and {seeds} "
-    "seeds on both sides; *open* lacks seeds. *Refinement* is what the final labels gain over the drafts, *drafts "
-    "included* compares the final labels, which differ by their drafts too."
+    "covers 95 % of {resamples:,} resamples of seeds and documents (sentences, where a corpus has no documents), of "
+    "{fine_resamples:,} where p is below 0.05; p is twice the share of resamples on the other side of 0. With three "
+    "seeds, resampling understates the variance between trainings by a third, and litbank_prop has only ten test "
+    "documents. The last p is corrected by Holm's method over the {tested} tests of this table. *Yes* and *no* "
+    "require a corrected p below 0.05 and {seeds} seeds on both sides; *open* lacks seeds. *Refinement* is what the "
+    "final labels gain over the drafts, *drafts included* compares the final labels, which differ by their drafts "
+    "too."
 )
 DRAWS_NOTE = (
     "UANet and Doc-UANet draw M weight samples once, by the seed `model.sample_seed`. Other draws of the same trained "
@@ -228,11 +237,18 @@ def _claims(answers: Sequence[Answer]) -> list[str]:
         for answer in answers
     ]
     listed = _markdown(["claim", "measured on", "figure", "p", "p, corrected", "answer"], rows)
-    return [CLAIMS_NOTE.format(tested=tested, resamples=RESAMPLES, seeds=FEWEST_SEEDS), listed]
+    return [
+        CLAIMS_NOTE.format(tested=tested, resamples=RESAMPLES, fine_resamples=FINE_RESAMPLES, seeds=FEWEST_SEEDS),
+        listed,
+    ]
 
 
 def _p(value: float | None) -> str:
-    return "" if value is None else "1" if value >= 0.995 else f"{value:.2g}" if value >= 0.001 else f"{value:.4f}"
+    if value is None:
+        return ""
+    if value < 0.0001:
+        return "<0.0001"
+    return "1" if value >= 0.995 else f"{value:.2g}" if value >= 0.001 else f"{value:.4f}"
 
 
 def _draws(path: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 from concord_testing.grids import record, small_grid
 
 from concord.models.evaluation.significance import paired_bootstrap
-from concord.workflows.grid.claims import RESAMPLES, Answer, answer_claims, compare
+from concord.workflows.grid.claims import FINE_RESAMPLES, RESAMPLES, Answer, answer_claims, compare
 from concord.workflows.grid.config import ClaimConfig, GridConfig, Measure, RowConfig
 from concord.workflows.grid.rows import RowRecords, row_records
 
@@ -98,8 +98,14 @@ def test_one_seed_and_all_names_are_compared_as_the_paired_bootstrap_does() -> N
     better, worse = (record("wide", seed, chance.integers(0, 10, size=25).tolist()) for seed in (1, 2))
     sides = [np.array([found["units"]["test"]["final"]["all"]]) for found in (better, worse)]
     found, p = compare(row(better), row(worse), measure="all")
-    assert found == paired_bootstrap(*sides, resamples=RESAMPLES)
+    assert found == paired_bootstrap(*sides, resamples=FINE_RESAMPLES if p < 0.05 else RESAMPLES)
     assert (p < 0.05) == (found.verdict != "undecided")
+
+
+def test_a_small_p_is_of_more_resamples() -> None:
+    better, worse = record("wide", 1, [9] * 20), record("wide", 2, [6] * 20)
+    assert compare(row(better), row(worse), measure="all")[1] == pytest.approx(2 / (FINE_RESAMPLES + 1))
+    assert compare(row(better), row(better), measure="all")[1] == 1.0
 
 
 def test_refinement_is_compared_with_the_drafts_of_the_same_runs() -> None:
