@@ -58,8 +58,11 @@ DECODER_NOTE = (
     "first word alone. This F1 may be higher or lower than the strict one. For well-formed sequences the two are "
     "equal; "
 )
-LENIENT_NOTE = "the column *test, lenient* has the second, for other labels only where all runs of a row recorded it."
-NO_LENIENT_NOTE = "of the others, no run of this page has recorded the second."
+LENIENT_NOTE = (
+    "for others the column *lenient − strict* has the difference on test in the runs that recorded it, with their "
+    "number in brackets where that is not all of a row."
+)
+NO_LENIENT_NOTE = "of others, no run of this page has recorded the second."
 PAPERS_NOTE = (
     "The papers' own scores have separate columns and are not directly comparable with ours: their corpora differ, "
     "they trained for a hundred epochs or more, and their word vectors (GloVe, ELMo) are not available here."
@@ -91,7 +94,7 @@ COLUMNS = (
 )
 WELL_FORMED = "CRF, well-formed"
 REFINED_BY_CRF = "argmax, refined by a CRF"
-_LENIENT = "test, lenient"
+_LENIENT = "lenient − strict"
 
 
 def render_page(grid: GridConfig, records: Sequence[Record]) -> str:
@@ -206,9 +209,13 @@ def _lenient(found: RowRecords) -> str:
     if not found.records or not found.has("test"):
         return ""
     if _decoder(found.records[0]) == WELL_FORMED:
-        return _score(found, "test")
-    values = found.values("test", "lenient_f1")
-    return _mean(values) if values and len(values) == len(found.records) else ""
+        return "0"
+    lenient = [record["test"].get("lenient_f1") for record in found.records]
+    scores = zip(lenient, found.scores("test"), strict=True)
+    gains = [given - strict for given, strict in scores if given is not None]
+    if not gains:
+        return ""
+    return f"{statistics.mean(gains):+.1f}" + (f" ({len(gains)})" if len(gains) < len(found.records) else "")
 
 
 def _mean(values: Sequence[float], floor: float | None = None) -> str:

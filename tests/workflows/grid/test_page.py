@@ -90,18 +90,20 @@ def test_decoder_and_updates_are_those_of_the_record(grid: GridConfig) -> None:
 
 def test_lenient_score_stands_beside_the_strict_one(grid: GridConfig) -> None:
     without = render_page(grid, [record("wide", 1, [5])])
-    assert "| test, lenient |" not in without
+    assert "| lenient − strict |" not in without
     assert "no run of this page has recorded the second" in without
-    recorded = [{**record("wide", seed, [5]), "test": {"lenient_f1": 60.0 + seed}} for seed in (1, 2)]
+    recorded = [{**record("wide", seed, [5]), "test": {"lenient_f1": 46.0 + seed}} for seed in (1, 2)]
     page = render_page(grid, [*recorded, record("bilstm_softmax", 1, [5])])
     assert "no run of this page has recorded the second" not in page
-    assert "| test | test, lenient | test draft |" in page
-    assert "| 50.0 ± 0.0 | 61.5 ± 0.7 |" in next(line for line in page.splitlines() if line.startswith("| wide |"))
+    assert "| test | lenient − strict | test draft |" in page
+    assert "| 50.0 ± 0.0 | -2.5 |" in next(line for line in page.splitlines() if line.startswith("| wide |"))
     assert "| 50.0 |  |  |" in next(line for line in page.splitlines() if line.startswith("| Plain |"))
+    page = render_page(grid, [recorded[0], record("wide", 2, [5])])
+    assert "| 50.0 ± 0.0 | -3.0 (1) |" in next(line for line in page.splitlines() if line.startswith("| wide |"))
     plain = record("bilstm_softmax", 1, [5])
     held = {**plain, "settings": {**plain["settings"], "model": {"scheme": "BIOES", "legal_mode": True}}}
     page = render_page(grid, [*recorded, held])
-    assert "| 50.0 | 50.0 |  |" in next(line for line in page.splitlines() if line.startswith("| Plain"))
+    assert "| 50.0 | 0 |  |" in next(line for line in page.splitlines() if line.startswith("| Plain"))
 
 
 def test_page_of_current_records_says_nothing_of_what_is_left(grid: GridConfig) -> None:
