@@ -59,8 +59,9 @@ DECODER_NOTE = (
     "equal; "
 )
 LENIENT_NOTE = (
-    "for others the column *lenient − strict* has the difference on test in the runs that recorded it, with their "
-    "number in brackets where that is not all of a row."
+    "for others the column *lenient − strict* has the difference on test, between two scores of the same predictions, "
+    "with the number of runs that recorded it in brackets where that is not all of a row. Where a record is older than "
+    "this score, the difference is that of a second training with the same seed; all else stays as first recorded."
 )
 NO_LENIENT_NOTE = "of others, no run of this page has recorded the second."
 PAPERS_NOTE = (
@@ -139,7 +140,7 @@ def _left(grid: GridConfig, records: Mapping[str, Record]) -> list[str]:
 
 
 def _has_lenient(rows: Sequence[RowRecords]) -> bool:
-    return any(found.values("test", "lenient_f1") for found in rows)
+    return any(found.values("test", "lenient_gain") for found in rows)
 
 
 def _table(table: TableConfig, rows: Sequence[RowRecords]) -> str:
@@ -210,9 +211,7 @@ def _lenient(found: RowRecords) -> str:
         return ""
     if _decoder(found.records[0]) == WELL_FORMED:
         return "0"
-    lenient = [record["test"].get("lenient_f1") for record in found.records]
-    scores = zip(lenient, found.scores("test"), strict=True)
-    gains = [given - strict for given, strict in scores if given is not None]
+    gains = found.values("test", "lenient_gain")
     if not gains:
         return ""
     return f"{statistics.mean(gains):+.1f}" + (f" ({len(gains)})" if len(gains) < len(found.records) else "")

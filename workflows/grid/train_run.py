@@ -127,7 +127,7 @@ def _score(tagger: Tagger, job: evaluate.EvaluateJob) -> tuple[dict[str, Any], d
         counts["draft"] = count(documents, [[found.draft_labels for found in document] for document in predicted])
     scores = evaluate.score_predictions(tagger, documents, predicted, seconds, job)
     if tagger.vocabulary.scheme is BIOES:
-        scores["lenient_f1"] = _lenient_f1(tagger, documents)
+        scores["lenient_gain"] = _lenient_f1(tagger, documents) - scores["scores"]["all"]["f1"]
     return scores, counts
 
 

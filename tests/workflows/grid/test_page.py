@@ -92,7 +92,7 @@ def test_lenient_score_stands_beside_the_strict_one(grid: GridConfig) -> None:
     without = render_page(grid, [record("wide", 1, [5])])
     assert "| lenient − strict |" not in without
     assert "no run of this page has recorded the second" in without
-    recorded = [{**record("wide", seed, [5]), "test": {"lenient_f1": 46.0 + seed}} for seed in (1, 2)]
+    recorded = [{**record("wide", seed, [5]), "test": {"lenient_gain": seed - 4.0}} for seed in (1, 2)]
     page = render_page(grid, [*recorded, record("bilstm_softmax", 1, [5])])
     assert "no run of this page has recorded the second" not in page
     assert "| test | lenient − strict | test draft |" in page
