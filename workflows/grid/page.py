@@ -60,8 +60,9 @@ DECODER_NOTE = (
 )
 LENIENT_NOTE = (
     "for others the column *lenient − strict* has the difference on test, between two scores of the same predictions, "
-    "with the number of runs that recorded it in brackets where that is not all of a row. Where a record is older than "
-    "this score, the difference is that of a second training with the same seed; all else stays as first recorded."
+    "with the number of runs that recorded it in brackets where that is not all of a row, and empty where none did. "
+    "Where a record is older than this score, the difference is that of a second training with the same seed; all else "
+    "stays as first recorded."
 )
 NO_LENIENT_NOTE = "of others, no run of this page has recorded the second."
 PAPERS_NOTE = (
