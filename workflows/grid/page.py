@@ -215,7 +215,8 @@ def _lenient(found: RowRecords) -> str:
     gains = found.values("test", "lenient_gain")
     if not gains:
         return ""
-    return f"{statistics.mean(gains):+.1f}" + (f" ({len(gains)})" if len(gains) < len(found.records) else "")
+    mean = round(statistics.mean(gains), 1)
+    return (f"{mean:+}" if mean else "0.0") + (f" ({len(gains)})" if len(gains) < len(found.records) else "")
 
 
 def _mean(values: Sequence[float], floor: float | None = None) -> str:

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -46,12 +47,18 @@ def expected(source: Path, tmp_path: Path) -> dict[str, bytes]:
 
 
 def start(
-    source: Path, output: Path, address: str, *, environment: Mapping[str, str] = MappingProxyType({}), **executor: Any
+    source: Path,
+    output: Path,
+    address: str,
+    *,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    start_method: str = "fork",
+    **executor: Any,
 ) -> BaseProcess:
     """Start a driver that joins a cluster."""
     config = runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2, **executor})
     variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT), **environment}
-    return runs.in_child(lambda: runs.run_job(config), **variables)
+    return runs.in_child(partial(runs.run_job, config), start_method=start_method, **variables)
 
 
 def wait_until(happened: Callable[[], object]) -> None:
@@ -92,7 +99,7 @@ def test_two_drivers_share_a_cluster(
     source: Path, tmp_path: Path, expected: dict[str, bytes], ray_address: str
 ) -> None:
     output = tmp_path / "out"
-    both = [start(source, output, ray_address, actors=1) for _ in range(2)]
+    both = [start(source, output, ray_address, start_method="spawn", actors=1) for _ in range(2)]
     assert [end_of(process) for process in both] == [0, 0]
     check_whole(output, expected)
 

@@ -88,24 +88,30 @@ def configure_fakes(source: Path, **settings: Any) -> None:
     source.with_name("fakes.json").write_text(json.dumps(settings))
 
 
-def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: str) -> BaseProcess:
-    """Start a function in a forked process, which saves the imports; errors set the exit code of the command line.
+def in_child(
+    work: Callable[[], object], *, crash_at: str = "", start_method: str = "fork", **environment: str
+) -> BaseProcess:
+    """Start a function in a process of its own; errors set the exit code of the command line.
 
     Args:
         crash_at: the crash point (concord.pipeline.storage.atomic_writes) at which the process is killed.
+        start_method: of multiprocessing. A fork saves the imports and takes any function, "spawn" only one that can be
+            pickled. Drivers that are on one Ray cluster at the same time need "spawn": forks of one process draw
+            equal object ids, and one of them dies when it joins the cluster.
     """
-
-    def child() -> None:
-        # The threads that this process computes with do not exist in a fork: waiting for them would never end. The
-        # variable keeps a command of the command line from asking for more.
-        torch.set_num_threads(1)
-        os.environ.update({THREADS_VARIABLE: "1"} | environment | {CRASH_VARIABLE: crash_at})
-        try:
-            work()
-        except (ConcordError, ConfigError) as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            raise SystemExit(getattr(error, "exit_code", 2)) from None
-
-    process = multiprocessing.get_context("fork").Process(target=child)
+    context: Any = multiprocessing.get_context(start_method)
+    process: BaseProcess = context.Process(target=_run_child, args=(work, crash_at, environment))
     process.start()
     return process
+
+
+def _run_child(work: Callable[[], object], crash_at: str, environment: dict[str, str]) -> None:
+    # The threads that this process computes with do not exist in a fork: waiting for them would never end. The
+    # variable keeps a command of the command line from asking for more.
+    torch.set_num_threads(1)
+    os.environ.update({THREADS_VARIABLE: "1"} | environment | {CRASH_VARIABLE: crash_at})
+    try:
+        work()
+    except (ConcordError, ConfigError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(getattr(error, "exit_code", 2)) from None
