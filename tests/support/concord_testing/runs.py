@@ -96,8 +96,8 @@ def in_child(
     Args:
         crash_at: the crash point (concord.pipeline.storage.atomic_writes) at which the process is killed.
         start_method: of multiprocessing. A fork saves the imports and takes any function, "spawn" only one that can be
-            pickled. Drivers that are on one Ray cluster at the same time need "spawn": forks of one process draw
-            equal object ids, and one of them dies when it joins the cluster.
+            pickled. Drivers that join one Ray cluster at the same time need "spawn": forks of a process that has drawn
+            an object id of Ray draw equal ones next, and then one of the drivers may die.
     """
     context: Any = multiprocessing.get_context(start_method)
     process: BaseProcess = context.Process(target=_run_child, args=(work, crash_at, environment))
