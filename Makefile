@@ -54,7 +54,7 @@ coverage: $(STAMP) $(NODE)  ## make test with coverage of models and pipeline
 	$(BIN)/pytest -m 'not gpu' --cov=concord --cov-report=term-missing:skip-covered
 
 soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given
-	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/bench_soak.py --seconds $(SECONDS) --seed $(SEED) \
+	PYTHONPATH=tests/support $(BIN)/python benchmarks/bench_soak.py --seconds $(SECONDS) --seed $(SEED) \
 		$(addprefix --input ,$(wildcard $(INPUT)))
 
 format: $(STAMP)  ## Format and sort imports
@@ -62,12 +62,12 @@ format: $(STAMP)  ## Format and sort imports
 	$(BIN)/ruff check --fix .
 
 bench: $(STAMP)  ## Print the benchmarks' commands
-	@grep -h '^Command:' tests/benchmarks/bench_*.py
+	@grep -h '^Command:' benchmarks/bench_*.py
 
-grid: $(STAMP)  ## Train what the grid of results lacks, on the corpora in $(CORPORA), and write docs/results.md
-	$(BIN)/python -m concord.workflows.grid run --data $(CORPORA)
-	$(BIN)/python -m concord.workflows.grid pack
-	$(BIN)/python -m concord.workflows.grid render
+grid: $(STAMP)  ## Train what the grid of results lacks, on the corpora in $(CORPORA), and write research/results.md
+	$(BIN)/python -m research.grid run --data $(CORPORA)
+	$(BIN)/python -m research.grid pack
+	$(BIN)/python -m research.grid render
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 
 from concord.doc import Doc, docs_from_tables
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
-from concord.pipeline.exports.source_texts import SourceTexts
+from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.parquet_parts import read_part

@@ -21,10 +21,10 @@ from concord.models.config import Config
 from concord.models.data.batch import Batch, BatchEncoder, Forms
 from concord.models.data.sentence import Sentence, check_trees
 from concord.models.data.vocabulary import DigitRule, Vocabulary
-from concord.models.inference.token_table import TokenTable
-from concord.models.inference.windows import Window, cut_windows, unlabelled_part
+from concord.models.data.windows import Window, cut_windows, unlabelled_part
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
 from concord.models.schemes import SchemeName
+from concord.models.token_table import TokenTable
 from concord.models.words.encoder import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.models.words.tuned_encoder import TunedEncoder

@@ -7,8 +7,8 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.decoders.distribution import LabelDistribution
-from concord.models.inference.token_table import TokenTable
 from concord.models.tagger import CallSettings, Tagger
+from concord.models.token_table import TokenTable
 
 
 class OneStageTagger(Tagger):

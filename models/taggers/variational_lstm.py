@@ -14,10 +14,10 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
-from concord.models.inference.token_table import TokenTable
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.tagger import CallSettings, TaggerConfig
+from concord.models.token_table import TokenTable
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.words.representation import WordRepresentationConfig
 

@@ -27,9 +27,9 @@ from concord.models.evaluation.threshold_sweep import (
     mean_curve,
     sweep_threshold,
 )
-from concord.models.inference.token_table import TokenTable
 from concord.models.tagger import Precision, Tagger
 from concord.models.tensor_files import write_tensors
+from concord.models.token_table import TokenTable
 from concord.models.training.batches import (
     CaseNoise,
     Unit,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from concord.models.data.sentence import Sentence
+from concord.models.data.windows import cut_windows
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.models.inference.windows import cut_windows
 from concord.models.two_stage.first_pass import FirstPass
 from concord.models.two_stage.tagger import TwoStageTagger
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.inference.windows import Window
+from concord.models.data.windows import Window
 from concord.models.labels import OUTSIDE, split_label
 from concord.models.outputs import Draft
 from concord.models.two_stage.config import MemoryKey

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
+from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, entropy
-from concord.models.inference.token_table import TokenTable
-from concord.models.inference.windows import Window
 from concord.models.tagger import Tagger
+from concord.models.token_table import TokenTable
 
 
 @runtime_checkable

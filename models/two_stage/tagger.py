@@ -17,16 +17,16 @@ from typing_extensions import override
 
 from concord.models.data.batch import IGNORED_LABEL, Batch
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
-from concord.models.inference.token_table import KeptWords, TokenTable
-from concord.models.inference.windows import Window
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.one_sequence import weights_key
 from concord.models.layers.variational_lstm import LstmSample
 from concord.models.outputs import AttentionWeights, Draft, Refined
 from concord.models.tagger import CallSettings, Tagger
 from concord.models.terms.contradictions import find_contradictions, leave_matches_to_stage_two
+from concord.models.token_table import KeptWords, TokenTable
 from concord.models.two_stage.certain_labels import CertainLabels
 from concord.models.two_stage.config import FirstPassConfig, MemoryConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, word_rows

@@ -19,8 +19,8 @@ from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_parser import parser_identity
 from concord.pipeline.saved_tagger import load_tagger
 from concord.workflows.bundles import check_bundle, pack_bundle
+from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
-from concord.workflows.training.provenance import read_provenance
 
 
 @pytest.fixture

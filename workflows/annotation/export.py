@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from concord.pipeline.exports.export import ExportForm, ExportReport, export_collection, read_ids
-from concord.pipeline.exports.label_studio import labeling_config
-from concord.pipeline.exports.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
+from concord.pipeline.exchange.export import ExportForm, ExportReport, export_collection, read_ids
+from concord.pipeline.exchange.label_studio import labeling_config
+from concord.pipeline.exchange.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, short_path, table
 

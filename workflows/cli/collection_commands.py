@@ -391,7 +391,7 @@ def review(
     With --output they are written for another tool; with --as NAME they are walked through in the browser, where
     'concord view OUT --as NAME' corrects them.
     """
-    from concord.pipeline.exports.review_queue import Quotas
+    from concord.pipeline.exchange.review_queue import Quotas
 
     if (destination is None) == (who is None):
         raise click.UsageError("expected either --output FILE, to write the queue, or --as NAME, to correct it")

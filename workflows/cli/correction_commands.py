@@ -46,7 +46,7 @@ def list_corrections(output: "OutputPath") -> Answer:
 
     --json lists all of them with all fields.
     """
-    from concord.workflows.annotation import corrections as work
+    from concord.workflows.corrections import corrections as work
 
     return work.list_corrections(output)
 
@@ -69,7 +69,7 @@ def import_corrections(source: Path, output: "OutputPath", *, who: str, dry_run:
 
     Exit code 3 if a part of the file was refused, such as a document whose text has changed; the rest is imported.
     """
-    from concord.workflows.annotation import corrections as work
+    from concord.workflows.corrections import corrections as work
 
     return work.import_file(source, output, who=who, dry_run=dry_run)
 
@@ -129,9 +129,9 @@ def learn(
     promote' decides whether it becomes the champion. The same command continues an interrupted run, and does nothing
     once it is done. See docs/corrections.md.
     """
+    from concord.workflows.corrections.learn import LearnJob, run
+    from concord.workflows.corrections.rehearsal import Corpora
     from concord.workflows.jobs import absolute
-    from concord.workflows.learning.learn import LearnJob, run
-    from concord.workflows.learning.rehearsal import Corpora
 
     if rehearse and no_rehearsal:
         raise click.UsageError("--rehearse and --no-rehearsal exclude each other")

@@ -26,7 +26,6 @@ VERBS = (
     model.compare,
     model.calibrate,
     model.cascade,
-    model.figures,
     registry.promote,
     registry.rollback,
     collection.submit,

@@ -72,7 +72,7 @@ def prepare(
     Labels are written in BIO2. If a problem remains, nothing is written and the exit code is 1.
     """
     from concord.pipeline.corpora.corpus_format import GoldFormat
-    from concord.workflows.training.prepare import PrepareJob, run
+    from concord.workflows.corpora.prepare import PrepareJob, run
 
     destination = None if output == Path("-") else output
     return run(PrepareJob(inputs=inputs, form=GoldFormat(**form), output=destination, to=to, fix=fix))
@@ -89,8 +89,8 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 
     Words and labels stay unchanged. A corpus that already has these trees is not written again.
     """
+    from concord.workflows.corpora.parse_corpus import run
     from concord.workflows.jobs import read_parse_job
-    from concord.workflows.training.parse_corpus import run
 
     return run(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
 
@@ -177,8 +177,8 @@ def distil(
     --labels, or in data.train of 'concord train'.
     """
     from concord.pipeline.config import ReaderConfig
-    from concord.workflows.distillation.distil import DistilJob, run
     from concord.workflows.jobs import read_train_job
+    from concord.workflows.training.distil import DistilJob, run
     from concord.workflows.training.train import TrainOptions
 
     distillation = DistilJob(
@@ -214,8 +214,8 @@ def evaluate(model: str, **options: Any) -> Answer:
     Reports strict entity scores by type, by length and by whether --train contains the name; drafts against final
     labels; recurring names; uncertainty; speed. For a tagger of token labels: accuracy, overall and by label.
     """
+    from concord.workflows.evaluation.evaluate import EvaluateJob, run
     from concord.workflows.registry.resolve_tagger import find_tagger
-    from concord.workflows.training.evaluate import EvaluateJob, run
 
     return run(EvaluateJob(folder=find_tagger(model).folder, **options))
 
@@ -269,10 +269,10 @@ def compare(
       --slice 'new=name:unseen'          names that --train does not contain; name:seen for the others
       --slice 'people=type:PER'
     """
-    from concord.workflows.comparison.command import run
-    from concord.workflows.comparison.compare import CompareJob
-    from concord.workflows.comparison.paired_tests import Procedure
-    from concord.workflows.comparison.slices import parse_slice
+    from concord.workflows.evaluation.command import run
+    from concord.workflows.evaluation.compare import CompareJob
+    from concord.workflows.evaluation.paired_tests import Procedure
+    from concord.workflows.evaluation.slices import parse_slice
     from concord.workflows.registry.resolve_tagger import find_tagger
 
     job = CompareJob(
@@ -362,35 +362,6 @@ def cascade(**options: Any) -> Answer:
 
     Each corpus of --data is scored at several gates; the largest within --tolerance on all of them is chosen.
     """
-    from concord.workflows.distillation.cascade import CascadeJob, run
+    from concord.workflows.training.cascade import CascadeJob, run
 
     return run(CascadeJob(**options))
-
-
-@verb(example="concord figures entities_en --data examples/train/dev.conllu --output out/figures")
-@click.argument("model")
-@gold_options
-@click.option("--output", "-o", required=True, type=FOLDER, help="Folder for the pictures and figures.json.")
-@click.option(
-    "--sentence",
-    "sentences",
-    multiple=True,
-    type=POSITIVE,
-    help="Number of a sentence whose attention is drawn.  [default: the two most uncertain]",
-)
-@click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Format.")
-@device_option
-@threads_option
-def figures(model: str, **options: Any) -> Answer:
-    """Draw the figures of the papers for a tagger.
-
-    MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS.
-
-    F1 against threshold, weight samples and memory; F1 and speed against sentence length; uncertainty of correct and
-    wrong drafts; recall by position in a mention, with either input of Att-BiLSTM-CNN's output layer zeroed; attention.
-    Figures that do not apply to the tagger are skipped and named.
-    """
-    from concord.workflows.registry.resolve_tagger import find_tagger
-    from concord.workflows.training.figures import FiguresJob, run
-
-    return run(FiguresJob(folder=find_tagger(model).folder, **options))

@@ -14,17 +14,17 @@ from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.comparison.compare import CompareJob, compare, evidence
-from concord.workflows.comparison.page import render_page
-from concord.workflows.comparison.paired_tests import Line, Procedure
-from concord.workflows.comparison.slices import Slice, parse_slice
 from concord.workflows.console import table
+from concord.workflows.corpora.corpora import Documents, read_gold_for, without_labels
+from concord.workflows.corpora.provenance import Overlap, find_overlap, read_provenance
+from concord.workflows.evaluation import evaluate
+from concord.workflows.evaluation.compare import CompareJob, compare, evidence
+from concord.workflows.evaluation.page import render_page
+from concord.workflows.evaluation.paired_tests import Line, Procedure
+from concord.workflows.evaluation.slices import Slice, parse_slice
 from concord.workflows.jobs import GateConfig
 from concord.workflows.registry.model_versions import ModelVersion, fetch
 from concord.workflows.registry.resolve_tagger import find_tagger
-from concord.workflows.training import evaluate
-from concord.workflows.training.corpora import Documents, read_gold_for, without_labels
-from concord.workflows.training.provenance import Overlap, find_overlap, read_provenance
 
 PAGE_NAME = "comparison.html"
 TIMED_WORDS = 5000

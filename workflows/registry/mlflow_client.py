@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from concord.models.config import Config
 from concord.pipeline.errors import ModelError, StoreError
+from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.environment import has_ended, process_name
-from concord.workflows.registry.file_locks import exclusive
 
 LONGEST_PARAMETER = 6000
 LONGEST_DIGEST = 36

@@ -14,10 +14,10 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.pipeline.errors import ModelError
 from concord.pipeline.saved_tagger import tagger_digest
+from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.bundles import check_bundle
 from concord.workflows.console import info
 from concord.workflows.environment import cache_folder
-from concord.workflows.registry.file_locks import exclusive
 from concord.workflows.registry.mlflow_client import (
     TrackingError,
     download,

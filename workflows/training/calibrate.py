@@ -20,10 +20,8 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.bundles import MANIFEST_NAME, require_new_folder
 from concord.workflows.console import Answer, counted, table, warn
-from concord.workflows.registry.resolve_tagger import find_tagger
-from concord.workflows.training.corpora import Documents, read_gold_for, short_names
-from concord.workflows.training.plots import draw_reliability
-from concord.workflows.training.provenance import (
+from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names
+from concord.workflows.corpora.provenance import (
     Overlap,
     Provenance,
     describe_part,
@@ -31,6 +29,8 @@ from concord.workflows.training.provenance import (
     read_provenance,
     write_provenance,
 )
+from concord.workflows.evaluation.plots import draw_reliability
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 PICTURE_NAME = "reliability.png"
 LEAST_ENTITIES = 20

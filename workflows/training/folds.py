@@ -20,7 +20,7 @@ from concord.models.tagger import Tagger
 from concord.models.training.fit import SCORE_NAMES, EpochProgress, EpochResult, FitConfig, fit
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.workflows.console import info
-from concord.workflows.training.corpora import Documents
+from concord.workflows.corpora.corpora import Documents
 
 FOLDS_NAME = "folds"
 """The folder of the trainings that leave a part out, in that of a training."""

@@ -28,17 +28,17 @@ from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.errors import ModelError
 from concord.workflows.console import Answer, indented, info, shows_progress, table
+from concord.workflows.corpora.corpora import Documents
+from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.environment import code_tags, describe_environment
+from concord.workflows.evaluation import evaluate
+from concord.workflows.evaluation.plots import draw_curves
 from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.registry.mlflow_client import RunStatus
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.outbox import Registration, TrackedRun, describe_dataset, start_run
-from concord.workflows.training import evaluate
-from concord.workflows.training.corpora import Documents
 from concord.workflows.training.folds import FOLDS_NAME, choose_by_folds
-from concord.workflows.training.plots import draw_curves
 from concord.workflows.training.progress import TrainingProgress
-from concord.workflows.training.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.training.train_corpora import PARTS, datasets, read_train_corpora, trees_of
 from concord.workflows.yaml_values import flatten
 

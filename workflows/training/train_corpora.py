@@ -21,8 +21,7 @@ from concord.models.terms.term_matcher import TermMatcher
 from concord.models.terms.token_pattern import PatternError
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.console import info
-from concord.workflows.jobs import DataConfig, TrainJob
-from concord.workflows.training.corpora import (
+from concord.workflows.corpora.corpora import (
     Documents,
     check_dev_types,
     gold_format,
@@ -35,6 +34,7 @@ from concord.workflows.training.corpora import (
     tree_source,
     weighted,
 )
+from concord.workflows.jobs import DataConfig, TrainJob
 
 PARTS: tuple[Literal["train", "dev", "test"], ...] = ("train", "dev", "test")
 ROLES = ("training", "validation", "testing")

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from concord.pipeline.errors import ConcordError
-from concord.pipeline.exports.review_queue import Quotas
+from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME
 from concord.pipeline.report.templates import load_template, type_colours
 from concord.pipeline.storage.output_paths import OutputPath

@@ -10,7 +10,7 @@ from threading import Lock, Thread
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import ConcordError
-from concord.pipeline.exports.source_texts import SourceTexts
+from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import Manifest, ShardReport, sum_outcomes

@@ -11,7 +11,7 @@ import uvicorn
 from concord.models.config import ConfigError
 from concord.pipeline.corrections.correction import check_name
 from concord.pipeline.corrections.log import log_path
-from concord.pipeline.exports.review_queue import Quotas
+from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, info
 from concord.workflows.view.app import build_app

@@ -130,7 +130,7 @@ def _messages(factors: Factors) -> Messages:
     """Multiply factors by scan or by tree.
 
     On a CPU by scan: for 32 sentences of 40 words the tree takes 4 times as long with 9 labels and 50 times with 73
-    (tests/benchmarks/results/crf_tree_cpu_202611.json). On a GPU, where launching a step costs more than its
+    (benchmarks/results/crf_tree_cpu_202611.json). On a GPU, where launching a step costs more than its
     arithmetic, by tree if its matrices fit; this has not been measured.
     """
     entries = len(factors.words) * factors.transitions.numel()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence
-from concord.models.inference.token_table import TokenTable
 from concord.models.layers.lstm_scan import SampledLayer
+from concord.models.token_table import TokenTable
 from concord.models.two_stage.refine_network import RefineNetwork
 from concord.models.words.representation import WordRepresentation
 

@@ -20,9 +20,9 @@ from concord.models.checkpoint import (
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.inference.token_table import TokenTable
-from concord.models.inference.windows import Window, cut_windows
+from concord.models.data.windows import Window, cut_windows
 from concord.models.schemes import BIO
+from concord.models.token_table import TokenTable
 from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_map, score_gates
 from concord.models.two_stage import tagger as two_stage
 from concord.models.two_stage.first_pass import windows_with_missed_names

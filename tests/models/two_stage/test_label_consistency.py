@@ -14,9 +14,9 @@ import torch
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.inference.token_table import TokenTable
 from concord.models.registry import build_tagger
 from concord.models.schemes import BIO
+from concord.models.token_table import TokenTable
 
 NAMES = tuple(f"name-{letter}" for letter in "abcdefghijklmnopqrst")
 CUES = {"PER": ("mister", "laughed"), "LOC": ("city", "grew")}

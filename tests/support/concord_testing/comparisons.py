@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.workflows.comparison.compare import CompareJob, Comparison
-from concord.workflows.comparison.paired_tests import changed_documents, compare_labels
+from concord.workflows.evaluation.compare import CompareJob, Comparison
+from concord.workflows.evaluation.paired_tests import changed_documents, compare_labels
 
 Predictions = Sequence[Sequence[Sequence[str]]]
 

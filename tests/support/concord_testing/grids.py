@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
-from concord.workflows.grid.config import GridConfig, runs_of
-from concord.workflows.grid.settings import settings_of
+from research.grid.config import GridConfig, runs_of
+from research.grid.settings import settings_of
 
 GRID = {
     "corpora": {

@@ -12,8 +12,8 @@ from concord.models.calibration import Calibration
 from concord.models.checkpoint import CALIBRATION_NAME, load_tagger
 from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
+from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_names
-from concord.workflows.training.provenance import read_provenance
 
 EXAMPLES = CHECKOUT / "examples"
 NEWS = EXAMPLES / "news" / "news.jsonl"

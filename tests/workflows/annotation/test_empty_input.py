@@ -10,7 +10,7 @@ from concord_testing import runs
 from concord_testing.command_line import concord, concord_json
 
 from concord import open as open_run
-from concord.pipeline.exports.export import ExportForm, export_collection
+from concord.pipeline.exchange.export import ExportForm, export_collection
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.schema import SCHEMAS
 from concord.workflows.annotation import inspect

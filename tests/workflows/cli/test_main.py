@@ -35,7 +35,6 @@ VERBS = (
     "compare",
     "calibrate",
     "cascade",
-    "figures",
     "promote",
     "rollback",
     "submit",
@@ -320,7 +319,7 @@ def test_doctor_looks_at_the_load(monkeypatch: pytest.MonkeyPatch, load: float, 
 
 
 @pytest.mark.parametrize(
-    "verb", ["annotate", "train", "distil", "evaluate", "compare", "calibrate", "cascade", "figures", "promote"]
+    "verb", ["annotate", "train", "distil", "evaluate", "compare", "calibrate", "cascade", "promote"]
 )
 def test_verbs_that_compute_take_a_number_of_threads(verb: str) -> None:
     assert "--threads" in concord(verb, "--help").stdout
@@ -372,14 +371,14 @@ def test_an_unexpected_error_keeps_its_traceback(error: Exception) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["prepare", "parse", "figures", "train"])
+@pytest.mark.parametrize("verb", ["prepare", "parse", "train"])
 def test_an_output_that_cannot_be_written_is_named(
     verb: str, tmp_path: Path, tiny_bundle: Path, train_file: Path
 ) -> None:
     gold = CHECKOUT / "examples/train/dev.conllu"
     (tmp_path / "file").touch()
     output = tmp_path / "file/below.conllu"
-    arguments = {"figures": [tiny_bundle, "--data", gold], "train": [train_file, "--no-tracking"]}
+    arguments = {"train": [train_file, "--no-tracking"]}
     result = concord(verb, *arguments.get(verb, [gold]), "--output", output)
     assert result.exit_code == 2, result.output
     assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path / 'file'}")

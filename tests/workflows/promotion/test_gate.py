@@ -10,8 +10,10 @@ from concord.models.checkpoint import load_tagger
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.significance import Difference
-from concord.workflows.comparison.paired_tests import Line
-from concord.workflows.comparison.slices import parse_slice
+from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.corpora.provenance import Overlap
+from concord.workflows.evaluation.paired_tests import Line
+from concord.workflows.evaluation.slices import parse_slice
 from concord.workflows.jobs import GateConfig, read_gate
 from concord.workflows.promotion import gate
 from concord.workflows.promotion.gate import (
@@ -23,8 +25,6 @@ from concord.workflows.promotion.gate import (
     speed_ratio,
     throughput_condition,
 )
-from concord.workflows.training.corpora import read_corpora
-from concord.workflows.training.provenance import Overlap
 from concord.workflows.yaml_values import read_yaml
 
 GATE = GateConfig(data=["gold.conll"], alpha=0.05, minimum_gain=0.5, slice_tolerance=2.0, throughput_ratio=0.8)

@@ -21,14 +21,14 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
 from concord.pipeline.errors import ModelError
 from concord.workflows.cli.main import main
+from concord.workflows.corpora.corpora import read_corpora, without_labels
+from concord.workflows.corpora.provenance import Provenance, describe_part, write_provenance
 from concord.workflows.promotion import promote
 from concord.workflows.promotion.champion import settled_state
 from concord.workflows.promotion.ledger import check_chain, tag_of
 from concord.workflows.promotion.promote import PromoteOptions, rollback
 from concord.workflows.registry import model_versions
 from concord.workflows.registry.mlflow_client import open_run, tracking_uri
-from concord.workflows.training.corpora import read_corpora, without_labels
-from concord.workflows.training.provenance import Provenance, describe_part, write_provenance
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from concord_testing.checkout import CHECKOUT
 
 from concord.models.checkpoint import CALIBRATION_NAME, load_tagger, tagger_digest
 from concord.workflows.cli.main import main
-from concord.workflows.training.corpora import read_corpora
-from concord.workflows.training.provenance import Provenance, describe_part, read_provenance, write_provenance
+from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 
 EXAMPLES = CHECKOUT / "examples/train"
 TRAIN, DEV = EXAMPLES / "train.conllu", EXAMPLES / "dev.conllu"

@@ -14,11 +14,11 @@ from concord.models.data.sentence import Sentence
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.report.html import write_report
-from concord.workflows.comparison import page as comparison_page
-from concord.workflows.comparison.compare import CompareJob
-from concord.workflows.comparison.paired_tests import Procedure
 from concord.workflows.diff import page as diff_page
 from concord.workflows.diff.diff import compare_collections
+from concord.workflows.evaluation import page as comparison_page
+from concord.workflows.evaluation.compare import CompareJob
+from concord.workflows.evaluation.paired_tests import Procedure
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.view.correcting import own_tagger
 

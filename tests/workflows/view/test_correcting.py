@@ -23,7 +23,7 @@ from concord.pipeline import saved_tagger
 from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
-from concord.workflows.annotation.corrections import list_statuses
+from concord.workflows.corrections.corrections import list_statuses
 from concord.workflows.view.correcting import own_tagger, queue
 from concord.workflows.view.server import run
 

@@ -4,7 +4,7 @@ import sqlite3
 
 from concord.pipeline.corrections.correction import Mark
 from concord.pipeline.corrections.fitting import Place
-from concord.workflows.annotation.moves import find_moves
+from concord.workflows.corrections.ripple import find_moves
 from concord.workflows.view.correcting.current_document import CurrentDocument
 from concord.workflows.view.correcting.own_tagger import OwnTagger
 from concord.workflows.view.document import read_document

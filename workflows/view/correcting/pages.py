@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.corrections.fitting import Place, find_places
-from concord.workflows.annotation.corrections import NO_DOCUMENT, fit_statuses
+from concord.workflows.corrections.corrections import NO_DOCUMENT, fit_statuses
 from concord.workflows.view.correcting import templates
 from concord.workflows.view.correcting.correcting import Change, Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument

@@ -8,7 +8,7 @@ from typing import Any
 
 from concord.pipeline.corrections.fitting import Offsets
 from concord.pipeline.errors import ConcordError
-from concord.pipeline.exports.review_queue import QueuedSentence, Quotas, select_sentences
+from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import read_collection
 from concord.workflows.view.correcting import templates

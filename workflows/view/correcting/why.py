@@ -7,7 +7,7 @@ from typing import NamedTuple
 from concord.models.outputs import AttentionMap
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow
-from concord.workflows.annotation.moves import tagged_sentences
+from concord.workflows.corrections.ripple import tagged_sentences
 from concord.workflows.view.correcting import templates
 from concord.workflows.view.correcting.own_tagger import OwnTagger
 from concord.workflows.view.document import read_document

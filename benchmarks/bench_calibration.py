@@ -1,0 +1,109 @@
+"""Measure how reliable the probabilities of calibrated taggers are on data that neither they nor their calibration
+have seen: calibration error before and after, and the score of the documents they are most certain of.
+
+Command: python benchmarks/bench_calibration.py --corpora ../shared/data/labelled \
+    --summary benchmarks/results/calibration_cpu_202611.json
+
+Types other than PER, LOC and ORG are left out, geopolitical entities and facilities count as LOC, as in training. An
+expected calibration error is never 0: each is reported with that of exactly right probabilities, the mean of 200 draws.
+Errors and areas are 0..1, scores F1 in percent.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from environment import environment
+
+from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error
+from concord.models.tagger import Tagger
+from concord.models.training.fit_calibration import Calibrated, Observed, apply, observe, raw
+from concord.pipeline.errors import ModelError
+from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.corpora.provenance import find_overlap, read_provenance
+
+PARTS = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")
+TYPES: dict[str, str | None] = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}
+DRAWS = 200
+
+
+def measure(tagger: Tagger, folder: Path, path: Path) -> dict[str, object]:
+    """Compare a tagger's own probabilities with its calibrated ones on one corpus."""
+    documents = [
+        document for document in read_corpora([str(path)], labels=TYPES) if any(sentence.words for sentence in document)
+    ]
+    provenance = read_provenance(folder)
+    if tagger.calibration is None or provenance is None:
+        raise ModelError(f"{folder}: expected a calibrated bundle with its provenance; run concord calibrate first")
+    overlap = find_overlap(provenance, documents)
+    observed = observe(tagger, documents)
+    states = {"before": raw(observed), "after": apply(tagger.calibration, observed)}
+    return {
+        "documents": len(documents),
+        "words": len(observed.words.right),
+        "found_entities": len(observed.entities.right),
+        "documents_seen_before": overlap.seen,
+        **{name: figures(state, observed) for name, state in states.items()},
+    }
+
+
+def figures(state: Calibrated, observed: Observed) -> dict[str, object]:
+    """Return the figures before or after calibration."""
+    found = coverage(state.document_confidences(observed), observed.counts)
+    return {
+        "tokens": errors(state.words, observed.words.right),
+        "entities": errors(state.entities, observed.entities.right),
+        "f1": round(found.whole, 2),
+        "f1_of_the_most_certain": {f"{share:.0%}": round(score, 2) for share, score in found.at.items()},
+        "risk_coverage_area": round(found.risk_area, 5),
+    }
+
+
+def errors(probabilities: np.ndarray, right: np.ndarray) -> dict[str, float]:
+    """Return calibration errors, and the one that chance alone causes."""
+    chance = np.random.default_rng(1)
+    perfect = [
+        expected_calibration_error(probabilities, chance.random(len(right)) < probabilities) for _ in range(DRAWS)
+    ]
+    values = {
+        "ece": expected_calibration_error(probabilities, right),
+        "ece_if_exactly_right": float(np.mean(perfect)),
+        "ece_equal_width": expected_calibration_error(probabilities, right, binning="width"),
+        "brier": brier_score(probabilities, right),
+        "mean_confidence": float(probabilities.mean()),
+        "right": float(right.mean()),
+    }
+    return {name: round(value, 5) for name, value in values.items()}
+
+
+def main() -> None:
+    """Measure every tagger on every part and write one JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpora", type=Path, required=True)
+    parser.add_argument("--summary", type=Path, required=True)
+    parser.add_argument("--models", nargs="+", default=["entities_en", "entities_en_small"])
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    report: dict[str, object] = {**environment("bench_calibration.py"), "threads": arguments.threads}
+    for name in arguments.models:
+        folder = Path("models/pretrained") / name
+        tagger = load_tagger(folder)
+        calibration = tagger.calibration
+        report[name] = {
+            "digest": tagger_digest(folder),
+            "methods": None if calibration is None else calibration.summary,
+            "fitted_on": None if calibration is None else [file["name"] for file in calibration.fitted["files"]],
+            "test": {
+                corpus: measure(tagger, folder, next((arguments.corpora / corpus).glob("test.*"))) for corpus in PARTS
+            },
+        }
+    arguments.summary.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Export to spaCy's DocBin (https://spacy.io/api/docbin); spaCy is an optional extra.
+
+A Doc's text is the raw text: white space beyond one space between two tokens is a token of its own, as in spaCy's
+tokenizer. The words of a multi-word token become one token, annotated like the word that governs the others. The
+root of a sentence is ``ROOT``, as spaCy's own parsers write it.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from concord.models.config import ConfigError
+from concord.pipeline.exchange.export_item import ExportItem, round_float
+from concord.pipeline.output.document_rows import CollectedSentence, TokenRow, group_words
+from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
+
+SPANS_KEY = "entities"
+CONFIDENCE = "confidence"
+ROOT = "ROOT"
+
+# A DocBin is read and written as a whole, in memory.
+_PART_WORDS = 200_000
+_ATTRIBUTES = ("ORTH", "TAG", "POS", "MORPH", "LEMMA", "HEAD", "DEP", "ENT_IOB", "ENT_TYPE")
+
+
+def require_spacy() -> None:
+    """Raise a ConfigError unless spaCy is installed."""
+    if importlib.util.find_spec("spacy") is None:
+        raise ConfigError("docbin: expected the library spaCy; install it with the extra 'spacy'")
+
+
+def write_docbin(folder: Path, items: Iterable[ExportItem]) -> None:
+    """Write a new folder of ``part-00000.spacy`` and so on, which appears under its name once it is complete.
+
+    Entities are in ``doc.ents`` and, including overlapping ones, in ``doc.spans["entities"]``; their confidence is the
+    span extension ``confidence``. ``doc.user_data`` says where the document comes from.
+
+    Args:
+        folder: must not exist, or be empty.
+    """
+    tokens: Any = importlib.import_module("spacy.tokens")
+    vocab: Any = importlib.import_module("spacy.vocab")
+    if not tokens.Span.has_extension(CONFIDENCE):
+        tokens.Span.set_extension(CONFIDENCE, default=None)
+    with store_errors(folder), stage_folder(folder) as staged:
+        for number, group in enumerate(_parts(items)):
+            # One vocabulary a part, because a vocabulary never shrinks.
+            words = vocab.Vocab()
+            bin_ = tokens.DocBin(attrs=_ATTRIBUTES, store_user_data=True, docs=(_doc(item, words) for item in group))
+            (staged / f"part-{number:05d}.spacy").write_bytes(bin_.to_bytes())
+
+
+def _parts(items: Iterable[ExportItem]) -> Iterator[Iterator[ExportItem]]:
+    """Split items into parts of about 200,000 words; each must be consumed before the next."""
+    words = 0
+
+    def part_of(item: ExportItem) -> int:
+        nonlocal words
+        words += item.document.row.n_tokens
+        return (words - item.document.row.n_tokens) // _PART_WORDS
+
+    for _, group in groupby(items, key=part_of):
+        yield group
+
+
+@dataclass
+class _Columns:
+    """The tokens of a Doc, one column an attribute; heads are positions in the Doc."""
+
+    words: list[str] = field(default_factory=list)
+    spaces: list[bool] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    pos: list[str] = field(default_factory=list)
+    morphs: list[str] = field(default_factory=list)
+    lemmas: list[str] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    deps: list[str] = field(default_factory=list)
+
+    def add_gap(self, gap: str) -> None:
+        """Add white space: a space after a token belongs to it, any other is a token that depends on a neighbour."""
+        if gap.startswith(" ") and self.words:
+            self.spaces[-1] = True
+            gap = gap[1:]
+        if gap:
+            head = len(self.words) - 1 if self.words else 1
+            self._add(gap, tag="_SP", pos="SPACE", morph="", lemma=gap, head=head, dep="dep")
+
+    def add_sentence(self, sentence: CollectedSentence, text: str, *, start: int) -> int:
+        """Add the tokens of a sentence and of the gap that begins at ``start``; return the sentence's end."""
+        tokens = group_words(sentence)
+        governors = [_governor(words) for words in tokens]
+        positions: dict[int, int] = {}
+        for words, word in zip(tokens, governors, strict=True):
+            self.add_gap(text[start : word.start_char])
+            positions |= {part.token_id: len(self.words) for part in words}
+            self._add(
+                text[word.start_char : word.end_char],
+                tag=word.xpos or "",
+                pos=word.upos or "",
+                morph=word.feats or "",
+                lemma=word.lemma or word.word,
+                # Correct for the root; the other heads are set when all tokens of the sentence have positions.
+                head=len(self.words),
+                dep=word.deprel if word.head else ROOT,
+            )
+            start = word.end_char
+        for word in governors:
+            if word.head:
+                self.heads[positions[word.token_id]] = positions[word.head]
+        return start
+
+    def _add(self, word: str, *, tag: str, pos: str, morph: str, lemma: str, head: int, dep: str) -> None:
+        self.words.append(word)
+        self.spaces.append(False)
+        self.tags.append(tag)
+        self.pos.append(pos)
+        self.morphs.append(morph)
+        self.lemmas.append(lemma)
+        self.heads.append(head)
+        self.deps.append(dep)
+
+
+def _doc(item: ExportItem, vocab: Any) -> Any:
+    columns = _Columns()
+    end = 0
+    for sentence in item.document.sentences:
+        end = columns.add_sentence(sentence, item.text, start=end)
+    columns.add_gap(item.text[end:])
+    if not item.document.sentences:
+        columns.heads = [0] * len(columns.words)
+    tokens: Any = importlib.import_module("spacy.tokens")
+    known_pos: Any = importlib.import_module("spacy.parts_of_speech").IDS
+    filter_spans: Any = importlib.import_module("spacy.util").filter_spans
+    columns.pos = [pos if pos in known_pos else "X" for pos in columns.pos]
+    doc = tokens.Doc(vocab, user_data={**item.metadata, "tagger": item.document.row.tagger}, **vars(columns))
+    spans = []
+    for entity in item.document.entities:
+        # The words of a multi-word token are one token here.
+        span = doc.char_span(entity.start_char, entity.end_char, label=entity.label, alignment_mode="expand")
+        span._.set(CONFIDENCE, round_float(entity.confidence))
+        spans.append(span)
+    doc.spans[SPANS_KEY] = spans
+    doc.set_ents(filter_spans(spans))
+    return doc
+
+
+def _governor(words: Sequence[TokenRow]) -> TokenRow:
+    """Return the word of a token whose head is outside the token."""
+    own = {word.token_id for word in words}
+    return next((word for word in words if word.head not in own), words[0])

@@ -1,0 +1,208 @@
+"""Export of an annotated collection, or of listed documents, to the formats that other tools read."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import orjson
+
+from concord.models.config import ConfigError
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import InputError
+from concord.pipeline.exchange.brat import write_brat
+from concord.pipeline.exchange.conllu import write_conllu
+from concord.pipeline.exchange.docbin import require_spacy, write_docbin
+from concord.pipeline.exchange.export_item import ExportItem
+from concord.pipeline.exchange.jsonl import write_json_lines
+from concord.pipeline.exchange.label_studio import write_label_studio
+from concord.pipeline.exchange.source_texts import SourceTexts
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.document_rows import CollectedDocument, read_collection
+from concord.pipeline.output.shard_stats import entity_types
+from concord.pipeline.storage.atomic_writes import write_compressed
+from concord.pipeline.storage.output_paths import OutputPath
+
+ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]
+Writer: TypeAlias = Callable[[Path, Iterable[ExportItem]], None]
+
+ERRORS_SUFFIX = ".errors.jsonl"
+ENDINGS: Mapping[ExportForm, Sequence[str]] = {
+    "conllu": (".conllu", ".conllu.gz", ".conllu.zst"),
+    "jsonl": (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"),
+    "label-studio": (".json", ".json.gz", ".json.zst"),
+}
+"""How the names of files may end; a name without an ending is plain text, too. Other formats write folders."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ExportReport:
+    """What was exported; ``documents``, ``wordless`` and ``left_out`` add up to what was requested.
+
+    Attributes:
+        wordless: documents without a word, which CoNLL-U cannot represent.
+        left_out: documents whose text the input no longer holds.
+        dead_letters: records of the collection that were never annotated.
+        labels: the entity types of the whole collection, sorted.
+        unknown: requested ids that the collection does not hold, sorted.
+        errors: the file that lists what was left out; None if nothing was.
+    """
+
+    documents: int = 0
+    sentences: int = 0
+    words: int = 0
+    entities: int = 0
+    wordless: int = 0
+    left_out: int = 0
+    dead_letters: int = 0
+    labels: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    errors: Path | None = None
+
+
+def export_collection(
+    output: OutputPath,
+    destination: Path,
+    *,
+    to: ExportForm,
+    ids: frozenset[str] | None = None,
+    limit: int | None = None,
+    on_document: Callable[[], object] = lambda: None,
+) -> ExportReport:
+    """Export a collection; the destination appears once all of it is written.
+
+    Args:
+        output: the collection's folder.
+        destination: a file for CoNLL-U, JSON Lines and Label Studio (see ENDINGS), a folder for brat and DocBin; must
+            not exist.
+        ids: which documents to export; all if None.
+        limit: how many documents to export, from the first on; all if None.
+        on_document: called after each document.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+        ConfigError: when the destination cannot be used, or spaCy is missing.
+        InputError: when an input file of many records is gone.
+        IntegrityError: when a part of the collection is damaged.
+        StoreError: when there is no space.
+    """
+    check_destination(destination, output=output, to=to)
+    if to == "docbin":
+        require_spacy()
+    collection = open_collection(output)
+    labels = entity_types(collection.manifest.shards)
+    unknown = set(ids or ())
+
+    def is_wanted(doc_id: str) -> bool:
+        unknown.discard(doc_id)
+        return ids is None or doc_id in ids
+
+    stream = ExportStream(destination, dead_letters=collection.manifest.dead_letters, on_document=on_document)
+    documents = islice(read_collection(collection, wanted=is_wanted), limit)
+    texts = SourceTexts.of(collection.plan)
+    items = stream.with_words(documents) if to == "conllu" else stream.with_texts(documents, texts)
+    writers(labels)[to](destination, items)
+    # With a limit the collection is not read to its end.
+    return replace(stream.report, labels=labels, unknown=tuple(sorted(unknown)) if limit is None else ())
+
+
+def read_ids(path: Path) -> frozenset[str]:
+    """Read the ids of the documents that a file lists.
+
+    A ``.json`` file holds Label Studio tasks. In any other file each line is an id, or a JSON object with a ``doc_id``,
+    as in an export to JSON Lines or the ``documents.jsonl`` of an export to brat.
+
+    Raises:
+        InputError: when the file cannot be read or has another form.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".json":
+            return frozenset(task["data"]["doc_id"] for task in orjson.loads(content))
+        lines = content.decode("utf-8-sig").split("\n")
+        return frozenset(
+            orjson.loads(line)["doc_id"] if line.startswith("{") else line.removesuffix("\r")
+            for line in lines
+            if line.strip()
+        )
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise InputError(
+            f"{path}: expected one id a line, JSON Lines with doc_id, or a .json file of Label Studio tasks: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def writers(labels: Sequence[str]) -> Mapping[ExportForm, Writer]:
+    """Return the function that writes each format, given the entity types of the collection."""
+    return {
+        "conllu": write_conllu,
+        "jsonl": write_json_lines,
+        "brat": partial(write_brat, labels=labels),
+        "label-studio": write_label_studio,
+        "docbin": write_docbin,
+    }
+
+
+class ExportStream:
+    """Turns documents into export items, counts them in ``report``, and sets aside those whose text is gone."""
+
+    def __init__(
+        self, destination: Path, *, dead_letters: int, on_document: Callable[[], object] = lambda: None
+    ) -> None:
+        """See ``export_collection`` and ``ExportReport`` for the arguments."""
+        self.report = ExportReport(dead_letters=dead_letters)
+        self._errors = destination.with_name(f"{destination.name}{ERRORS_SUFFIX}")
+        self._on_document = on_document
+
+    def with_words(self, documents: Iterable[CollectedDocument]) -> Iterator[ExportItem]:
+        """Yield the documents that have words, without their texts."""
+        for document in documents:
+            if document.sentences:
+                yield self._item(document)
+            else:
+                self.report.wordless += 1
+            self._on_document()
+
+    def with_texts(self, documents: Iterable[CollectedDocument], texts: SourceTexts) -> Iterator[ExportItem]:
+        """Yield the documents with their texts; at the end, write a list of those whose text is gone."""
+        left_out: list[DeadLetter] = []
+        for document in documents:
+            text = texts.find(document.row)
+            if isinstance(text, DeadLetter):
+                left_out.append(text)
+            else:
+                yield self._item(document, text)
+            self._on_document()
+        if left_out:
+            write_compressed(self._errors, (f"{orjson.dumps(dead_letter).decode()}\n" for dead_letter in left_out))
+            self.report.left_out, self.report.errors = len(left_out), self._errors
+        else:
+            self._errors.unlink(missing_ok=True)  # of an earlier attempt
+
+    def _item(self, document: CollectedDocument, text: str = "") -> ExportItem:
+        self.report.documents += 1
+        self.report.sentences += len(document.sentences)
+        self.report.words += sum(len(sentence.tokens) for sentence in document.sentences)
+        self.report.entities += len(document.entities)
+        return ExportItem(name=document.row.doc_id, document=document, text=text)
+
+
+def check_destination(destination: Path, *, output: OutputPath, to: ExportForm) -> None:
+    """Check that an export overwrites nothing, and that the name of a file says what is in it.
+
+    Raises:
+        ConfigError: when the destination exists already, is inside the collection's folder, or has an ending that the
+            format does not have.
+    """
+    endings = ENDINGS.get(to)
+    if endings is not None and destination.suffix and not destination.name.lower().endswith(tuple(endings)):
+        raise ConfigError(f"output: expected a name ending in {', '.join(endings)}, got {destination.name}")
+    if isinstance(output, Path) and destination.resolve().is_relative_to(output.resolve()):
+        raise ConfigError(f"output: expected a path outside of the collection {output}, got {destination}")
+    is_free = not any(destination.iterdir()) if destination.is_dir() else not destination.exists()
+    if not is_free:
+        raise ConfigError(
+            f"output: expected a new name, got {destination}, which exists; remove it or use another name"
+        )

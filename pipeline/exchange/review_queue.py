@@ -1,0 +1,231 @@
+"""Annotation queues by uncertainty sampling: the sentences that a person should review first.
+
+Lewis and Gale (1994, "A Sequential Algorithm for Training Text Classifiers") have a person label what the classifier is
+least confident of; Culotta and McCallum (2005, "Reducing Labeling Effort for Structured Prediction Tasks") use the
+least confidence of sequences, one minus the probability of the whole labelling, which grows with the length of a
+sentence. Unlike there, a sentence's score here is that of its least confident decision:
+
+    score = max(1 - confidence of an entity, 1 - ner_prob of a word in no entity)
+
+The first finds entities that may be wrong, the second entities that may have been missed. Both are probabilities of the
+stage that decided, calibrated if the tagger is; the entropy of stage one (``uncertainty``, nats) is not calibrated and
+only orders sentences of equal score.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from concord.pipeline.exchange.export import ExportStream, check_destination, writers
+from concord.pipeline.exchange.export_item import ExportItem, round_float
+from concord.pipeline.exchange.source_texts import SourceTexts
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.document_rows import (
+    CollectedDocument,
+    CollectedSentence,
+    EntityRow,
+    SentenceRow,
+    TokenRow,
+    read_collection,
+)
+from concord.pipeline.output.shard_stats import entity_types
+from concord.pipeline.storage.output_paths import OutputPath
+
+QueueForm = Literal["label-studio", "jsonl", "brat"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quotas:
+    """The limits of a queue.
+
+    Attributes:
+        size: sentences in total.
+        per_document, per_type: maximum number of sentences of one document, and of one type; no limit if None.
+        seed: orders sentences of equal score and uncertainty.
+    """
+
+    size: int
+    per_document: int | None
+    per_type: int | None
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedSentence:
+    """A sentence of the queue and its least confident decision.
+
+    Attributes:
+        rank: 1 for the sentence to review first.
+        sent_id: of the sentence; of its first piece if it is over-long.
+        score: 0..1, see the module.
+        uncertainty: the highest among its words, in nats.
+        type: the label decided for; ``O`` for a word that may be a missed entity.
+        reason: the decision and its probability, for people.
+    """
+
+    rank: int
+    doc_id: str
+    sent_id: int
+    score: float
+    uncertainty: float
+    type: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReviewReport:
+    """What was written.
+
+    Attributes:
+        choices: the queued sentences by rank, without those that were left out.
+        left_out: documents with queued sentences whose text the input no longer holds.
+        labels: the entity types of the whole collection, sorted: what annotators can choose from.
+        errors: the file that lists what was left out; None if nothing was.
+    """
+
+    choices: tuple[QueuedSentence, ...]
+    left_out: int
+    labels: tuple[str, ...]
+    errors: Path | None
+
+
+def write_review_queue(
+    output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, exclude: Collection[str] = frozenset()
+) -> ReviewReport:
+    """Write an annotation queue: the least confident sentences, each as an item of its own, in order of rank.
+
+    Memory is linear in the number of sentences within the quotas of their documents, a few hundred bytes each; the
+    sentences of the queue are held with their words.
+
+    Args:
+        output: the collection's folder.
+        destination: a file for Label Studio and JSON Lines, a folder for brat; must not exist.
+        exclude: ids of documents to keep out of the queue.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+        ConfigError: when the destination cannot be used.
+        InputError: when an input file of many records is gone.
+        IntegrityError: when a part of the collection is damaged.
+        StoreError: when there is no space.
+    """
+    check_destination(destination, output=output, to=to)
+    collection = open_collection(output)
+    selected: defaultdict[str, list[QueuedSentence]] = defaultdict(list)
+    for sentence in select_sentences(read_collection(collection, wanted=lambda doc_id: doc_id not in exclude), quotas):
+        selected[sentence.doc_id].append(sentence)
+    stream = ExportStream(destination, dead_letters=collection.manifest.dead_letters)
+    documents = read_collection(collection, wanted=selected.__contains__)
+    passages = {
+        sentence: _passage(item, sentence)
+        for item in stream.with_texts(documents, SourceTexts.of(collection.plan))
+        for sentence in selected[item.name]
+    }
+    queue = sorted(passages, key=lambda sentence: sentence.rank)
+    labels = entity_types(collection.manifest.shards)
+    writers(labels)[to](destination, (passages[sentence] for sentence in queue))
+    report = stream.report
+    return ReviewReport(choices=tuple(queue), left_out=report.left_out, labels=labels, errors=report.errors)
+
+
+def select_sentences(documents: Iterable[CollectedDocument], quotas: Quotas) -> list[QueuedSentence]:
+    """Select sentences by rank: the highest score first, as far as the quotas of document and type allow."""
+    candidates = [candidate for document in documents for candidate in _candidates(document, quotas)]
+    candidates.sort(key=lambda candidate: _sort_key(candidate, quotas.seed))
+    taken: Counter[tuple[str, str]] = Counter()
+    selected: list[QueuedSentence] = []
+    for candidate in candidates:
+        counts = ((("document", candidate.doc_id), quotas.per_document), (("type", candidate.type), quotas.per_type))
+        if len(selected) == quotas.size:
+            break
+        if all(limit is None or taken[key] < limit for key, limit in counts):
+            taken.update(key for key, _ in counts)
+            selected.append(replace(candidate, rank=len(selected) + 1))
+    return selected
+
+
+def _candidates(document: CollectedDocument, quotas: Quotas) -> Iterator[QueuedSentence]:
+    """Yield a document's sentences, of each type at most as many as the document may have in the queue."""
+    by_type: defaultdict[str, list[QueuedSentence]] = defaultdict(list)
+    for pieces in _join_pieces(document.sentences):
+        candidate = _score(document, pieces)
+        by_type[candidate.type].append(candidate)
+    for candidates in by_type.values():
+        candidates.sort(key=lambda candidate: _sort_key(candidate, quotas.seed))
+        yield from candidates[: quotas.per_document]
+
+
+def _sort_key(candidate: QueuedSentence, seed: int) -> tuple[float, float, bytes]:
+    tie_breaker = sha256(f"{seed} {candidate.sent_id} {candidate.doc_id}".encode()).digest()
+    return -candidate.score, -candidate.uncertainty, tie_breaker
+
+
+def _join_pieces(sentences: Iterable[CollectedSentence]) -> Iterator[list[CollectedSentence]]:
+    """Yield whole sentences, over-long ones as the list of their pieces."""
+    pieces: list[CollectedSentence] = []
+    for sentence in sentences:
+        if pieces and not sentence.row.continues:
+            yield pieces
+            pieces = []
+        pieces.append(sentence)
+    if pieces:
+        yield pieces
+
+
+def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> QueuedSentence:
+    """Return a sentence with its least confident decision, without a rank."""
+    words = [word for piece in pieces for word in piece.tokens]
+    entities = _entities(document, pieces)
+    covered = [range(entity.start_char, entity.end_char) for entity in entities]
+    outside = [word for word in words if not any(word.start_char in interval for interval in covered)]
+    decisions: list[EntityRow | TokenRow] = [*entities, *outside]
+    least = min(decisions, key=_probability)
+    label = least.label if isinstance(least, EntityRow) else least.ner
+    return QueuedSentence(
+        rank=0,
+        doc_id=document.row.doc_id,
+        sent_id=pieces[0].row.sent_id,
+        score=round_float(1 - _probability(least)),
+        uncertainty=round_float(max(word.uncertainty for word in words)),
+        type=label,
+        reason=f"{label} {least.text!r} with probability {_probability(least):.2f}",
+    )
+
+
+def _probability(decision: EntityRow | TokenRow) -> float:
+    return decision.confidence if isinstance(decision, EntityRow) else decision.ner_prob
+
+
+def _entities(document: CollectedDocument, pieces: Iterable[CollectedSentence]) -> list[EntityRow]:
+    sent_ids = {piece.row.sent_id for piece in pieces}
+    return [entity for entity in document.entities if entity.sent_id in sent_ids]
+
+
+def _passage(item: ExportItem, sentence: QueuedSentence) -> ExportItem:
+    """Return a sentence of a document as an item; offsets count within the sentence."""
+    pieces = next(found for found in _join_pieces(item.document.sentences) if found[0].row.sent_id == sentence.sent_id)
+    start, end = pieces[0].row.start_char, pieces[-1].row.end_char
+    document = CollectedDocument(
+        row=item.document.row,
+        sentences=tuple(
+            CollectedSentence(_shift(piece.row, start), tuple(_shift(token, start) for token in piece.tokens))
+            for piece in pieces
+        ),
+        entities=tuple(_shift(entity, start) for entity in _entities(item.document, pieces)),
+    )
+    return ExportItem(
+        name=f"{sentence.doc_id}#{sentence.sent_id}",
+        document=document,
+        text=item.text[start:end],
+        fields=asdict(sentence) | {"start_char": start},
+    )
+
+
+RowT = TypeVar("RowT", SentenceRow, TokenRow, EntityRow)
+
+
+def _shift(row: RowT, start: int) -> RowT:
+    return row._replace(start_char=row.start_char - start, end_char=row.end_char - start)

@@ -1,0 +1,147 @@
+"""The commands of the grid: running what has no record, surviving a kill or a failed run, packing, rendering."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from concord_testing.checkout import CHECKOUT
+from concord_testing.grids import record, write_grid
+
+from concord.pipeline.storage.file_locks import exclusive
+from research.grid import command
+from research.grid.config import GridConfig, Run
+from research.grid.records import write_record
+
+
+def places(folder: Path) -> list[str]:
+    return ["--results", str(folder / "grid.jsonl"), "--work", str(folder / "work")]
+
+
+def call(verb: str, folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(command.main, [verb, *options, *places(folder)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [(["--table", "none"], "--table: expected one of"), (["--grid", "none"], "none: expected")]
+)
+def test_run_names_a_table_or_grid_that_does_not_exist(tmp_path: Path, options: list[str], message: str) -> None:
+    result = call("run", tmp_path, "--data", str(tmp_path), *options)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+@pytest.mark.slow
+def test_killed_run_is_resumed_with_the_same_result(tmp_path: Path) -> None:
+    conf = write_grid(tmp_path)
+
+    def arguments(name: str) -> list[str]:
+        return [
+            sys.executable, "-m", "research.grid", "run", "--grid", str(conf),
+            "--data", str(CHECKOUT / "examples"), "--table", "main", "--seed", "1", *places(tmp_path / name),
+        ]  # fmt: skip
+
+    with subprocess.Popen(arguments("killed"), cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.startswith("epoch 1/3"))
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "killed/work/records").exists()
+    for name in ("killed", "undisturbed"):
+        subprocess.run(arguments(name), cwd=CHECKOUT, check=True, capture_output=True)
+
+    def recorded(name: str) -> dict[str, Any]:
+        found = {path.name: json.loads(path.read_text()) for path in (tmp_path / name / "work/records").iterdir()}
+        return {file: (values["dev"]["scores"], values["units"], values["best"]["loss"]) for file, values in
+                found.items()}  # fmt: skip
+
+    assert recorded("killed") == recorded("undisturbed")
+    assert set(recorded("killed")) == {"ours.small.bilstm_softmax.1.json", "ours.small.wide.1.json"}
+    again = subprocess.run(arguments("killed"), cwd=CHECKOUT, check=True, capture_output=True, text=True)
+    assert again.stderr == ""
+
+
+def test_run_skips_what_is_recorded_and_goes_on_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def train_run(run: Run, _: GridConfig, *, work: Path, **__: object) -> dict[str, Any]:
+        trained.append(run.name)
+        if run.row.own_key == "wide":
+            raise OSError("the disk is on fire")
+        (work / run.name).mkdir(parents=True)
+        return record(run.row.own_key, run.seed, [5])
+
+    monkeypatch.setattr(command, "train_run", train_run)
+    options = ["--grid", str(write_grid(tmp_path)), "--data", str(CHECKOUT / "examples"), "--table", "main"]
+    result = call("run", tmp_path, *options)
+    assert result.exit_code == 1
+    assert "the disk is on fire" in result.stderr
+    assert "failed: ours.small.wide.1, ours.small.wide.2" in result.stderr
+    assert {path.name for path in (tmp_path / "work/records").iterdir()} == {
+        "ours.small.bilstm_softmax.1.json", "ours.small.bilstm_softmax.2.json"
+    }  # fmt: skip
+    assert not (tmp_path / "work/ours.small.bilstm_softmax.1").exists()
+
+    write_record(tmp_path / "work", record("wide", 1, [5]))
+    assert call("pack", tmp_path, *options[:2]).exit_code == 0
+    write_record(tmp_path / "work", record("wide", 2, [5]))
+    trained.clear()
+    assert call("run", tmp_path, *options).exit_code == 0
+    assert trained == []
+
+    old = record("bilstm_softmax", 2, [5])
+    packed = tmp_path / "grid.jsonl"
+    lines = [line for line in packed.read_text().splitlines() if json.loads(line)["run"] != old["run"]]
+    lines.append(json.dumps({**old, "settings": {**old["settings"], "revision": 0}}))
+    packed.write_text("".join(f"{line}\n" for line in lines))
+    left = call("status", tmp_path, *options[:2]).stdout.splitlines()
+    assert [line.split() for line in left if line.startswith(("main", "more", "all"))] == [
+        ["main", "4", "0", "1", "0.0"], ["more", "1", "1", "0", "0.0"], ["all", "5", "1", "1", "0.0"]
+    ]  # fmt: skip
+    assert call("run", tmp_path, *options).exit_code == 0
+    assert trained == ["ours.small.bilstm_softmax.2"]
+
+
+def test_run_leaves_a_run_to_the_process_that_locks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "train_run", lambda run, *_, **__: pytest.fail(f"{run.name} was trained"))
+    options = ["--grid", str(write_grid(tmp_path)), "--data", str(tmp_path), "--table", "more"]
+    with exclusive(tmp_path / "work/alone.small.uanet.1.lock"):
+        result = call("run", tmp_path, *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_render_writes_the_page_from_packed_and_new_records(tmp_path: Path) -> None:
+    page = tmp_path / "docs/page.md"
+    options = ["--grid", str(write_grid(tmp_path)), "-o", str(page)]
+    assert call("render", tmp_path, *options).exit_code == 0
+    assert "| wide |  |  | 0 |  | not run |" in page.read_text()
+    write_record(tmp_path / "work", record("wide", 1, [5, 5]))
+    assert call("render", tmp_path, *options).exit_code == 0
+    rendered = page.read_text()
+    assert "| wide | argmax | 1.50 M | 1 |  | 50.0 |" in rendered
+    result = call("pack", tmp_path)
+    assert "grid.jsonl: 1 new record\n" in result.stderr
+    call("render", tmp_path, *options)
+    assert page.read_text() == rendered
+
+
+def test_render_names_a_broken_record(tmp_path: Path) -> None:
+    (tmp_path / "grid.jsonl").write_text('{"run": "ours')
+    result = call("render", tmp_path, "--grid", str(write_grid(tmp_path)), "-o", str(tmp_path / "page.md"))
+    assert result.exit_code == 2
+    assert "grid.jsonl:1: expected the record of a run, delete it to run it again" in result.stderr
+
+
+@pytest.mark.slow
+def test_page_of_results_is_that_of_the_packed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    page = tmp_path / "results.md"
+    options = ["--output", str(page), "--work", str(tmp_path / "none")]
+    result = CliRunner().invoke(command.main, ["render", *options])
+    assert result.exit_code == 0, result.output
+    # Until it is: python -m research.grid pack, then render.
+    assert page.read_text() == (CHECKOUT / "research/results.md").read_text()

@@ -1,0 +1,196 @@
+"""Figures of a tagger: which are drawn, whether their numbers are right, what is left out."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from concord_testing.checkout import CHECKOUT
+
+from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.evaluation.threshold_sweep import REFINE_ALL
+from concord.models.registry import build_tagger
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.errors import InputError
+from concord.workflows.evaluation import evaluate, plots
+from concord.workflows.evaluation.evaluate import EvaluateJob
+from research import figures
+from research.figures import FiguresJob, main
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = CHECKOUT / "examples/train"
+GOLD = EXAMPLES / "dev.conllu"
+PICTURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml "}
+
+
+@pytest.fixture(scope="module")
+def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory, two_stage_config: dict[str, Any]) -> Path:
+    """Save a small Doc-UANet with random weights and a threshold within the grid."""
+    sentences = [sentence for document in read_gold(EXAMPLES / "train.conllu") for sentence in document]
+    torch.manual_seed(3)
+    tagger: Any = build_tagger("doc_uanet", two_stage_config, Vocabulary.from_sentences(sentences)).eval()
+    documents = read_gold(GOLD)
+    uncertainty = tagger.tabulate(documents, threshold=REFINE_ALL).uncertainty
+    tagger.set_threshold(round(float(uncertainty.median()) / 0.05) * 0.05)
+    folder = tmp_path_factory.mktemp("taggers") / "doc_uanet"
+    save_tagger(tagger, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def drawn(doc_uanet_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Draw the figures of the Doc-UANet and read back the file of numbers."""
+    output = tmp_path_factory.mktemp("figures") / "deep" / "folder"
+    answer = figures.run(FiguresJob(folder=doc_uanet_bundle, data=[str(GOLD)], output=output))
+    numbers = json.loads((output / "figures.json").read_text())
+    assert numbers == answer.values
+    return dict(numbers)
+
+
+def pictures(numbers: dict[str, Any]) -> list[Path]:
+    folder, found = Path(numbers["folder"]), dict(numbers["figures"])
+    attention = [entry for sentence in found.pop("attention", []) for entry in sentence["maps"].values()]
+    return [folder / entry["file"] for entry in (*found.values(), *attention)]
+
+
+def test_document_tagger_gets_every_figure(drawn: dict[str, Any]) -> None:
+    names = {"samples", "length", "threshold", "memory", "uncertainty", "attention"}
+    assert (set(drawn["figures"]), set(drawn["left_out"])) == (names, {"parts"})
+    assert all(path.read_bytes().startswith(PICTURES["png"]) for path in pictures(drawn))
+
+
+def test_numbers_equal_those_of_evaluate(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
+    scores = evaluate.run(EvaluateJob(folder=doc_uanet_bundle, data=[str(GOLD)])).values
+    f1, found = scores["scores"]["all"]["f1"], drawn["figures"]
+    assert [point["f1"] for point in found["samples"]["points"] if point["samples"] == 4] == [pytest.approx(f1)]
+    memory = {point["slots"]: point for point in found["memory"]["points"]}
+    assert memory[found["memory"]["own"]]["f1"] == pytest.approx(f1)
+    assert memory[10]["recurring"] == pytest.approx(scores["recurring_names"]["recall"])
+    points, own = found["threshold"]["points"], found["threshold"]["own"]
+    assert [point["f1"] for point in points if point["threshold"] == pytest.approx(own)] == [pytest.approx(f1)]
+    assert found["threshold"]["draft_f1"] == pytest.approx(scores["draft_scores"]["all"]["f1"])
+    assert (points[0]["refined_share"], points[-1]["refined_share"], points[-1]["f1_change"]) == (1.0, 0.0, 0.0)
+    assert sum(entry["sentences"] for entry in found["length"]["bins"]) == scores["sentences"]
+    assert sum(entry["gold"] for entry in found["length"]["bins"]) == scores["scores"]["all"]["gold"]
+    uncertainty = found["uncertainty"]
+    assert sum(uncertainty["right"]) == scores["uncertainty"]["right_words"]
+    assert sum(uncertainty["right"]) + sum(uncertainty["wrong"]) == scores["words"]
+    assert uncertainty["ratio"] == pytest.approx(scores["uncertainty"]["ratio"])
+
+
+def test_figures_do_not_change_the_tagger(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
+    assert drawn["digest"] == evaluate.run(EvaluateJob(folder=doc_uanet_bundle, data=[str(GOLD)])).values["digest"]
+    assert drawn["figures"]["memory"]["own"] == 10
+
+
+def test_figures_of_two_stages_are_left_out_for_a_tagger_of_one(tiny_bundle: Path, tmp_path: Path) -> None:
+    arguments = [str(tiny_bundle), "--data", str(GOLD), "--output", str(tmp_path), "--picture", "svg"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in tmp_path.iterdir()} == {"figures.json", "length.svg", "uncertainty.svg"}
+    for reason in ("memory left out: bilstm_crf has no document memory", "threshold left out", "attention left out"):
+        assert reason in result.stdout
+    assert (tmp_path / "length.svg").read_bytes().startswith(PICTURES["svg"])
+
+
+def test_unknown_sentence_number_is_an_input_error(tiny_bundle: Path, tmp_path: Path) -> None:
+    job = FiguresJob(folder=tiny_bundle, data=[str(GOLD)], output=tmp_path, sentences=[16])
+    with pytest.raises(InputError, match="expected a number from 1 to 15, got 16"):
+        figures.run(job)
+
+
+def test_attention_is_drawn_for_the_requested_sentence(tmp_path: Path) -> None:
+    numbers = _draw_with_attention(GOLD, tmp_path, sentences=[3])
+    (found,) = numbers["figures"]["attention"]
+    words = list(read_gold(GOLD)[0][2].words)
+    assert (found["sentence"], found["words"]) == (3, words)
+    (name,) = found["maps"]
+    assert found["maps"][name]["columns"] == words
+    assert [len(row) for row in found["maps"][name]["weights"]] == [len(words)] * len(words)
+    assert (tmp_path / found["maps"][name]["file"]).read_bytes().startswith(PICTURES["png"])
+
+
+def test_recall_by_position_shows_what_a_part_is_worth(tmp_path: Path) -> None:
+    zeroed = _draw_with_attention(GOLD, tmp_path)["figures"]["parts"]["zeroed"]
+    found = evaluate.run(EvaluateJob(folder=tmp_path / "tagger", data=[str(GOLD)])).values["by_position"]
+    assert zeroed["nothing"] == {position: pytest.approx(scores["recall"]) for position, scores in found.items()}
+    assert len({tuple(recalls.values()) for recalls in zeroed.values()}) == len(("nothing", "hidden", "contexts"))
+    assert (tmp_path / "parts.png").read_bytes().startswith(PICTURES["png"])
+
+
+def test_attention_leaves_out_columns_without_weight(drawn: dict[str, Any]) -> None:
+    for found in drawn["figures"]["attention"]:
+        memory = found["maps"]["memory"]
+        assert all(any(row[column] for row in memory["weights"]) for column in range(len(memory["columns"])))
+        own = [word.lower() for word in found["words"]]
+        assert all(word.lower() in own for word in memory["columns"])
+
+
+def test_attention_is_drawn_for_the_most_uncertain_sentences(tmp_path: Path) -> None:
+    numbers = _draw_with_attention(GOLD, tmp_path)
+    drawn_sentences = [found["sentence"] for found in numbers["figures"]["attention"]]
+    tagger = load_tagger(tmp_path / "tagger")
+    predicted = [sentence for document in tagger.predict_documents(read_gold(GOLD)) for sentence in document]
+    highest = [max(prediction.uncertainty) for prediction in predicted]
+    assert drawn_sentences == sorted(range(1, 16), key=lambda number: -highest[number - 1])[:2]
+
+
+def test_attention_of_an_over_long_sentence_is_left_out(tmp_path: Path, write_corpus: Callable[[str], Path]) -> None:
+    corpus = write_corpus("Ada\tB-PER\nslept\tO\n" * 40 + "\nAda\tB-PER\n")
+    numbers = _draw_with_attention(corpus, tmp_path, sentences=[1, 2])
+    assert [found["sentence"] for found in numbers["figures"]["attention"]] == [2]
+    assert "it has 80 words" in numbers["left_out"]["attention in sentence 1"]
+
+
+def test_dollar_signs_in_words_are_drawn_as_text(tmp_path: Path) -> None:
+    rows = ["$x_{", "\\frac$", "5$"]
+    plots.draw_attention(
+        [[0.2, 0.8], [1.0, 0.0], [0.5, 0.5]], tmp_path / "map.svg", rows=rows, columns=["$", "$$"], heads=1, title="t"
+    )
+    assert (tmp_path / "map.svg").stat().st_size > 1000
+
+
+def test_pictures_are_reproducible_byte_for_byte(tmp_path: Path) -> None:
+    values = {"score": "F1", "own": 10, "points": [{"slots": 0, "f1": 1.0, "recurring": 2.0}]}
+    for form in PICTURES:
+        for folder in ("a", "b"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            plots.draw_memory(values, tmp_path / folder / f"memory.{form}", title="t")
+        assert (tmp_path / f"a/memory.{form}").read_bytes() == (tmp_path / f"b/memory.{form}").read_bytes()
+
+
+def _draw_with_attention(data: Path, tmp_path: Path, *, sentences: list[int] | None = None) -> dict[str, Any]:
+    """Draw a tagger with self-attention over words."""
+    train = [sentence for document in read_gold(EXAMPLES / "train.conllu") for sentence in document]
+    torch.manual_seed(1)
+    tagger = build_tagger("att_bilstm_cnn", {}, Vocabulary.from_sentences(train)).eval()
+    save_tagger(tagger, tmp_path / "tagger")
+    job = FiguresJob(folder=tmp_path / "tagger", data=[str(data)], output=tmp_path, sentences=sentences or [])
+    return dict(figures.run(job).values)
+
+
+def test_figures_of_token_labels_show_accuracy(token_bundle: Path, tmp_path: Path) -> None:
+    form = GoldFormat(label_column="upos")
+    job = FiguresJob(folder=token_bundle, data=[str(GOLD)], output=tmp_path, form=form)
+    found = figures.run(job).values["figures"]
+    scores = evaluate.run(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form)).values
+    bins = found["length"]["bins"]
+    assert found["length"]["score"] == "accuracy"
+    right = sum(entry["gold"] * entry["f1"] for entry in bins)
+    assert right / scores["words"] == pytest.approx(scores["accuracy"])
+    assert sum(found["uncertainty"]["right"]) == scores["uncertainty"]["right_words"]
+
+
+def test_label_column_of_a_conll_corpus_is_given_by_number(
+    tiny_bundle: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    corpus = write_corpus("Ada\tB-PER\tx\nslept\tO\tx\n")
+    arguments = ["--data", str(corpus), "--output", str(tmp_path / "out"), "--label-column", "2"]
+    result = CliRunner().invoke(main, ["figures", str(tiny_bundle), *arguments])
+    assert result.exit_code == 0, result.output

@@ -1,0 +1,207 @@
+"""Annotation queues: the least confident sentences first, within quotas, reproducible by seed."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from concord_testing.exports import annotate_texts, write_texts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concord.models.config import ConfigError
+from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences, write_review_queue
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.document_rows import (
+    CollectedDocument,
+    CollectedSentence,
+    DocumentRow,
+    EntityRow,
+    SentenceRow,
+    TokenRow,
+    read_collection,
+)
+
+TEXTS = {
+    "a": "Anna saw it. Nobody cares. the Bob Smith left.",
+    "b": "a b c d e f g h Carla i j. \U0001f600 Dora ran.",
+    "c": "nothing here.",
+    "empty": "",
+}
+ALL = Quotas(size=100, per_document=None, per_type=None, seed=1)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an annotated collection; tests must not modify it."""
+    folder = tmp_path_factory.mktemp("collection")
+    annotate_texts(write_texts(folder / "texts.jsonl", TEXTS), folder / "out")
+    return folder / "out"
+
+
+def invent_document(doc_id: str, decisions: list[tuple[str, float, float]]) -> CollectedDocument:
+    """Return a document with one sentence of one word for each (label, probability, nats)."""
+    sentences: list[CollectedSentence] = []
+    entities: list[EntityRow] = []
+    for number, (label, probability, nats) in enumerate(decisions):
+        ner = "O" if label == "O" else f"B-{label}"
+        offsets = (2 * number, 2 * number + 1)
+        word = TokenRow(1, *offsets, "w", "w", None, None, None, None, 0, "root", ner, ner, probability, nats, False)
+        sentences.append(CollectedSentence(SentenceRow(number, *offsets, 1, False), (word,)))
+        if label != "O":
+            entities.append(EntityRow(len(entities), number, *offsets, 1, 1, "w", label, probability, nats, False))
+    row = DocumentRow(doc_id, "", 0, "", 2 * len(decisions), len(sentences), len(sentences), len(entities), "", None)
+    return CollectedDocument(row, tuple(sentences), tuple(entities))
+
+
+def addresses(queue: list[QueuedSentence]) -> list[tuple[str, int]]:
+    return [(choice.doc_id, choice.sent_id) for choice in queue]
+
+
+def test_score_is_that_of_the_least_confident_decision(output: Path) -> None:
+    choices = select_sentences(read_collection(open_collection(output)), ALL)
+    assert [choice.rank for choice in choices] == list(range(1, len(choices) + 1))
+    assert [choice.score for choice in choices] == sorted((choice.score for choice in choices), reverse=True)
+    # The fake tagger is less confident of longer words, and half as much so of entities.
+    found = {(choice.doc_id, choice.sent_id): (choice.score, choice.type, choice.reason) for choice in choices}
+    assert found["c", 0][0] == pytest.approx(0.35)
+    assert found["c", 0][1:] == ("O", "O 'nothing' with probability 0.65")
+    assert found["a", 1][0] == pytest.approx(0.3)
+    assert found["a", 1][1:] == ("O", "O 'cares.' with probability 0.70")
+    assert found["b", 0][1:] == ("PER", "PER 'Carla' with probability 0.88")
+
+
+def test_pieces_of_an_over_long_sentence_are_queued_as_one(output: Path) -> None:
+    assert [
+        address
+        for address in addresses(select_sentences(read_collection(open_collection(output)), ALL))
+        if address[0] == "b"
+    ] == [
+        ("b", 2),
+        ("b", 0),
+    ]
+
+
+def test_entropy_orders_sentences_of_equal_score() -> None:
+    documents = [invent_document("a", [("O", 0.5, 0.1), ("PER", 0.5, 0.3), ("O", 0.5, 0.2), ("O", 0.4, 0.0)])]
+    assert addresses(select_sentences(documents, ALL)) == [("a", 3), ("a", 1), ("a", 2), ("a", 0)]
+
+
+def test_quotas_limit_documents_and_types() -> None:
+    documents = [
+        invent_document("a", [("PER", 0.1, 0), ("PER", 0.2, 0), ("LOC", 0.3, 0), ("O", 0.4, 0)]),
+        invent_document("b", [("PER", 0.5, 0), ("LOC", 0.6, 0), ("PER", 0.7, 0)]),
+    ]
+
+    def selected(**quotas: Any) -> list[tuple[str, int]]:
+        return addresses(
+            select_sentences(
+                documents, Quotas(**{"size": 9, "per_document": None, "per_type": None, "seed": 1} | quotas)
+            )
+        )
+
+    assert selected(size=2) == [("a", 0), ("a", 1)]
+    assert selected(per_document=1) == [("a", 0), ("b", 0)]
+    assert selected(per_type=1) == [("a", 0), ("a", 2), ("a", 3)]
+    assert selected(per_type=2, per_document=2) == [("a", 0), ("a", 1), ("b", 1)]
+
+
+decisions = st.tuples(st.sampled_from(["PER", "LOC", "O"]), st.sampled_from([0.25, 0.5, 0.75]), st.just(0.0))
+quotas = st.builds(
+    Quotas,
+    size=st.integers(1, 6),
+    per_document=st.none() | st.integers(1, 3),
+    per_type=st.none() | st.integers(1, 3),
+    seed=st.integers(0, 3),
+)
+
+
+@pytest.mark.slow
+@given(collection=st.lists(st.lists(decisions, max_size=5), max_size=4), quotas=quotas)
+def test_select_sentences_equals_taking_one_after_the_other(
+    collection: list[list[tuple[str, float, float]]], quotas: Quotas
+) -> None:
+    documents = [invent_document(f"d{number}", found) for number, found in enumerate(collection)]
+    unbounded = select_sentences(documents, Quotas(size=999, per_document=None, per_type=None, seed=quotas.seed))
+    expected: list[QueuedSentence] = []
+    for choice in unbounded:
+        own = [taken for taken in expected if taken.doc_id == choice.doc_id]
+        same_type = [taken for taken in expected if taken.type == choice.type]
+        if (
+            len(expected) < quotas.size
+            and (quotas.per_document is None or len(own) < quotas.per_document)
+            and (quotas.per_type is None or len(same_type) < quotas.per_type)
+        ):
+            expected.append(choice)
+    assert addresses(select_sentences(documents, quotas)) == addresses(expected)
+
+
+def test_ties_are_broken_by_seed_and_not_by_document_order() -> None:
+    documents = [invent_document(f"d{number}", [("PER", 0.5, 0.1)]) for number in range(20)]
+    queues = [
+        tuple(addresses(select_sentences(documents, Quotas(size=20, per_document=1, per_type=None, seed=s))))
+        for s in range(3)
+    ]
+    assert len(set(queues)) == 3
+    again = select_sentences(reversed(documents), Quotas(size=20, per_document=1, per_type=None, seed=1))
+    assert tuple(addresses(again)) == queues[1]
+    assert Counter(queues[0]) == Counter(queues[1])
+
+
+def test_label_studio_queue_lists_sentences_by_rank(output: Path, tmp_path: Path) -> None:
+    report = write_review_queue(output, tmp_path / "queue.json", to="label-studio", quotas=ALL)
+    tasks = json.loads((tmp_path / "queue.json").read_bytes())
+    assert [task["data"]["rank"] for task in tasks] == [choice.rank for choice in report.choices]
+    for task, choice in zip(tasks, report.choices, strict=True):
+        data = task["data"]
+        assert (data["doc_id"], data["sent_id"], data["score"]) == (choice.doc_id, choice.sent_id, choice.score)
+        assert TEXTS[data["doc_id"]][data["start_char"] :].startswith(data["text"])
+        for region in task["predictions"][0]["result"]:
+            units = data["text"].encode("utf-16-le")[2 * region["value"]["start"] : 2 * region["value"]["end"]]
+            assert units.decode("utf-16-le") == region["value"]["text"]
+    shown = {task["data"]["text"]: [r["value"]["text"] for r in task["predictions"][0]["result"]] for task in tasks}
+    assert shown["the Bob Smith left."] == ["Bob Smith"]
+    assert shown["a b c d e f g h Carla i j."] == ["Carla"]
+    assert shown["\U0001f600 Dora ran."] == ["Dora"]
+    assert report.labels == ("PER",)
+
+
+def test_queue_offers_types_that_none_of_its_sentences_has(output: Path, tmp_path: Path) -> None:
+    report = write_review_queue(output, tmp_path / "queue", to="brat", quotas=ALL, exclude={"a", "b"})
+    assert {choice.doc_id for choice in report.choices} == {"c"}
+    assert report.labels == ("PER",)
+    assert "[entities]\nPER\n" in (tmp_path / "queue" / "annotation.conf").read_text()
+
+
+def test_json_lines_queue_has_offsets_within_the_sentence(output: Path, tmp_path: Path) -> None:
+    write_review_queue(output, tmp_path / "queue.jsonl", to="jsonl", quotas=ALL)
+    for record in map(json.loads, (tmp_path / "queue.jsonl").read_bytes().splitlines()):
+        rows = [*record["entities"], *(word for sentence in record["sentences"] for word in sentence["tokens"])]
+        assert all(record["text"][row["start_char"] : row["end_char"]] == row["text"] for row in rows)
+
+
+def test_brat_queue_has_one_file_per_sentence(output: Path, tmp_path: Path) -> None:
+    report = write_review_queue(output, tmp_path / "queue", to="brat", quotas=ALL)
+    assert len(list((tmp_path / "queue").glob("*.ann"))) == len(report.choices)
+
+
+def test_excluded_documents_are_not_queued(output: Path, tmp_path: Path) -> None:
+    report = write_review_queue(output, tmp_path / "queue.json", to="label-studio", quotas=ALL, exclude={"a", "c"})
+    assert {choice.doc_id for choice in report.choices} == {"b"}
+
+
+def test_sentence_is_left_out_and_reported_when_its_text_has_changed(tmp_path: Path) -> None:
+    source = write_texts(tmp_path / "texts.jsonl", TEXTS)
+    annotate_texts(source, tmp_path / "out")
+    write_texts(source, TEXTS | {"c": "something here."})
+    report = write_review_queue(tmp_path / "out", tmp_path / "queue.json", to="label-studio", quotas=ALL)
+    assert report.left_out == 1
+    assert report.errors == tmp_path / "queue.json.errors.jsonl"
+    assert {choice.doc_id for choice in report.choices} == {"a", "b"}
+
+
+def test_existing_queue_is_not_overwritten(output: Path, tmp_path: Path) -> None:
+    (tmp_path / "queue.json").write_text("annotated by hand")
+    with pytest.raises(ConfigError, match="expected a new name"):
+        write_review_queue(output, tmp_path / "queue.json", to="label-studio", quotas=ALL)

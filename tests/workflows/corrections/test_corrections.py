@@ -1,0 +1,61 @@
+"""``concord corrections`` lists what became of corrections and imports them from files."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+from concord_testing.exports import TEXTS, annotate_texts, write_texts
+
+from concord.pipeline.corrections.correction import Correction, Mark, Seen
+from concord.pipeline.corrections.log import append_to_log, log_path
+from concord.pipeline.exchange.export import export_collection
+from concord.workflows.cli.main import main
+from concord.workflows.corrections.corrections import list_statuses
+
+TEXT = TEXTS["plain"]
+ANNA = Mark(start=0, end=10, type="PER", text="Anna Smith")
+
+
+def correct(old: Mark | None, new: Mark | None, *, doc_id: str = "plain", who: str = "ada") -> Correction:
+    return Correction.of(old, new, text=TEXT, seen=Seen(doc_id=doc_id, tagger="t", generation=0), who=who)
+
+
+def test_list_says_what_became_of_each(tmp_path: Path) -> None:
+    source, output = write_texts(tmp_path / "texts.jsonl", TEXTS), tmp_path / "out"
+    annotate_texts(source, output)
+    assert list_statuses(output) == []
+    assert "no corrections" in CliRunner().invoke(main, ["corrections", "list", str(output)]).output
+    first, second = correct(ANNA, None), correct(ANNA, ANNA.model_copy(update={"type": "ORG"}), who="bob")
+    undone, lost = correct(None, ANNA), correct(ANNA, ANNA, doc_id="\u202egone\n")
+    half = correct(None, Mark(start=1, end=3, type="PER", text="nn"))
+    append_to_log(log_path(output), [first, undone, lost, half, second, undone.undone(who="ada")])
+    states = {one.correction.id: (one.state, one.reason) for one in list_statuses(output)}
+    assert [state for state, _ in states.values()] == ["overruled", "undone", "misfit", "misfit", "waiting"]
+    assert "bob later" in states[first.id][1]
+    assert "no document of this id" in states[lost.id][1]
+    assert "word" in states[half.id][1]
+    annotate_texts(source, output)
+    assert [one.state for one in list_statuses(output)][-1] == "written"
+    found = CliRunner().invoke(main, ["corrections", "list", str(output), "--json"])
+    values = json.loads(found.output)
+    assert values["counts"] == {"misfit": 2, "overruled": 1, "undone": 1, "written": 1}
+    shown = CliRunner().invoke(main, ["corrections", "list", str(output)])
+    assert shown.exit_code == 0
+    assert "Anna Smith: PER to ORG" in shown.output
+    assert "\u202e" not in shown.output
+
+
+def test_import_adds_to_the_log(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    annotate_texts(write_texts(tmp_path / "texts.jsonl", TEXTS), output)
+    export_collection(output, tmp_path / "brat", to="brat")
+    (tmp_path / "brat" / "plain.ann").write_text("T1\tORG 0 10\tAnna Smith\nT2\tORG 1 2\tn\n")
+    arguments = ["corrections", "import", str(tmp_path / "brat"), str(output)]
+    assert CliRunner().invoke(main, arguments).exit_code == 2
+    dry = CliRunner().invoke(main, [*arguments, "--as", "ada", "--dry-run"])
+    assert "2 corrections would be added" in dry.output
+    assert not log_path(output).exists()
+    done = CliRunner().invoke(main, [*arguments, "--as", "ada", "--json"])
+    assert done.exit_code == 3
+    assert json.loads(done.output)["actions"] == {"drop": 1, "relabel": 1}
+    assert [one.state for one in list_statuses(output)] == ["waiting", "waiting"]

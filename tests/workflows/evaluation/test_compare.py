@@ -1,0 +1,225 @@
+"""``concord compare``: lines, verdict, evidence and page."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from concord_testing.checkout import CHECKOUT
+from concord_testing.comparisons import compared
+
+from concord.models.checkpoint import save_tagger, tagger_digest
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.evaluation.significance import Difference
+from concord.models.labels import Span, encode_spans
+from concord.models.registry import build_tagger
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.errors import InputError
+from concord.workflows.cli.main import main
+from concord.workflows.evaluation.command import run
+from concord.workflows.evaluation.compare import CompareJob, compare, evidence
+from concord.workflows.evaluation.page import render_page
+from concord.workflows.evaluation.paired_tests import Line, Procedure, changed_documents, compare_labels, describe_line
+from concord.workflows.evaluation.slices import parse_slice
+from concord.workflows.registry.resolve_tagger import find_tagger
+
+GOLD = CHECKOUT / "examples/train/dev.conllu"
+WORDS = ("Ada", "King", "met", "Tom", "in", "Bern")
+NAMES = (Span(0, 2, "PER"), Span(3, 4, "PER"), Span(5, 6, "LOC"))
+
+
+def labels(*names: Span) -> tuple[str, ...]:
+    return encode_spans(names, len(WORDS), "BIO")
+
+
+def gold(documents: int) -> list[GoldDocument]:
+    """Return documents of one sentence with three entities."""
+    sentence = Sentence(words=WORDS, labels=labels(*NAMES))
+    return [GoldDocument(name=f"d{number}", sentences=(sentence,), lines=(1,)) for number in range(documents)]
+
+
+def predictions(*sentences: tuple[str, ...]) -> list[list[tuple[str, ...]]]:
+    return [[sentence] for sentence in sentences]
+
+
+@pytest.fixture(scope="session")
+def other_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a tagger with one type less than the tiny one; tests must not modify it."""
+    return make_bundle(tmp_path_factory.mktemp("taggers") / "other", kinds=("LOC", "PER"))
+
+
+def make_bundle(folder: Path, *, kinds: Sequence[str]) -> Path:
+    torch.manual_seed(2)
+    sentences = [Sentence(words=("Ada", "saw"), labels=(f"B-{kind}", "O")) for kind in kinds]
+    config = {"representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8, "layers": 1}}
+    save_tagger(build_tagger("bilstm_crf", config, Vocabulary.from_sentences(sentences)).eval(), folder)
+    return folder
+
+
+def job(first: Path, second: Path, **options: Any) -> CompareJob:
+    plain = CompareJob(
+        first=find_tagger(str(first)),
+        second=find_tagger(str(second)),
+        data=[str(GOLD)],
+        procedure=Procedure(rounds=200, resamples=100),
+    )
+    return replace(plain, **options)
+
+
+def test_lines_cover_all_entities_each_type_and_each_slice() -> None:
+    documents = gold(20)
+    first, second = predictions(*[labels(NAMES[0], NAMES[2])] * 20), predictions(*[labels(NAMES[0], NAMES[1])] * 20)
+    lines = compare_labels(
+        documents,
+        first,
+        second,
+        procedure=Procedure(rounds=500, resamples=200),
+        find_slices=lambda number, _, span: ["even"] if number % 2 == 0 and span.label == "PER" else [],
+    )
+    found = {(line.kind, line.name): line for line in lines}
+    assert list(found) == [("all", "all"), ("type", "LOC"), ("type", "PER"), ("slice", "even")]
+    assert (found["all", "all"].first, found["all", "all"].second) == (80, 80)
+    assert found["all", "all"].p == 1
+    assert (found["type", "LOC"].first, found["type", "LOC"].second, found["type", "LOC"].verdict) == (100, 0, "worse")
+    assert (found["type", "PER"].verdict, found["type", "PER"].differing) == ("better", 20)
+    assert found["slice", "even"].p == pytest.approx(2 / 2**10)
+    assert found["slice", "even"].differing == 10
+    assert all(line.p <= line.corrected <= 4 * line.p for line in lines)
+
+
+def test_changed_documents_are_sorted_by_number_of_changes() -> None:
+    both, moved = labels(*NAMES), labels(Span(0, 1, "PER"), *NAMES[1:])
+    first = predictions(both, labels(), moved, both)
+    second = predictions(both, both, both, moved)
+    found = [(change.number, change.fixed, change.broken) for change in changed_documents(gold(4), first, second)]
+    # An entity with wrong boundaries is one missing and one spurious.
+    assert found == [(1, 3, 0), (2, 2, 0), (3, 0, 2)]
+
+
+def test_describe_line_is_one_sentence() -> None:
+    line = Line(
+        kind="all",
+        name="all",
+        first=80,
+        second=81.2,
+        difference=Difference(mean=1.2, low=0.4, high=2.0),
+        p=0.003,
+        corrected=0.003,
+        detectable=0.9,
+        differing=50,
+        verdict="better",
+    )
+    assert describe_line(line, unit="F1") == "B is better by 1.2 F1 (0.4 to 2.0), p = 0.003; this data can detect 0.9."
+    worse = replace(line, difference=Difference(mean=-1.2, low=-2.0, high=0.1), corrected=0.012, verdict="worse")
+    assert describe_line(worse, unit="F1").startswith("B is worse by 1.2 F1 (-0.1 to 2.0), p = 0.003 (0.012 by Holm); ")
+    undecided = replace(line, verdict="undecided")
+    assert describe_line(undecided, unit="F1").startswith(
+        "A and B cannot be told apart: B - A is +1.2 F1 (+0.4 to +2.0)"
+    )
+    assert "the same in every document" in describe_line(replace(line, detectable=None, differing=0), unit="F1")
+
+
+@pytest.mark.slow
+def test_tagger_does_not_differ_from_itself(tiny_bundle: Path) -> None:
+    comparison = compare(job(tiny_bundle, tiny_bundle))
+    assert {(line.p, line.corrected, line.verdict) for line in comparison.lines} == {(1.0, 1.0, "undecided")}
+    assert (comparison.unit, comparison.changes) == ("document", [])
+    assert "the same in every document" in comparison.verdict
+
+
+@pytest.mark.slow
+def test_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_path: Path) -> None:
+    other = make_bundle(tmp_path / "b", kinds=("LOC", "ORG", "PER"))
+    question = job(tiny_bundle, other, slices=[parse_slice("two=mention_words>1")])
+    values = evidence(question, compare(question))
+    assert json.loads(json.dumps(values)) == values == evidence(question, compare(question))
+    assert values["first"]["digest"] == tagger_digest(tiny_bundle)
+    assert values["second"]["digest"] == tagger_digest(other)
+    assert len(values["data"][0]["sha256"]) == 64
+    assert (values["alpha"], values["rounds"], values["seed"], values["units"]) == (0.05, 200, 1, 3)
+    assert {"torch", "numpy", "python", "concord"} <= set(values["versions"])
+    names = [line["name"] for line in values["lines"]]
+    assert names[:4] == ["all", "LOC", "ORG", "PER"]
+    assert names[-1] == "two"
+
+
+@pytest.mark.slow
+def test_different_types_are_rejected_unless_mapped(tiny_bundle: Path, other_bundle: Path) -> None:
+    with pytest.raises(ConfigError, match="A knows LOC, ORG, PER, B knows LOC, PER: expected the same types"):
+        compare(job(tiny_bundle, other_bundle))
+    comparison = compare(job(tiny_bundle, other_bundle, labels={"ORG": None, "PER": "HUMAN"}))
+    assert {line.name for line in comparison.lines if line.kind == "type"} == {"HUMAN", "LOC"}
+    predicted = {label for document in comparison.first for sentence in document for label in sentence}
+    assert not {label for label in predicted if label.endswith(("ORG", "PER"))}
+
+
+def test_taggers_of_entities_and_of_token_labels_cannot_be_compared(tiny_bundle: Path, token_bundle: Path) -> None:
+    with pytest.raises(ConfigError, match="got one of each"):
+        compare(job(tiny_bundle, token_bundle))
+
+
+@pytest.mark.slow
+def test_token_labels_are_compared_by_accuracy(token_bundle: Path) -> None:
+    form = GoldFormat(label_column="upos")
+    question = job(token_bundle, token_bundle, form=form, slices=[parse_slice("verbs=type:VERB")])
+    comparison = compare(question)
+    assert [line.name for line in comparison.lines] == ["all", "verbs"]
+    assert comparison.measure == "accuracy"
+    assert 0 <= comparison.lines[0].first <= 100
+    assert "accuracy in percent" in render_page(question, comparison)
+
+
+def test_sentence_is_the_unit_when_the_corpus_has_no_documents(
+    tiny_bundle: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    corpus = str(write_corpus("Ada\tB-PER\nslept\tO\n\nTom\tB-PER\nwoke\tO\n"))
+    answer = run(job(tiny_bundle, tiny_bundle, data=[corpus]))
+    assert (answer.values["unit"], answer.values["units"]) == ("sentence", 2)
+    assert "mark no documents, so each sentence is one" in answer.text
+
+
+def test_empty_slice_is_rejected_before_labelling(tiny_bundle: Path) -> None:
+    with pytest.raises(InputError, match="slice none"):
+        compare(job(tiny_bundle, tiny_bundle, slices=[parse_slice("none=mention_words>90")]))
+
+
+def test_corpus_without_entities_is_rejected(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+    with pytest.raises(InputError, match="expected a corpus with entities"):
+        compare(job(tiny_bundle, tiny_bundle, data=[str(write_corpus("It\tO\nrained\tO\n"))]))
+
+
+def test_page_shows_both_sides_and_escapes_text(tiny_bundle: Path) -> None:
+    words = ("<b>Ada</b>", "&", "Tom")
+    sentence = Sentence(words=words, labels=("B-PER", "O", "B-PER"))
+    documents = [GoldDocument(name="<i>d</i>", sentences=(sentence,) * 10, lines=(1,) * 10)]
+    first, second = [[("O", "O", "B-LOC")] * 10], [[("B-PER", "O", "B-PER")] * 10]
+    question = job(tiny_bundle, tiny_bundle)
+    page = render_page(question, compared(question, documents, first, second))
+    assert "&lt;b&gt;Ada&lt;/b&gt;" in page
+    assert "&lt;i&gt;d&lt;/i&gt;" in page
+    assert not any(raw in page for raw in ("<b>Ada", "<i>d", "<script", "http://", "https://"))
+    # Eight sentences are shown, each with gold, A and B; A's only entity is wrong.
+    assert page.count('class="pair"') == 8
+    assert page.count(' wrong"') == 8
+    assert "2 more sentences differ" in page
+
+
+@pytest.mark.slow
+def test_compare_command_writes_a_table_and_a_page(tiny_bundle: Path, tmp_path: Path) -> None:
+    page = tmp_path / "deep" / "page.html"
+    arguments = ["compare", str(tiny_bundle), str(tiny_bundle), "--data", str(GOLD), "--rounds", "50"]
+    result = CliRunner().invoke(main, [*arguments, "--slice", "long=sentence_words>4", "--output", str(page)])
+    assert result.exit_code == 0, result.output
+    for text in ("cannot be told apart", "detectable", "\nlong", "Holm"):
+        assert text in result.stdout
+    assert page.read_text().startswith("<!doctype html>")
+    assert [path.name for path in page.parent.iterdir()] == [page.name]
+    wrong = CliRunner().invoke(main, [*arguments, "--slice", "long"])
+    assert (wrong.exit_code, "NAME=FIELD:PATTERN" in wrong.stderr) == (2, True)

@@ -1,0 +1,79 @@
+"""Add dependency trees to a gold corpus, made by the parser that annotates later."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from concord.models.config import ConfigError
+from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
+from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, write_parsed_corpus
+from concord.pipeline.identity import component_signature
+from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
+from concord.pipeline.parsing.stanza_plain import WordAnalysis
+from concord.pipeline.storage.files import file_sha256
+from concord.workflows.console import Answer, counted, short_path
+from concord.workflows.corpora.corpora import require_sentences
+from concord.workflows.jobs import ParseConfig
+
+_SENTENCES_A_CALL = 1_000
+
+
+def run(config: ParseConfig) -> Answer:
+    """Parse a gold corpus; nothing is done if the output already has this parser's trees of this corpus.
+
+    Sentences, words, labels and documents are kept; comments, sentence ids and multi-word tokens are not.
+
+    Raises:
+        ConfigError: when the output's name is not one of CoNLL-U, or it is the input or a file of other origin.
+        InputError: when the corpus cannot be read or has no sentence.
+        ModelError: when the parser cannot be loaded.
+        StoreError: when there is no space.
+    """
+    source, output = Path(config.input), Path(config.output)
+    if not output.name.endswith(PARSED_SUFFIXES):
+        raise ConfigError(f"output: expected a name that ends in {', '.join(PARSED_SUFFIXES)}, got {output.name!r}")
+    if output.resolve() == source.resolve():
+        raise ConfigError("output: expected another file than the input, got the same")
+    documents = read_gold(source)
+    require_sentences(documents, [str(source)])
+    sentences = [sentence.words for document in documents for sentence in document]
+    parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
+    values: dict[str, Any] = {
+        "output": str(output),
+        "parser": parser,
+        "documents": len(documents),
+        "sentences": len(sentences),
+        "words": sum(map(len, sentences)),
+    }
+    if output.exists():
+        header = read_header(output)
+        if header == {PARSER_KEY: parser, SOURCE_KEY: digest}:
+            text = f"{short_path(output)} already has these trees; nothing was done"
+            return Answer(values=values | {"parsed": False}, text=text)
+        if PARSER_KEY not in header:
+            raise ConfigError(
+                f"output: expected a new file or one that an earlier parse has made, got {output}, which has no "
+                "trees of a parser; choose another name"
+            )
+    stanza = StanzaParser(config.parser)
+    started = time.monotonic()
+    write_parsed_corpus(output, documents, _parse(stanza, sentences), parser=parser, source=digest)
+    speed = values["words"] / (time.monotonic() - started)
+    return Answer(
+        values=values | {"parsed": True, "words_per_second": speed},
+        text=f"{short_path(output)}: trees for {counted(len(sentences), 'sentence')} with {values['words']:,} words "
+        f"by {parser.partition('@')[0]}, {speed:,.0f} words/s",
+    )
+
+
+def _parse(parser: StanzaParser, sentences: list[tuple[str, ...]]) -> list[tuple[WordAnalysis, ...]]:
+    analyses: list[tuple[WordAnalysis, ...]] = []
+    with tqdm(total=len(sentences), unit="sentence", disable=not sys.stderr.isatty(), leave=False) as bar:
+        for start in range(0, len(sentences), _SENTENCES_A_CALL):
+            analyses += parser.parse_words(sentences[start : start + _SENTENCES_A_CALL])
+            bar.update(len(analyses) - bar.n)
+    return analyses

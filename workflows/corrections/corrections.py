@@ -1,0 +1,153 @@
+"""``concord corrections``: what people corrected, which of it fits, and corrections from the files of other tools."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from concord.pipeline.corrections.correction import Correction, corrections_digest, current_corrections
+from concord.pipeline.corrections.fitting import Fit, fit_corrections
+from concord.pipeline.corrections.log import log_path, read_log
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.exchange.import_corrections import ImportReport, import_corrections
+from concord.pipeline.exchange.source_texts import SourceTexts
+from concord.pipeline.output.collection import Collection, open_collection
+from concord.pipeline.output.document_rows import CollectedDocument, read_collection, sentence_offsets
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.workflows.annotation.export import LEFT_OUT
+from concord.workflows.console import Answer, counted, printable, short_path, table
+
+SHOWN = 40
+"""Lines of a table; --json has all."""
+NO_DOCUMENT = "the collection has no document of this id"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorrectionStatus:
+    """A correction of the log and what became of it.
+
+    Attributes:
+        state: ``written`` in the tables, ``waiting`` for the next run, ``undone``, ``overruled`` by a later one or
+            ``misfit``.
+        reason: why it is overruled or does not fit, in plain words.
+    """
+
+    correction: Correction
+    state: str
+    reason: str = ""
+
+
+def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
+    """Return every correction of a collection's log, without the lines that undo others, in the order of the log.
+
+    Raises:
+        PlanError: when the folder holds no finished run.
+        InputError: when a line of the log is no correction, or an input file of many records is gone.
+    """
+    log = read_log(log_path(output))
+    current = current_corrections(log)
+    found = {one.id: CorrectionStatus(correction=one, state="undone") for one in log if one.action != "undo"}
+    collection = open_collection(output)
+    missing = dict(current)
+    for document, text in documents_with_texts(collection, current):
+        doc_id = document.row.doc_id
+        own = missing.pop(doc_id)
+        if isinstance(text, DeadLetter):
+            found |= {one.id: CorrectionStatus(correction=one, state="misfit", reason=text.message) for one in own}
+            continue
+        is_written = collection.plan.corrected.get(doc_id) == corrections_digest(own)
+        fit = fit_corrections(own, text, sentence_offsets(document))
+        found |= fit_statuses(own, fit, "written" if is_written else "waiting")
+    for own in missing.values():
+        found |= {one.id: CorrectionStatus(correction=one, state="misfit", reason=NO_DOCUMENT) for one in own}
+    return list(found.values())
+
+
+def fit_statuses(own: Sequence[Correction], fit: Fit, state: str) -> dict[str, CorrectionStatus]:
+    """Return what became of the corrections of a document, by id, given their fit and the state of those that count."""
+    found = {one.id: CorrectionStatus(correction=one, state=state) for one in own}
+    for misfit in fit.misfits:
+        one = misfit.correction
+        found[one.id] = CorrectionStatus(correction=one, state="misfit", reason=misfit.reason)
+    for pair in fit.overruled:
+        reason = f"{pair.later.who} later: {pair.later.description}"
+        one = found[pair.earlier.id].correction
+        found[one.id] = CorrectionStatus(correction=one, state="overruled", reason=reason)
+    return found
+
+
+def import_file(path: Path, output: OutputPath, *, who: str, dry_run: bool) -> Answer:
+    """Import an annotator's file; exit code 3 if a part of it was refused."""
+    report = import_corrections(path, output, who=who, dry_run=dry_run)
+    values = {
+        "passages": report.passages,
+        "corrections": [one.model_dump(mode="json") for one in report.corrections],
+        "actions": dict(sorted(report.actions.items())),
+        "refused": [asdict(refused) for refused in report.refused],
+        "log": str(log_path(output)),
+        "dry_run": dry_run,
+    }
+    text = "\n".join(_import_lines(report, output, dry_run=dry_run))
+    return Answer(values=values, text=text, exit_code=LEFT_OUT if report.refused else 0)
+
+
+def list_corrections(output: OutputPath) -> Answer:
+    """List the corrections of a collection with what became of each."""
+    statuses = list_statuses(output)
+    counts = Counter(status.state for status in statuses)
+    values = {
+        "counts": dict(sorted(counts.items())),
+        "corrections": [
+            {**one.correction.model_dump(mode="json"), "state": one.state, "reason": one.reason} for one in statuses
+        ],
+    }
+    if not statuses:
+        return Answer(values=values, text=f"{short_path(output)}: no corrections")
+    rows = [_row(status) for status in statuses[-SHOWN:]]
+    lines = [table(rows, header=("document", "action", "entity", "by", "when", "state")), ""]
+    if len(statuses) > SHOWN:
+        lines += [f"the last {SHOWN}; --json lists all {len(statuses):,}"]
+    lines.append(", ".join(f"{number:,} {state}" for state, number in sorted(counts.items())))
+    if counts["waiting"]:
+        lines.append("concord annotate writes those that wait into the tables")
+    return Answer(values=values, text="\n".join(lines))
+
+
+def documents_with_texts(
+    collection: Collection, wanted: Mapping[str, Sequence[Correction]]
+) -> Iterator[tuple[CollectedDocument, str | DeadLetter]]:
+    """Yield the documents that have corrections, with their raw texts; a dead letter where a text is gone."""
+    texts = SourceTexts.of(collection.plan)
+    for document in read_collection(collection, wanted=wanted.__contains__):
+        yield document, texts.find(document.row)
+
+
+def _import_lines(report: ImportReport, output: OutputPath, *, dry_run: bool) -> Iterator[str]:
+    actions = ", ".join(f"{number:,} {action}" for action, number in sorted(report.actions.items()))
+    would = "would be " if dry_run else ""
+    yield (
+        f"{counted(report.passages, 'passage')}: {counted(len(report.corrections), 'correction')} {would}added to "
+        f"{short_path(log_path(output))}{f': {actions}' if actions else ''}"
+    )
+    rows = [(_name(one.doc_id), one.action, printable(one.description)) for one in report.corrections[:SHOWN]]
+    if rows:
+        yield ""
+        yield table(rows, header=("document", "action", "entity"))
+    if len(report.corrections) > SHOWN:
+        yield f"... and {len(report.corrections) - SHOWN:,} more"
+    if report.refused:
+        yield ""
+        yield f"{len(report.refused):,} refused:"
+    for refused in report.refused[:SHOWN]:
+        yield f"{refused.where}: document {refused.doc_id!r}: {printable(refused.reason)}"
+
+
+def _row(status: CorrectionStatus) -> tuple[Any, ...]:
+    one = status.correction
+    state = f"{status.state}: {printable(status.reason)}" if status.reason else status.state
+    return _name(one.doc_id), one.action, printable(one.description), one.who, one.when[:16], state
+
+
+def _name(doc_id: str) -> str:
+    return doc_id if doc_id.isprintable() else repr(doc_id)

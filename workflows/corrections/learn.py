@@ -1,0 +1,349 @@
+"""``concord learn``: train a tagger further on what people corrected, beside what it was trained on, and compare both.
+
+All that decides the result has one digest. It names the folder, so that the same command continues what was
+interrupted, and does nothing where it is done.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from concord.models.checkpoint import read_saved, save_tagger
+from concord.models.config import ConfigError
+from concord.models.tagger import Tagger
+from concord.models.training.fit import FitConfig
+from concord.models.training.fit_first_pass import fit_map
+from concord.models.training.optim import OptimizerConfig
+from concord.models.two_stage.tagger import TwoStageTagger
+from concord.pipeline.corpora.conllu import PARSER_KEY
+from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
+from concord.pipeline.corpora.write_corpus import write_gold
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.saved_tagger import load_tagger
+from concord.pipeline.storage.atomic_writes import write_atomically
+from concord.pipeline.storage.file_locks import exclusive
+from concord.pipeline.storage.files import file_sha256
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.workflows.console import Answer, counted, warn
+from concord.workflows.corpora.corpora import label_types, read_corpora, short_names
+from concord.workflows.corpora.provenance import Provenance, describe_part, find_overlap, read_provenance
+from concord.workflows.corrections.corrected_corpus import CORPUS_NAME, CorrectedCorpus, read_corrected
+from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
+from concord.workflows.evaluation import command as comparison
+from concord.workflows.evaluation.compare import CompareJob
+from concord.workflows.jobs import DataConfig, TrainJob
+from concord.workflows.registry.model_versions import is_reference, resolve
+from concord.workflows.registry.outbox import EXPERIMENT
+from concord.workflows.registry.resolve_tagger import find_entity_tagger, find_tagger
+from concord.workflows.training import calibrate, train
+from concord.workflows.yaml_values import apply_overrides
+
+STATE_NAME = "learning.json"
+PAGE_NAME = "comparison.html"
+COMPARISON_NAME = "comparison.json"
+EPOCHS = 3
+RATE = 0.3
+"""Of the learning rates of the training that made the tagger."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearnJob:
+    """A corrected collection, the tagger that learns from it, and gold corpora.
+
+    Attributes:
+        model: a version in the registry, a folder or a bundled tagger.
+        folder: of the run; derived from all that decides the result if None.
+        corpora: to rehearse, to choose the epoch, and to compare both taggers on.
+        calibrate: unseen corpora to calibrate on; without them the new version is not calibrated.
+        whole_documents: as in ``read_corrected``.
+        name: in the registry; if None, that under which the tagger is registered or its training would register it.
+        overrides: of keys of ``fit``, as in ``fit.epochs=5``.
+    """
+
+    output: OutputPath
+    model: str
+    folder: Path | None = None
+    corpora: Corpora = field(default_factory=Corpora)
+    calibrate: Sequence[str] = ()
+    whole_documents: bool = False
+    name: str | None = None
+    overrides: Sequence[str] = ()
+    device: str = "cpu"
+    tracked: bool = True
+
+
+def run(job: LearnJob) -> Answer:
+    """Train, calibrate, compare and register a new version; a run that was interrupted is continued.
+
+    Raises:
+        ConfigError: when the corrections do not fit the tagger, corpora are missing or were seen before, or the folder
+            contains another run.
+        InputError: when there is nothing to learn from, or a corpus cannot be read.
+        ModelError: when the tagger does not load, or is not one of entities.
+        TrackingError: when the tracking store cannot be reached.
+    """
+    # An alias may move meanwhile.
+    found = resolve(job.model) if is_reference(job.model) else None
+    reference = job.model if found is None else found.reference
+    champion = find_entity_tagger(reference)
+    tagger = load_tagger(champion.folder, device=job.device)
+    corrected = read_corrected(job.output, whole_documents=job.whole_documents)
+    earlier = find_job(champion, reference)
+    data = find_data(job.corpora, earlier, champion)
+    _check_corrected(corrected, tagger, job.model, data.labels)
+    _check_unseen(job, champion, corrected, data)
+    data = with_rehearsal(data, looked_at=corrected.looked_at[1])
+    name = job.name or (found.name if found is not None else earlier.register_as if earlier else champion.name)
+    training = continued_training(champion, tagger, earlier, data, name=name, overrides=job.overrides)
+    key = _digest(job, champion, corrected, training)
+    folder = job.folder or Path("runs") / f"learn-{name}-{key[:8]}"
+    with exclusive(folder / ".lock", wait=False) as held:
+        if not held:
+            raise ConfigError(f"{folder}: another process is learning here; wait for it, or choose another --output")
+        done = _claim(folder, key)
+        if done is not None and (done["registered"] or not job.tracked):
+            return Answer(values=done, text=f"{_describe(done)}\nThis was learned before, and nothing was done.")
+        values = _learn(job, champion, tagger, corrected, training, folder)
+        _write_state(folder, key, values)
+    return Answer(values=values, text=_describe(values))
+
+
+def _check_corrected(corrected: CorrectedCorpus, tagger: Tagger, model: str, labels: Mapping[str, str | None]) -> None:
+    """Check that a tagger can learn the labels of corrected documents, and that their trees are those that it reads."""
+    for document in corrected.documents:
+        found = label_types([document.sentences], tagger.vocabulary.scheme)
+        kinds = {labels.get(kind, kind) for kind in found} - {None, *tagger.entity_types}
+        if kinds:
+            raise ConfigError(
+                f"document {document.name!r}: expected entities of types that {model} knows "
+                f"({', '.join(tagger.entity_types)}), got {', '.join(sorted(filter(None, kinds)))}; --labels A=B "
+                "renames and --labels A= drops a type. To learn a new type, train a tagger with 'concord train'"
+            )
+    if moved := [kind for kind in tagger.entity_types if labels.get(kind, kind) != kind]:
+        raise ConfigError(
+            f"--labels {moved[0]}: expected to rename types that {model} does not know, got one of its own, which "
+            "corrected documents have as well; leave it out"
+        )
+    if tagger.needs_trees and tagger.trees != corrected.trees:
+        raise ConfigError(
+            f"{model}: expected a collection with trees of {tagger.trees!r}, from which it learned, got those of "
+            f"{corrected.trees!r}; annotate the collection with that parser"
+        )
+
+
+def _check_unseen(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedCorpus, data: DataConfig) -> None:
+    """Refuse to calibrate on documents that the new version will have seen, and warn of such to test on."""
+    provenance = read_provenance(champion.folder) or Provenance(parts=[])
+    read = read_corpora([*data.paths("train"), *data.paths("unlabelled")], labels={})
+    train_part = describe_part("train", (), [*corrected.sentences, *read])
+    dev_part = describe_part("dev", (), read_corpora(data.paths("dev"), labels={}))
+    known = provenance.merged_with(train_part).merged_with(dev_part)
+    known = Provenance(parts=[part for part in known.parts if part.role != "calibration"])
+    overlap = find_overlap(known, read_corpora(job.calibrate, labels={}))
+    if overlap.seen:
+        raise ConfigError(
+            f"--calibrate: expected documents that the new version has not seen, got {overlap}; name others"
+        )
+    overlap = find_overlap(known, read_corpora(data.paths("test"), labels={}))
+    if overlap.seen:
+        warn(f"{short_names(data.paths('test'))}: {overlap}; the comparison is optimistic.")
+
+
+def continued_training(
+    champion: ResolvedTagger,
+    tagger: Tagger,
+    earlier: TrainJob | None,
+    data: DataConfig,
+    *,
+    name: str,
+    overrides: Sequence[str] = (),
+) -> TrainJob:
+    """Return the training that continues a tagger's, but for the corpus of corrected documents.
+
+    Args:
+        earlier: the training that made the tagger, if it is known.
+        name: under which the result is registered.
+        overrides: of keys of ``fit``.
+    """
+    if wrong := [override for override in overrides if not override.startswith("fit.")]:
+        raise ConfigError(f"--set {wrong[0]}: expected a key of the training, as in fit.epochs=5; leave others out")
+    saved = read_saved(champion.folder)
+    values: dict[str, Any] = {
+        "tagger": saved.tagger,
+        "profile": "learned",
+        "data": data.model_dump(),
+        "start": str(champion.folder),
+        "model": saved.config,
+        "fit": _fit_values(earlier, tagger),
+        "register_as": name,
+        "experiment": earlier.experiment if earlier is not None else EXPERIMENT,
+    }
+    apply_overrides(values, overrides)
+    FitConfig.from_mapping(values["fit"], where="fit")
+    return TrainJob.from_mapping(values, where="learn")
+
+
+def _fit_values(earlier: TrainJob | None, tagger: Tagger) -> dict[str, Any]:
+    """Return the settings of the training that made the tagger, with fewer epochs and lower learning rates.
+
+    Those of a training that itself continued another one have the lower rates already.
+    """
+    groups = tagger.parameter_groups().keys()
+    own = FitConfig.from_mapping(earlier.fit, where="fit") if earlier is not None else FitConfig()
+    rate = 1.0 if earlier is not None and earlier.start is not None else RATE
+    known = own.optimizers if own.optimizers.keys() == groups else dict.fromkeys(groups, OptimizerConfig())
+    optimizers = {
+        name: config.model_copy(update={"learning_rate": rate * config.learning_rate}) for name, config in known.items()
+    }
+    changes = {"epochs": EPOCHS, "patience": None, "optimizers": optimizers}
+    return own.model_copy(update=changes).model_dump(mode="json")
+
+
+def _digest(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedCorpus, training: TrainJob) -> str:
+    """Return the SHA-256, in hex, of all that decides the result: tagger, corrected documents, files and settings."""
+    data = training.data
+    paths = [*chain.from_iterable(data.paths(part) for part in ("train", "unlabelled", "dev", "test")), *job.calibrate]
+    paths += [] if data.terms is None else [data.terms]
+    decisive = {
+        "champion": champion.digest,
+        "corrected": [
+            (document.name, [(one.words, one.labels, one.known) for one in document.sentences])
+            for document in corrected.documents
+        ],
+        "files": [file_sha256(f"{path}/{LABELLING_NAME}" if is_soft_corpus(path) else path) for path in paths],
+        "calibrate": list(job.calibrate),
+        "training": training.model_dump(mode="json", exclude={"start", "experiment", "profile"}),
+    }
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _claim(folder: Path, key: str) -> dict[str, Any] | None:
+    """Mark a folder as that of a learning; return the values of its answer if it is done."""
+    path = folder / STATE_NAME
+    if not path.exists():
+        if (folder / train.JOB_NAME).exists():
+            raise ConfigError(
+                f"{folder}: expected a new folder or that of a learning, got a training; choose another --output"
+            )
+        _write_state(folder, key, None)
+        return None
+    try:
+        saved = json.loads(path.read_bytes())
+        earlier, values = saved["key"], saved["answer"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: expected the state of a learning: {error}; choose another --output") from error
+    if earlier != key:
+        raise ConfigError(
+            f"{folder}: contains another learning, of other corrections, corpora or settings, or from another tagger; "
+            "choose another --output, or leave it out"
+        )
+    return values if isinstance(values, dict) else None
+
+
+def _write_state(folder: Path, key: str, values: Mapping[str, Any] | None) -> None:
+    text = json.dumps({"key": key, "answer": values}, indent=1, sort_keys=True)
+    write_atomically(folder / STATE_NAME, f"{text}\n".encode(), staging=folder)
+
+
+def _learn(
+    job: LearnJob,
+    champion: ResolvedTagger,
+    tagger: Tagger,
+    corrected: CorrectedCorpus,
+    training: TrainJob,
+    folder: Path,
+) -> dict[str, Any]:
+    """Write the corrected documents, and train on them."""
+    documents = corrected.documents
+    if not tagger.needs_trees:
+        documents = [
+            replace(
+                document,
+                sentences=tuple(replace(one, tags=None, heads=None, relations=None) for one in document.sentences),
+            )
+            for document in documents
+        ]
+    corpus = (folder / CORPUS_NAME).absolute()
+    write_gold(corpus, documents, form="conllu", header={PARSER_KEY: corrected.trees} if tagger.needs_trees else None)
+    data = training.data.model_copy(update={"train": [*training.data.train, str(corpus)]})
+    done: dict[str, Answer] = {}
+    answer = train.run(
+        training.model_copy(update={"data": data}),
+        train.TrainOptions(
+            folder=folder,
+            resume=True,
+            tracked=job.tracked,
+            device=job.device,
+            tags={"concord.corrections": corrected.digest, "concord.champion": champion.digest},
+            finish=lambda bundle: done.update(_finish(job, champion, tagger, data, bundle, folder)),
+            files=[CORPUS_NAME, PAGE_NAME, COMPARISON_NAME],
+        ),
+    )
+    sentences, words = corrected.looked_at
+    compared = done.get("comparison")
+    return {
+        **answer.values,
+        "champion": champion.identity.model_dump(mode="json"),
+        "corrections": corrected.corrections,
+        "corrections_left_out": corrected.left_out,
+        "corrections_digest": corrected.digest,
+        "documents": [document.name for document in documents],
+        "sentences_looked_at": sentences,
+        "words_looked_at": words,
+        "rehearsed": [corpus.model_dump(mode="json") for corpus in training.data.train_corpora()],
+        "calibrated": "calibration" in done,
+        "comparison": None if compared is None else compared.values,
+        "comparison_text": None if compared is None else compared.text,
+        "registered": answer.values.get("registered"),
+    }
+
+
+def _finish(
+    job: LearnJob, champion: ResolvedTagger, tagger: Tagger, data: DataConfig, bundle: Path, folder: Path
+) -> dict[str, Answer]:
+    """Calibrate a trained bundle and compare it with the tagger that it learned from."""
+    done = {}
+    learned = load_tagger(bundle, device=job.device)
+    if isinstance(learned, TwoStageTagger) and learned.first_pass is not None:
+        warn("the first pass is not trained: the sentences that it is sure of keep their labels ('concord cascade').")
+        fit_map(learned, learned.first_pass, read_corpora(data.paths("train"), labels={}))
+        save_tagger(learned, bundle)
+    if job.calibrate:
+        done["calibration"] = calibrate.run(
+            calibrate.CalibrateJob(model=str(bundle), data=job.calibrate, labels=data.labels, device=job.device)
+        )
+    elif tagger.calibration is not None:
+        warn("the tagger was calibrated, the new version is not; name unseen corpora by --calibrate.")
+    if test := data.paths("test"):
+        compared = CompareJob(
+            first=champion, second=find_tagger(str(bundle)), data=test, labels=data.labels, device=job.device
+        )
+        done["comparison"] = comparison.run(compared, output=folder / PAGE_NAME)
+        text = json.dumps(done["comparison"].values, indent=1, sort_keys=True)
+        (folder / COMPARISON_NAME).write_text(f"{text}\n", encoding="utf-8")
+    return done
+
+
+def _describe(values: Mapping[str, Any]) -> str:
+    left_out = values["corrections_left_out"]
+    rehearsed = short_names(corpus["path"] for corpus in values["rehearsed"])
+    best = values["best"]
+    lines = [
+        f"{counted(values['corrections'], 'correction')} in {counted(len(values['documents']), 'document')}: "
+        f"{counted(values['sentences_looked_at'], 'sentence')}, {counted(values['words_looked_at'], 'word')} looked at"
+        + (f"; {left_out:,} left out ('concord corrections list')" if left_out else ""),
+        f"rehearsed   {rehearsed or 'nothing'}",
+        f"best of {counted(values['epochs'], 'epoch')} is {best['epoch']}, dev F1 {best['dev_f1']:.2f}; "
+        + ("calibrated" if values["calibrated"] else "not calibrated"),
+        *(["", values["comparison_text"], ""] if values["comparison_text"] else []),
+        f"bundle      {values['bundle']}",
+        f"registered  {values['registered'] or 'no'}",
+    ]
+    if values["registered"]:
+        name, _, version = values["registered"].removeprefix("models:/").rpartition("/")
+        lines.append(f"promote it  concord promote {name} {version}")
+    return "\n".join(lines)

@@ -1,0 +1,180 @@
+"""The comparison of two taggers, A and B, on gold corpora, and its result as JSON."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.breakdown import known_names
+from concord.models.tagger import Tagger
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.errors import InputError
+from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.saved_tagger import load_tagger
+from concord.pipeline.storage.files import file_sha256
+from concord.workflows.corpora import corpora
+from concord.workflows.evaluation.paired_tests import (
+    DocumentChange,
+    DocumentLabels,
+    Line,
+    Procedure,
+    changed_documents,
+    compare_labels,
+    describe_line,
+)
+from concord.workflows.evaluation.slices import Slice, check_not_empty, slice_finder
+
+LISTED_CHANGES = 20
+DISTRIBUTIONS = {"concord": "concord-annotate", "torch": "torch", "numpy": "numpy"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompareJob:
+    """The taggers to compare, the corpora, and how.
+
+    Attributes:
+        first, second: A and B.
+        labels: renames entity types, or token labels, of the corpora and of both taggers; None drops an entity type.
+        form: the format of the corpora.
+        train: training corpora, for slices by whether a name was seen in training.
+    """
+
+    first: ResolvedTagger
+    second: ResolvedTagger
+    data: Sequence[str]
+    slices: Sequence[Slice] = ()
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    form: GoldFormat = field(default_factory=GoldFormat)
+    train: Sequence[str] = ()
+    procedure: Procedure = field(default_factory=Procedure)
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """The result of a comparison.
+
+    Attributes:
+        documents: with gold labels.
+        first, second: the labels predicted by A and by B.
+        measure: of the scores: ``F1`` or ``accuracy``.
+        unit: of randomisation and resampling: ``document``, or ``sentence`` if the corpora mark no documents.
+        lines: the overall line comes first.
+        changes: the documents in which one is correct where the other is wrong, most changes first.
+    """
+
+    documents: Sequence[GoldDocument]
+    first: DocumentLabels
+    second: DocumentLabels
+    measure: str
+    unit: str
+    lines: Sequence[Line]
+    changes: Sequence[DocumentChange]
+
+    @property
+    def verdict(self) -> str:
+        """The result in one sentence."""
+        return describe_line(self.lines[0], unit=self.measure)
+
+
+def compare(job: CompareJob) -> Comparison:
+    """Label the corpora with both taggers and test the difference of their scores.
+
+    Raises:
+        ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
+        ModelError: when a tagger does not load.
+        InputError: when a corpus cannot be read or has no entity, or a slice is empty.
+    """
+    taggers = [load_tagger(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
+    _check_comparable(*taggers, labels=job.labels)
+    scheme = taggers[0].vocabulary.scheme
+    form = corpora.gold_format(job.form, scheme)
+    trees = any(tagger.needs_trees for tagger in taggers)
+    documents = corpora.read_documents(job.data, labels=job.labels, form=form, trees=trees)
+    sentences = [list(document.sentences) for document in documents]
+    for tagger in taggers:
+        corpora.check_gold(tagger, sentences, job.data)
+    if not any(scheme.scored_spans(sentence.labels or ()) for document in sentences for sentence in document):
+        raise InputError(f"{', '.join(job.data)}: expected a corpus with entities, got none")
+    known = None
+    if job.train:
+        train = corpora.read_corpora(job.train, labels=job.labels, form=form)
+        known = known_names((sentence for document in train for sentence in document), scheme=scheme)
+    find_slices = slice_finder(job.slices, documents, known)
+    check_not_empty(job.slices, documents, find_slices, scheme=scheme)
+    first, second = (_label(tagger, sentences, job.labels) for tagger in taggers)
+    return Comparison(
+        documents=documents,
+        first=first,
+        second=second,
+        measure=scheme.measure,
+        unit="sentence" if all(document.name is None for document in documents) else "document",
+        lines=compare_labels(documents, first, second, procedure=job.procedure, find_slices=find_slices, scheme=scheme),
+        changes=changed_documents(documents, first, second, scheme=scheme),
+    )
+
+
+def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
+    """Return the result and what it depends on, as plain values.
+
+    Digests identify taggers and data; the same taggers, data, procedure and versions give the same values.
+    """
+    documents, lines = comparison.documents, comparison.lines
+    return {
+        "verdict": comparison.verdict,
+        "first": job.first.identity.model_dump(),
+        "second": job.second.identity.model_dump(),
+        "data": [{"path": path, "sha256": file_sha256(path)} for path in job.data],
+        "train": [{"path": path, "sha256": file_sha256(path)} for path in job.train],
+        "labels": dict(job.labels),
+        "unit": comparison.unit,
+        "units": len(documents),
+        "sentences": sum(len(document.sentences) for document in documents),
+        "measure": comparison.measure,
+        **asdict(job.procedure),
+        "lines": [asdict(line) for line in lines],
+        "changes": [asdict(it) | {"name": documents[it.number].name} for it in comparison.changes[:LISTED_CHANGES]],
+        "changed": len(comparison.changes),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(distribution) for name, distribution in DISTRIBUTIONS.items()},
+        },
+    }
+
+
+def describe_tagger(tagger: ResolvedTagger) -> str:
+    """Return a tagger's name, version and the first digits of its digest."""
+    return " ".join(filter(None, (tagger.name, tagger.version and f"version {tagger.version}", tagger.digest[:12])))
+
+
+def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str | None]) -> None:
+    entities = [tagger.vocabulary.scheme.has_entities for tagger in (first, second)]
+    if entities[0] != entities[1]:
+        raise ConfigError("A and B: expected two entity taggers or two taggers of token labels, got one of each")
+    if not entities[0]:
+        return
+    kinds = [{labels.get(kind, kind) for kind in tagger.entity_types} - {None} for tagger in (first, second)]
+    if kinds[0] != kinds[1]:
+        known = [", ".join(sorted(filter(None, found))) or "none" for found in kinds]
+        raise ConfigError(
+            f"A knows {known[0]}, B knows {known[1]}: expected the same types on both sides; "
+            "--labels GPE=LOC,MISC= maps or drops types of the corpus and of both taggers"
+        )
+
+
+def _label(tagger: Tagger, documents: corpora.Documents, labels: Mapping[str, str | None]) -> DocumentLabels:
+    """Return a tagger's labels of the documents, renamed as requested; it does not see the gold labels."""
+    predicted = tagger.predict_documents(corpora.without_labels(documents))
+    scheme = tagger.vocabulary.scheme
+    if not labels:
+        return [[prediction.labels for prediction in predictions] for predictions in predicted]
+    labelled = (
+        [Sentence(words=sentence.words, labels=found.labels) for sentence, found in zip(document, own, strict=True)]
+        for document, own in zip(documents, predicted, strict=True)
+    )
+    mapped = (corpora.relabel(document, labels, scheme=scheme) for document in labelled)
+    return [[sentence.labels or () for sentence in document] for document in mapped]

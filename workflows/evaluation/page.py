@@ -1,0 +1,119 @@
+"""The HTML page of a comparison: scores with a forest plot, and the documents with most differences."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from concord.models.data.sentence import Sentence
+from concord.models.labels import decode_spans
+from concord.pipeline.report.templates import load_template, type_colours
+from concord.workflows.evaluation.compare import CompareJob, Comparison, describe_tagger
+from concord.workflows.evaluation.paired_tests import DocumentChange, Line, describe_line
+
+SHOWN_DOCUMENTS = 12
+SHOWN_SENTENCES = 8
+"""Of one document; the page says how many more differ."""
+_TICKS = 8
+
+
+def render_page(job: CompareJob, comparison: Comparison) -> str:
+    """Return the page as HTML."""
+    shown = comparison.changes[:SHOWN_DOCUMENTS]
+    return load_template("concord.workflows.evaluation", "comparison.html.j2").render(
+        job=job,
+        comparison=comparison,
+        first=describe_tagger(job.first),
+        second=describe_tagger(job.second),
+        level=100 * (1 - job.procedure.alpha),
+        chart=_chart(comparison.lines),
+        descriptions=[describe_line(line, unit=comparison.measure) for line in comparison.lines],
+        gains=_gains(comparison),
+        colours=type_colours(_entity_types(comparison)),
+        documents=[_document_view(change, comparison) for change in shown],
+        more=len(comparison.changes) - len(shown),
+    )
+
+
+def _entity_types(comparison: Comparison) -> list[str]:
+    if comparison.measure == "accuracy":
+        return []
+    gold = [[sentence.labels or () for sentence in document.sentences] for document in comparison.documents]
+    sides = (gold, comparison.first, comparison.second)
+    return sorted(
+        {span.label for side in sides for labels in side for own in labels for span in decode_spans(own, "BIO")}
+    )
+
+
+def _chart(lines: Sequence[Line]) -> dict[str, Any]:
+    """Lay out the forest plot of the differences; all positions are in percent of its width."""
+    ends = [end for line in lines for end in (line.difference.low, line.difference.high, line.difference.mean)]
+    left, right = min(0.0, *ends), max(0.0, *ends)
+    step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if (right - left) / step <= _TICKS)
+    first, last = int(left // step), -int(-right // step)
+    left, right = first * step, max(last, first + 1) * step
+
+    def position(value: float) -> float:
+        return 100 * (value - left) / (right - left)
+
+    return {
+        "rows": [
+            {"line": line} | {end: position(getattr(line.difference, end)) for end in ("low", "mean", "high")}
+            for line in lines
+        ],
+        "zero": position(0.0),
+        "ticks": [(position(tick * step), f"{tick * step:+.3g}") for tick in range(first, max(last, first + 1) + 1)],
+    }
+
+
+def _gains(comparison: Comparison) -> dict[str, int]:
+    """Count the documents in which B is better than A, equal, or worse."""
+    nets = [change.fixed - change.broken for change in comparison.changes]
+    better, worse = sum(net > 0 for net in nets), sum(net < 0 for net in nets)
+    return {"better": better, "even": len(comparison.documents) - better - worse, "worse": worse}
+
+
+class _Segment(NamedTuple):
+    """The words of an entity, or words outside of entities; with token labels a single word."""
+
+    text: str
+    label: str = ""
+    wrong: bool = False
+
+
+def _document_view(change: DocumentChange, comparison: Comparison) -> dict[str, Any]:
+    document = comparison.documents[change.number]
+    first, second = comparison.first[change.number], comparison.second[change.number]
+    gold = [sentence.labels or () for sentence in document.sentences]
+    differing = [index for index in range(len(gold)) if tuple(first[index]) != tuple(second[index])]
+    segments = _entity_segments if comparison.measure == "F1" else _word_segments
+    sides = (("gold", gold), ("A", first), ("B", second))
+    return {
+        "change": change,
+        "title": document.name or f"{comparison.unit} {change.number + 1}",
+        "sentences": [
+            {
+                "number": index + 1,
+                "sides": [(side, segments(document.sentences[index], labels[index])) for side, labels in sides],
+            }
+            for index in differing[:SHOWN_SENTENCES]
+        ],
+        "more": len(differing[SHOWN_SENTENCES:]),
+    }
+
+
+def _entity_segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
+    """Split a sentence into entities, correct or wrong, and the words between them."""
+    gold = set(decode_spans(sentence.labels or (), "BIO"))
+    segments: list[_Segment] = []
+    end = 0
+    for span in decode_spans(labels, "BIO"):
+        segments.append(_Segment(" ".join(sentence.words[end : span.start])))
+        segments.append(_Segment(" ".join(sentence.words[span.start : span.end]), span.label, span not in gold))
+        end = span.end
+    segments.append(_Segment(" ".join(sentence.words[end:])))
+    return [segment for segment in segments if segment.text]
+
+
+def _word_segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
+    """Split a sentence into words; only wrong labels are shown."""
+    rows = zip(sentence.words, sentence.labels or (), labels, strict=True)
+    return [_Segment(word, label if label != gold else "", label != gold) for word, gold, label in rows]

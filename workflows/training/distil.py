@@ -1,0 +1,283 @@
+"""Train a tagger on the label probabilities that teachers give to open texts, beside its own gold corpora.
+
+The labels are written as a soft corpus, one shard after the other, and are then one more training corpus of the
+student. The probabilities are the mean of the teachers', as they come from their networks: without calibration, and
+with both stages for every sentence, whatever their gates.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from concord.models.config import ConfigError
+from concord.models.data.sentence import Sentence
+from concord.models.registry import tagger_class
+from concord.models.schemes import label_scheme
+from concord.models.tagger import Tagger
+from concord.pipeline.config import ParserConfig, ReaderConfig
+from concord.pipeline.corpora.read_corpus import SUFFIXES
+from concord.pipeline.corpora.soft_corpus import (
+    CorpusFile,
+    Labelling,
+    claim_soft_corpus,
+    count_shards,
+    has_shard,
+    write_labelling,
+    write_shard,
+)
+from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.errors import InputError
+from concord.pipeline.identity import ResolvedTagger, component_signature
+from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
+from concord.pipeline.plan import Piece
+from concord.pipeline.planning.inputs import InputFile, absolute_input, find_inputs
+from concord.pipeline.planning.text_field import check_text_field
+from concord.pipeline.readers.read_file import read_piece, scan_file
+from concord.pipeline.saved_tagger import load_tagger
+from concord.pipeline.storage.atomic_writes import CODECS
+from concord.pipeline.storage.file_locks import exclusive
+from concord.pipeline.worker.bisect import run_bisecting
+from concord.workflows.console import Answer, counted, info, warn
+from concord.workflows.corpora.corpora import check_teachers, gold_format, label_types, read_corpora
+from concord.workflows.corpora.provenance import Provenance, read_provenance, write_provenance
+from concord.workflows.jobs import TrainCorpus, TrainJob
+from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.training import train
+
+LABELS_NAME = "labels"
+# Of an English text, some 40,000 words.
+_SHARD_CHARACTERS = 200_000
+_BATCH_WORDS = 4096
+_GATE = 0.0
+
+_Item = Document | Sequence[Sentence]
+"""A text, or a document that is split into sentences of words already."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DistilJob:
+    """The teachers, the texts that they label, and the training of the student.
+
+    Attributes:
+        teachers: folders, bundled taggers or versions in the registry; several label by the mean of their
+            probabilities.
+        texts: files, folders or patterns as ``concord annotate`` reads them, or gold corpora, whose labels are not
+            read.
+        student: the training; its gold corpora are read as well.
+        options: of the training; its folder is that of the run.
+        labels: folder of the soft corpus; in the run's folder if None.
+        weight: of the soft corpus among the corpora of the training (TrainCorpus).
+    """
+
+    teachers: Sequence[str]
+    texts: Sequence[str]
+    student: TrainJob
+    options: train.TrainOptions
+    labels: Path | None = None
+    weight: float = 1.0
+    reader: ReaderConfig = field(default_factory=ReaderConfig)
+
+
+def run(job: DistilJob) -> Answer:
+    """Label the texts and train the student; a run that was interrupted is continued.
+
+    Raises:
+        ConfigError: when teachers or student do not fit each other, or the folders contain another run.
+        InputError: when a text or corpus cannot be read.
+        ModelError: when a tagger or the parser does not load.
+        StoreError: when there is no space.
+    """
+    folder = job.options.folder or train.default_folder(job.student)
+    labels = (job.labels or folder / LABELS_NAME).absolute()
+    found = [find_tagger(teacher) for teacher in job.teachers]
+    teachers = [load_tagger(teacher.folder, device=job.options.device) for teacher in found]
+    texts = _find_texts(job, labels)
+    labelling = _describe_labelling(job, found, teachers, texts)
+    _check_student(job.student, labelling)
+    soft = str(labels) if job.weight == 1 else TrainCorpus(path=str(labels), weight=job.weight)
+    data = job.student.data.model_copy(update={"train": [*job.student.data.train, soft]})
+    student, options = job.student.model_copy(update={"data": data}), replace(job.options, folder=folder, resume=True)
+    train.check(student, options)
+    labels.mkdir(parents=True, exist_ok=True)
+    with exclusive(labels / ".lock", wait=False) as held:
+        if not held:
+            raise ConfigError(f"{labels}: another process is labelling texts here; wait for it, or choose another")
+        labelling = claim_soft_corpus(labels, labelling)
+        if labelling.shards is None:
+            _write_provenance(labels, found)
+            labelling = _label(labels, labelling, teachers, texts, job.reader)
+    answer = train.run(student, options)
+    values = {**answer.values, "labels": str(labels), "labelled": labelling.model_dump(mode="json")}
+    size = f"{counted(labelling.words, 'word')} in {counted(labelling.documents, 'document')}"
+    return Answer(values=values, text=f"{answer.text}\nlabels      {labels} ({size})")
+
+
+def _check_student(student: TrainJob, labelling: Labelling) -> None:
+    """Check the student before hours of labelling, and read its gold corpora once."""
+    kind = tagger_class(student.tagger)
+    if kind.needs_trees:
+        raise ConfigError(f"{student.tagger}: expected a student that needs no dependency trees, which are not kept")
+    scheme = label_scheme(kind.config_class.from_mapping(student.model, where="model").scheme)
+    data = student.data
+    gold = read_corpora(data.paths("train"), labels=data.labels, form=gold_format(data, scheme))
+    names = ", ".join(teacher.name for teacher in labelling.teachers)
+    check_teachers(f"the teacher {names}", labelling, scheme=scheme, types=label_types(gold, scheme))
+
+
+def _describe_labelling(
+    job: DistilJob, found: Sequence[ResolvedTagger], teachers: Sequence[Tagger], texts: "_Texts"
+) -> Labelling:
+    """Return what the soft corpus will be made of; ConfigError unless the teachers have the same labels."""
+    first = teachers[0]
+    for name, teacher in zip(job.teachers, teachers, strict=True):
+        if teacher.needs_trees:
+            raise ConfigError(f"{name}: expected a teacher that needs no dependency trees, got a {teacher.name}")
+        if teacher.vocabulary.labels != first.vocabulary.labels:
+            raise ConfigError(
+                f"{name}: expected the labels of the first teacher ({', '.join(first.vocabulary.labels)}), "
+                f"got {', '.join(teacher.vocabulary.labels)}"
+            )
+    reader = job.reader.model_dump(mode="json", exclude={"max_record_bytes", "max_unpack_ratio"})
+    return Labelling(
+        teachers=[teacher.identity for teacher in found],
+        texts=[CorpusFile.of(path) for path in [*(file.path for file in texts.files), *texts.corpora]],
+        tokenizer=component_signature(parser_identity(ParserConfig())) if texts.files else None,
+        scheme=first.vocabulary.scheme.name,
+        labels=list(first.vocabulary.labels),
+        settings={"gate": _GATE, "shard_characters": _SHARD_CHARACTERS, "reader": reader if texts.files else {}},
+    )
+
+
+def _write_provenance(labels: Path, found: Sequence[ResolvedTagger]) -> None:
+    provenance = Provenance(parts=[])
+    for teacher in found:
+        own = read_provenance(teacher.folder)
+        provenance = provenance.taught_by(teacher.name, teacher.digest, own)
+        if own is None or not own.is_complete:
+            warn(f"{teacher.name} has no record of its training data; what the student has seen through it is unknown.")
+    write_provenance(labels, provenance)
+
+
+class _Texts(NamedTuple):
+    """Files of texts, and gold corpora."""
+
+    files: Sequence[InputFile]
+    corpora: Sequence[str]
+
+
+def _find_texts(job: DistilJob, labels: Path) -> _Texts:
+    files: dict[str, InputFile] = {}
+    corpora: dict[str, None] = {}
+    for text in job.texts:
+        name = text.removesuffix(next((end for end in CODECS if text.endswith(end)), ""))
+        if name.endswith(tuple(SUFFIXES)):
+            corpora[str(Path(text).absolute())] = None
+        else:
+            inputs = find_inputs(absolute_input(text), output=str(labels), format=job.reader.format)
+            files |= {file.path: file for file in inputs.files}
+    check_text_field(list(files.values()), job.reader)
+    return _Texts(list(files.values()), list(corpora))
+
+
+def _label(
+    labels: Path, labelling: Labelling, teachers: Sequence[Tagger], texts: _Texts, reader: ReaderConfig
+) -> Labelling:
+    """Label the shards that are missing and return the finished description."""
+    items: list[_Item] = [*_read_texts(texts.files, reader), *read_corpora(texts.corpora, labels={})]
+    shards = list(_cut(items))
+    missing = [number for number in range(len(shards)) if not has_shard(labels, number)]
+    if not shards:
+        raise InputError("--text: expected a document with a word or more, got none")
+    if len(missing) < len(shards):
+        info(f"{len(shards) - len(missing):,} of {len(shards):,} shards are labelled already")
+    parser = StanzaParser(ParserConfig()) if any(isinstance(item, Document) for item in items) else None
+    started, total = time.monotonic(), sum(_size(item) for number in missing for item in shards[number])
+    done = words = 0
+    for number in missing:
+        sentences = _split(shards[number], parser)
+        probabilities, uncertainty = _probabilities(teachers, sentences)
+        write_shard(labels, number, sentences, probabilities=probabilities, uncertainty=uncertainty)
+        done, words = done + sum(map(_size, shards[number])), words + len(uncertainty)
+        seconds = time.monotonic() - started
+        left = timedelta(seconds=round(seconds * (total - done) / max(1, done)))
+        info(f"labelled shard {number + 1:,} of {len(shards):,}; {words / seconds:,.0f} words/s, {left} left")
+    documents, words = count_shards(labels, len(shards))
+    finished = labelling.model_copy(update={"shards": len(shards), "documents": documents, "words": words})
+    write_labelling(labels, finished)
+    return finished
+
+
+def _probabilities(
+    teachers: Sequence[Tagger], documents: Sequence[Sequence[Sentence]]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the teachers' mean probabilities, shape ``(N, L)``, and mean uncertainty in nats, ``(N,)``."""
+    probabilities, uncertainty = torch.zeros(()), torch.zeros(())
+    for teacher in teachers:
+        table = teacher.tabulate(documents, batch_words=_BATCH_WORDS, gate=_GATE, keep="distributions")
+        if table.distributions is not None:
+            probabilities = probabilities + table.distributions
+        uncertainty = uncertainty + table.uncertainty
+    return (probabilities / len(teachers)).numpy(), (uncertainty / len(teachers)).numpy()
+
+
+def _split(items: Sequence[_Item], parser: StanzaParser | None) -> list[list[Sentence]]:
+    """Return the sentences with words of a shard's documents; a document without any is left out."""
+    texts = [item for item in items if isinstance(item, Document)]
+    found: list[list[tuple[str, ...]] | DeadLetter] = []
+    if parser is not None:
+        outcomes = run_bisecting(texts, parser.split, stage="parse")
+        found += outcomes
+    if letters := [one for one in found if isinstance(one, DeadLetter)]:
+        warn(f"{counted(len(letters), 'document')} left out; the first: {letters[0].message}")
+    split = iter(found)
+    documents = []
+    for item in items:
+        sentences = next(split) if isinstance(item, Document) else [sentence.words for sentence in item]
+        if not isinstance(sentences, DeadLetter):
+            documents.append([Sentence(words=words) for words in sentences if words])
+    return [document for document in documents if document]
+
+
+def _cut(items: Sequence[_Item]) -> Iterator[list[_Item]]:
+    """Cut documents into shards; a document is never cut."""
+    shard: list[_Item] = []
+    size = 0
+    for item in items:
+        shard.append(item)
+        size += _size(item)
+        if size >= _SHARD_CHARACTERS:
+            yield shard
+            shard, size = [], 0
+    if shard:
+        yield shard
+
+
+def _size(item: _Item) -> int:
+    """Return the number of characters, with a space after each word."""
+    if isinstance(item, Document):
+        return len(item.text)
+    return sum(len(word) + 1 for sentence in item for word in sentence.words)
+
+
+def _read_texts(files: Sequence[InputFile], config: ReaderConfig) -> Iterator[Document]:
+    """Read the documents of files and warn of records that cannot be read."""
+    letters: list[DeadLetter] = []
+    for file in files:
+        scanned = list(scan_file(file.path, format=file.format, name=file.name, config=config))
+        if scanned:
+            end = scanned[-1].end
+            piece = Piece(uri=file.path, format=file.format, start=0, end=end, records=len(scanned), name=file.name)
+            for record in read_piece(piece, config):
+                if isinstance(record, Document):
+                    yield record
+                else:
+                    letters.append(record)
+    if letters:
+        warn(f"{counted(len(letters), 'record')} left out; the first: {letters[0].message}")
