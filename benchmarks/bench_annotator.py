@@ -34,9 +34,9 @@ from concord.pipeline.saved_tagger import load_tagger
 from concord.workflows.corpora.corpora import Documents, read_corpora, without_labels
 from concord.workflows.corrections.learn import continued_training
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
-from concord.workflows.jobs import TrainJob, read_train_job
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import train
+from concord.workflows.training.job import TrainJob, read_train_job
 
 mpl.use("agg")
 import matplotlib.pyplot as plt

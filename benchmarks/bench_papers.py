@@ -32,7 +32,7 @@ from concord.models.one_stage.tagger import OneStageTagger
 from concord.models.registry import build_tagger
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger
-from concord.workflows.jobs import read_train_job
+from concord.workflows.training.job import read_train_job
 
 Works = Mapping[str, Callable[[], object]]
 LENGTHS = (13, 24, 40)

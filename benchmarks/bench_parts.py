@@ -16,8 +16,8 @@ from environment import environment, spread
 
 from concord.models.checkpoint import load_tagger
 from concord.workflows.corpora.corpora import read_gold_for
-from concord.workflows.jobs import read_train_job
 from concord.workflows.training import train
+from concord.workflows.training.job import read_train_job
 from research.figures import FigureData
 
 

@@ -23,8 +23,8 @@ from concord_testing.heads import ray_head
 from environment import environment
 
 from concord.pipeline.output.verify import verify
+from concord.workflows.annotation.job import read_annotate_job
 from concord.workflows.cluster.package import pack
-from concord.workflows.jobs import read_annotate_job
 
 SENTENCE = "Ada King lives in London, at number {number}, and writes to Charles Babbage every day."
 

@@ -18,7 +18,7 @@ from environment import environment
 
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.workflows.corpora import parse_corpus
-from concord.workflows.jobs import ParseConfig
+from concord.workflows.corpora.parse_corpus import ParseConfig
 
 
 def score_part(gold: Path, parsed: Path) -> dict[str, float]:

@@ -17,7 +17,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.output.tables import annotated_rows
 from concord.pipeline.texts import TextAnnotator
-from concord.workflows.jobs import job_values, names_model, read_annotate_job
+from concord.workflows.annotation.job import job_values, names_model, read_annotate_job
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 if TYPE_CHECKING:

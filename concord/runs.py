@@ -19,7 +19,8 @@ from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.storage.output_paths import output_path
 from concord.workflows.annotation import annotate as annotation
-from concord.workflows.jobs import JOB_SUFFIXES, absolute, annotate_config, job_values, read_annotate_job
+from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job
+from concord.workflows.job_paths import absolute
 
 _NULLABLE = ("meta", "raw_text", "encoding")
 _NEEDED = ("doc_id", "source_uri", "source_position", "text_sha256")

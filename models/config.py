@@ -12,6 +12,10 @@ class ConfigError(ValueError):
     """An invalid configuration; the message names the key, what was expected and what was found."""
 
 
+class Incidental:
+    """Marks a field that decides no result and is left out of digests: ``seconds: Annotated[float, Incidental]``."""
+
+
 class Config(BaseModel):
     """A frozen, strict configuration that rejects unknown keys and suggests the nearest known one."""
 
@@ -27,6 +31,13 @@ class Config(BaseModel):
             return cls.model_validate_json(json.dumps(values, default=str))
         except ValidationError as error:
             raise ConfigError(_explain(cls, error, where=where)) from None
+
+    def deciding_values(self) -> dict[str, Any]:
+        """Return the values that decide a result, as JSON has them; fields marked as ``Incidental`` are left out."""
+        incidental = {name for name, field in type(self).model_fields.items() if Incidental in field.metadata}
+        values = self.model_dump(mode="json", exclude=incidental)
+        nested = {name: value for name in values if isinstance(value := getattr(self, name), Config)}
+        return values | {name: config.deciding_values() for name, config in nested.items()}
 
 
 def first_fault(error: ValidationError) -> str:

@@ -8,7 +8,7 @@ from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.corpora import parse_corpus
-from concord.workflows.jobs import ParseConfig
+from concord.workflows.corpora.parse_corpus import ParseConfig
 from research.grid.config import GridConfig
 
 SPLITS = ("dev", "test")

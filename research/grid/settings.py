@@ -10,7 +10,7 @@ from typing import Any
 from concord.models.config import ConfigError
 from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
-from concord.workflows.jobs import TrainConfig, read_train_config
+from concord.workflows.training.job import TrainConfig, read_train_config
 from concord.workflows.yaml_values import apply_overrides, flatten
 from research.grid.config import GridConfig, Run, runs_of
 from research.grid.records import IsCurrent, Record

@@ -25,8 +25,8 @@ from concord.workflows.console import info
 from concord.workflows.corpora.corpora import Documents, read_corpora, read_gold_for, without_labels
 from concord.workflows.environment import COMMIT_TAG, code_tags
 from concord.workflows.evaluation import evaluate
-from concord.workflows.jobs import TrainJob, read_train_job
 from concord.workflows.training import train
+from concord.workflows.training.job import TrainJob, read_train_job
 from research.grid.config import GridConfig, Run
 from research.grid.corpus_files import SPLITS, corpus_folder, split_file
 from research.grid.settings import TRAIN_FOLDER, overrides_of, settings_of

@@ -13,7 +13,7 @@ from concord.models.one_stage.bilstm_cnn import BiLstmCnnTagger
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
 from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
-from concord.workflows.jobs import read_train_config
+from concord.workflows.training.job import read_train_config
 
 CONF = CHECKOUT / "conf" / "train"
 ONTONOTES_TYPES = 18

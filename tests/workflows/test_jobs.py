@@ -17,15 +17,9 @@ from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
 from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.pipeline.errors import ConcordError
-from concord.workflows.jobs import (
-    TrainJob,
-    job_values,
-    names_model,
-    read_annotate_job,
-    read_gate,
-    read_train_config,
-    read_train_job,
-)
+from concord.workflows.annotation.job import job_values, names_model, read_annotate_job
+from concord.workflows.promotion.gate import read_gate
+from concord.workflows.training.job import TrainJob, read_train_config, read_train_job
 from concord.workflows.yaml_values import flatten, read_yaml
 
 CONF = CHECKOUT / "conf"

@@ -18,11 +18,11 @@ from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.inspect import describe_no_match, existing_dead_letters
+from concord.workflows.annotation.job import annotate_config, names_model
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, total_counts
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, info, table, warn
-from concord.workflows.jobs import annotate_config, names_model
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 

@@ -8,8 +8,8 @@ import click
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.texts import TextAnnotator
+from concord.workflows.annotation.job import job_values, read_annotate_job
 from concord.workflows.console import Answer, printable, table
-from concord.workflows.jobs import job_values, read_annotate_job
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 _COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red")

@@ -435,7 +435,7 @@ def doctor(output: "OutputPath") -> Answer:
 
 
 def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str, ...]) -> "AnnotateConfig":
-    from concord.workflows.jobs import JOB_SUFFIXES, job_values, read_annotate_job
+    from concord.workflows.annotation.job import JOB_SUFFIXES, job_values, read_annotate_job
 
     values = job_values(options)
     if Path(source).suffix in JOB_SUFFIXES:

@@ -131,7 +131,7 @@ def learn(
     """
     from concord.workflows.corrections.learn import LearnJob, run
     from concord.workflows.corrections.rehearsal import Corpora
-    from concord.workflows.jobs import absolute
+    from concord.workflows.job_paths import absolute
 
     if rehearse and no_rehearsal:
         raise click.UsageError("--rehearse and --no-rehearsal exclude each other")

@@ -89,8 +89,7 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 
     Words and labels stay unchanged. A corpus that already has these trees is not written again.
     """
-    from concord.workflows.corpora.parse_corpus import run
-    from concord.workflows.jobs import read_parse_job
+    from concord.workflows.corpora.parse_corpus import read_parse_job, run
 
     return run(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
 
@@ -118,7 +117,7 @@ def train(
     Any tagger can also learn labels of single words, such as parts of speech: --set model.scheme=TOKENS, and for
     CoNLL-U --set data.label_column=upos (or xpos, or a MISC key).
     """
-    from concord.workflows.jobs import read_train_job
+    from concord.workflows.training.job import read_train_job
     from concord.workflows.training.train import TrainOptions, run
 
     train_job = read_train_job(job, profile=profile, overrides=overrides)
@@ -177,8 +176,8 @@ def distil(
     --labels, or in data.train of 'concord train'.
     """
     from concord.pipeline.config import ReaderConfig
-    from concord.workflows.jobs import read_train_job
     from concord.workflows.training.distil import DistilJob, run
+    from concord.workflows.training.job import read_train_job
     from concord.workflows.training.train import TrainOptions
 
     distillation = DistilJob(

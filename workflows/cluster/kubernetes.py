@@ -17,9 +17,9 @@ from pydantic import Field, field_validator
 
 from concord.models.config import Config, ConfigError
 from concord.pipeline.config import AnnotateConfig
+from concord.workflows.annotation.job import names_model
 from concord.workflows.cluster.package import LOCAL_STORES, STOP_SECONDS, job_yaml, tracking_environment
 from concord.workflows.console import Answer
-from concord.workflows.jobs import names_model
 from concord.workflows.yaml_values import read_yaml
 
 Kind = Literal["rayjob", "cronjob"]

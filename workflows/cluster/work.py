@@ -10,7 +10,7 @@ from concord.pipeline.errors import ConcordError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state
-from concord.workflows.jobs import names_model
+from concord.workflows.annotation.job import names_model
 from concord.workflows.registry import model_versions
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 

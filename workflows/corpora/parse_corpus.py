@@ -2,12 +2,14 @@
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from concord.models.config import ConfigError
+from concord.models.config import Config, ConfigError
+from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, write_parsed_corpus
@@ -17,9 +19,29 @@ from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, short_path
 from concord.workflows.corpora.corpora import require_sentences
-from concord.workflows.jobs import ParseConfig
+from concord.workflows.job_paths import absolute, absolute_parser
+from concord.workflows.yaml_values import apply_overrides
 
 _SENTENCES_A_CALL = 1_000
+
+
+class ParseConfig(Config):
+    """One gold corpus to parse."""
+
+    input: str
+    """A corpus: ``.conllu`` or ``.conll``, optionally with ``.gz`` or ``.zst``."""
+    output: str
+    """The corpus with trees: ``.conllu``, optionally with ``.gz`` or ``.zst``."""
+    parser: ParserConfig = ParserConfig()
+
+
+def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) -> ParseConfig:
+    """Return the job of parsing a gold corpus; overrides take precedence over values."""
+    job = dict(values)
+    apply_overrides(job, overrides)
+    config = ParseConfig.from_mapping(job)
+    paths = {"input": absolute(config.input), "output": absolute(config.output)}
+    return config.model_copy(update={**paths, **absolute_parser(config.parser)})
 
 
 def run(config: ParseConfig) -> Answer:

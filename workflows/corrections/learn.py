@@ -35,11 +35,11 @@ from concord.workflows.corrections.corrected_corpus import CORPUS_NAME, Correcte
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
 from concord.workflows.evaluation import command as comparison
 from concord.workflows.evaluation.compare import CompareJob
-from concord.workflows.jobs import DataConfig, TrainJob
 from concord.workflows.registry.model_versions import is_reference, resolve
 from concord.workflows.registry.outbox import EXPERIMENT
 from concord.workflows.registry.resolve_tagger import find_entity_tagger, find_tagger
 from concord.workflows.training import calibrate, train
+from concord.workflows.training.job import DataConfig, TrainJob
 from concord.workflows.yaml_values import apply_overrides
 
 STATE_NAME = "learning.json"

@@ -14,9 +14,9 @@ from concord.workflows.console import warn
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import Provenance, is_unchanged, read_provenance
 from concord.workflows.corrections.corrected_corpus import CORPUS_NAME
-from concord.workflows.jobs import DataConfig, TrainCorpus, TrainJob
 from concord.workflows.registry.mlflow_client import TrackingError, download
 from concord.workflows.registry.model_versions import is_reference, resolve
+from concord.workflows.training.job import DataConfig, TrainCorpus, TrainJob
 from concord.workflows.training.train import JOB_NAME
 
 REHEARSED = 4

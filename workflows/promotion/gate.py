@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from concord.models.data.sentence import Sentence
 from concord.models.tagger import Tagger
+from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.saved_tagger import load_tagger
@@ -22,12 +25,44 @@ from concord.workflows.evaluation.compare import CompareJob, compare, evidence
 from concord.workflows.evaluation.page import render_page
 from concord.workflows.evaluation.paired_tests import Line, Procedure
 from concord.workflows.evaluation.slices import Slice, parse_slice
-from concord.workflows.jobs import GateConfig
+from concord.workflows.job_paths import corpus_paths
 from concord.workflows.registry.model_versions import ModelVersion, fetch
 from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.yaml_values import read_yaml
 
 PAGE_NAME = "comparison.html"
 TIMED_WORDS = 5000
+
+
+class GateConfig(GoldFormat):
+    """The conditions for a new version to become the champion, such as in conf/promote.yaml."""
+
+    data: list[str]
+    """The promotion set: corpora that were not used for training, checkpoint selection or calibration."""
+    labels: dict[str, str | None] = Field(default_factory=dict)
+    """Entity type of the corpora and of both taggers -> the type to compare by; null drops it."""
+    train: list[str] = Field(default_factory=list)
+    """Corpora whose names count as seen, for slices such as name:unseen."""
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    """Significance level: the overall p must be below it, and intervals cover 1 - alpha."""
+    minimum_gain: float = 0.0
+    """Points of F1 (accuracy for token labels) over the champion; the gain must be above 0 in any case."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Name -> condition, as in ``concord compare --slice NAME=CONDITION``."""
+    slice_tolerance: float = Field(default=5.0, ge=0)
+    """Points below 0 that the lower end of a slice's interval may reach: a slice must be shown to be no worse, and the
+    fewer names it has, the wider its interval."""
+    throughput_ratio: float = Field(default=0.8, ge=0)
+    """Minimum speed as a fraction of the champion's, both timed alternately in one process; 0 disables the test."""
+    throughput_turns: int = Field(default=5, ge=1)
+    """How often each is timed on the beginning of the promotion set; the median of the ratios counts."""
+    min_f1: float = Field(default=50.0, ge=0, le=100)
+    """Minimum score of a first champion, which cannot be compared, in percent (accuracy for token labels)."""
+    unknown_provenance: Literal["refuse", "allow"] = "refuse"
+    """Whether a bundle that does not record its training data may pass."""
+    rounds: int = Field(default=10_000, ge=1)
+    """Of the randomisation test."""
+    seed: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +98,13 @@ class Findings:
     def failed(self) -> list[str]:
         """The names of the conditions that do not hold."""
         return [condition.name for condition in self.conditions if not condition.holds]
+
+
+def read_gate(path: Path) -> GateConfig:
+    """Read a gate and make its paths absolute."""
+    gate = GateConfig.from_mapping(read_yaml(path), where=str(path))
+    paths = {key: corpus_paths(getattr(gate, key), key=f"{path}: {key}") for key in ("data", "train")}
+    return gate.model_copy(update=paths)
 
 
 def gate_slices(gate: GateConfig) -> list[Slice]:

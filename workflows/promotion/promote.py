@@ -21,9 +21,8 @@ from concord.pipeline.errors import ModelError
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.environment import code_tags
-from concord.workflows.jobs import GateConfig, read_gate
 from concord.workflows.promotion.champion import RaceLostError, move_champion, settled_state
-from concord.workflows.promotion.gate import Findings, describe_conditions, examine, gate_slices
+from concord.workflows.promotion.gate import Findings, GateConfig, describe_conditions, examine, gate_slices, read_gate
 from concord.workflows.promotion.ledger import BEGINNING, LONGEST_REASON, Action, Entry, check_chain, read_line
 from concord.workflows.registry.mlflow_client import Run, RunStatus, TrackingError, mlflow_errors, open_client, open_run
 from concord.workflows.registry.model_versions import resolve

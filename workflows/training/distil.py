@@ -47,9 +47,9 @@ from concord.pipeline.worker.bisect import run_bisecting
 from concord.workflows.console import Answer, counted, info, warn
 from concord.workflows.corpora.corpora import check_teachers, gold_format, label_types, read_corpora
 from concord.workflows.corpora.provenance import Provenance, read_provenance, write_provenance
-from concord.workflows.jobs import TrainCorpus, TrainJob
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import train
+from concord.workflows.training.job import TrainCorpus, TrainJob
 
 LABELS_NAME = "labels"
 # Of an English text, some 40,000 words.

@@ -33,11 +33,11 @@ from concord.workflows.corpora.provenance import Provenance, describe_part, read
 from concord.workflows.environment import code_tags, describe_environment
 from concord.workflows.evaluation import evaluate
 from concord.workflows.evaluation.plots import draw_curves
-from concord.workflows.jobs import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.registry.mlflow_client import RunStatus
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.outbox import Registration, TrackedRun, describe_dataset, start_run
 from concord.workflows.training.folds import FOLDS_NAME, choose_by_folds
+from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.training.progress import TrainingProgress
 from concord.workflows.training.train_corpora import PARTS, datasets, read_train_corpora, trees_of
 from concord.workflows.yaml_values import flatten
@@ -48,7 +48,6 @@ RESOLVED_NAME = "config.resolved.yaml"
 ENVIRONMENT_NAME = "environment.json"
 CURVES_NAME = "curves.png"
 TABLES = "evaluation"
-_INDIFFERENT_KEYS = {"register_as", "experiment", "profile"}
 SCORES = {"dev": "best_dev", "test": "test"}
 """Part of the result -> prefix of its metrics; the bare ``dev`` is that of the epochs' metrics."""
 
@@ -282,9 +281,9 @@ def _differences(path: Path, job: TrainJob) -> str:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "unknown keys, since its job.json cannot be read"
     now = flatten(job.model_dump(mode="json"))
-    keys = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
-    shown = [f"{key} ({before.get(key)!r}, now {now.get(key)!r})" for key in keys if key not in _INDIFFERENT_KEYS]
-    return ", ".join(shown) or "keys that this version of concord no longer has"
+    deciding = (before.keys() | now.keys()) - (now.keys() - flatten(job.deciding_values()).keys())
+    changed = [key for key in sorted(deciding) if before.get(key) != now.get(key)]
+    return ", ".join(f"{key} ({before.get(key)!r}, now {now.get(key)!r})" for key in changed)
 
 
 def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folder: Path) -> None:

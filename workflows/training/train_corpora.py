@@ -34,7 +34,7 @@ from concord.workflows.corpora.corpora import (
     tree_source,
     weighted,
 )
-from concord.workflows.jobs import DataConfig, TrainJob
+from concord.workflows.training.job import DataConfig, TrainJob
 
 PARTS: tuple[Literal["train", "dev", "test"], ...] = ("train", "dev", "test")
 ROLES = ("training", "validation", "testing")

@@ -26,7 +26,7 @@ from concord.models.registry import available, build_tagger
 from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.models.words.representation import WordRepresentation
-from concord.workflows.jobs import read_train_config
+from concord.workflows.training.job import read_train_config
 
 CONF = CHECKOUT / "conf" / "train"
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined", "span")

@@ -28,7 +28,7 @@ from concord.models.tagger import Tagger
 from concord.models.training.fit import EpochResult, FitConfig, fit
 from concord.models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
 from concord.models.words.encoder import DIFFERENCE_NAME, ENCODER_NAME, EncoderMissingError
-from concord.workflows.jobs import read_train_config
+from concord.workflows.training.job import read_train_config
 
 pytestmark = [pytest.mark.encoder, pytest.mark.slow]
 

@@ -23,7 +23,7 @@ from concord.pipeline.readers.read_file import read_piece
 from concord.pipeline.storage import object_stores
 from concord.pipeline.storage.files import file_sha256, open_file
 from concord.pipeline.worker.shard_worker import ShardWorker
-from concord.workflows.jobs import read_annotate_job
+from concord.workflows.annotation.job import read_annotate_job
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.command_line import concord
 
 from concord.models.config import ConfigError
+from concord.workflows.annotation.job import read_annotate_job
 from concord.workflows.cluster.kubernetes import KubernetesConfig, read_kubernetes
-from concord.workflows.jobs import read_annotate_job
 from concord.workflows.yaml_values import read_yaml
 
 CONF = CHECKOUT / "conf"

@@ -18,10 +18,10 @@ from concord_testing.heads import ray_head
 
 from concord.models.config import ConfigError
 from concord.pipeline.output.verify import verify
+from concord.workflows.annotation.job import names_model, read_annotate_job
 from concord.workflows.cluster import package as packaging
 from concord.workflows.cluster.package import pack
 from concord.workflows.cluster.submit import default_id
-from concord.workflows.jobs import names_model, read_annotate_job
 
 
 def test_the_package_holds_code_models_and_job() -> None:

@@ -18,8 +18,9 @@ from concord.pipeline.parsing.stanza_parser import parser_identity
 from concord.workflows.cli.main import main
 from concord.workflows.corpora import parse_corpus
 from concord.workflows.corpora.corpora import read_corpora, tree_source
-from concord.workflows.jobs import read_parse_job, read_train_job
+from concord.workflows.corpora.parse_corpus import read_parse_job
 from concord.workflows.training import train
+from concord.workflows.training.job import read_train_job
 from concord.workflows.training.train import TrainOptions
 
 pytestmark = pytest.mark.slow

@@ -19,11 +19,11 @@ from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.provenance import find_overlap, read_provenance
 from concord.workflows.corrections.rehearsal import Corpora, find_data
-from concord.workflows.jobs import DataConfig, TrainJob
 from concord.workflows.registry import mlflow_client
 from concord.workflows.registry.model_versions import resolve
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import calibrate, train
+from concord.workflows.training.job import DataConfig, TrainJob
 
 EXAMPLES = CHECKOUT / "examples/train"
 DEV, PROMOTION = EXAMPLES / "dev.conllu", EXAMPLES / "promotion.conll"

@@ -14,14 +14,15 @@ from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import Overlap
 from concord.workflows.evaluation.paired_tests import Line
 from concord.workflows.evaluation.slices import parse_slice
-from concord.workflows.jobs import GateConfig, read_gate
 from concord.workflows.promotion import gate
 from concord.workflows.promotion.gate import (
+    GateConfig,
     comparison_conditions,
     describe_conditions,
     digest_condition,
     first_condition,
     provenance_condition,
+    read_gate,
     speed_ratio,
     throughput_condition,
 )

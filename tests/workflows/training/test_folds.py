@@ -18,9 +18,9 @@ from concord.models.training.fit import EpochResult, fit
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import read_provenance
-from concord.workflows.jobs import read_train_job
 from concord.workflows.training import folds, train
 from concord.workflows.training.folds import best_epoch, cut_folds
+from concord.workflows.training.job import read_train_job
 from concord.workflows.training.train import TrainOptions
 
 NAMES = ("Ada", "Ben", "Cem", "Dora", "Eva", "Finn")

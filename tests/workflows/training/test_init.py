@@ -14,8 +14,9 @@ from concord.models.words.encoder import EncoderConfig, encoder_available
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.cli.main import main
-from concord.workflows.jobs import read_gate, read_train_job
+from concord.workflows.promotion.gate import read_gate
 from concord.workflows.training.init import run
+from concord.workflows.training.job import read_train_job
 
 
 def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

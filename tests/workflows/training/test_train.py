@@ -23,10 +23,10 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError, ModelError
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import label_types, read_corpora, weighted
-from concord.workflows.jobs import read_train_config, read_train_job
 from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
 from concord.workflows.registry.model_versions import fetch, resolve
 from concord.workflows.training import train
+from concord.workflows.training.job import read_train_config, read_train_job
 from concord.workflows.training.train import TrainOptions, default_folder
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,85 @@
+"""Read the job of an annotation: strict YAML with overrides from ``--set``.
+
+A mistake in a file or an override is a ConfigError that names the file and the key.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from concord.pipeline.config import AnnotateConfig
+from concord.workflows.job_paths import absolute, absolute_model, absolute_parser
+from concord.workflows.yaml_values import flatten, parse_override, read_yaml, set_value
+
+JOB_SUFFIXES = {".yaml", ".yml"}
+"""How the names of job files end."""
+_OPTION_KEYS = {
+    "output": "output.path",
+    "model": "tagger.model",
+    "terms": "tagger.terms",
+    "device": "tagger.device",
+    "executor": "executor.kind",
+    "actors": "executor.actors",
+    "threads": "executor.threads",
+    "keep": "output.keep",
+    "limit": "limit",
+    "rehash": "planning.rehash",
+}
+
+
+def job_values(options: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the dotted keys of an annotation job that options of a command or function set; None sets nothing.
+
+    Settings are further keys, dotted or nested. They win over options, as ``--set`` does.
+    """
+    chosen = {_OPTION_KEYS[name]: value for name, value in options.items() if value is not None}
+    return {**chosen, **flatten(settings or {})}
+
+
+def read_annotate_job(
+    path: Path | None, *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> AnnotateConfig:
+    """Return the annotation job of a file, of values, or of both.
+
+    Args:
+        values: dotted key -> value, from options of the command line; they take precedence over the file.
+        overrides: ``key=value`` of ``--set``; they take precedence over everything.
+    """
+    job = read_yaml(path) if path is not None else {}
+    config = annotate_config(job, values=values, overrides=overrides, where=str(path) if path else "")
+    paths: dict[str, Any] = {
+        "input": absolute(config.input),
+        "output": config.output.model_copy(update={"path": absolute(config.output.path)}),
+        **absolute_parser(config.parser),
+    }
+    tagger: dict[str, Any] = {}
+    if names_model(config):
+        tagger["model"] = absolute_model(config.tagger.model)
+    if config.tagger.terms is not None:
+        tagger["terms"] = absolute(config.tagger.terms)
+    if tagger:
+        paths["tagger"] = config.tagger.model_copy(update=tagger)
+    return config.model_copy(update=paths)
+
+
+def annotate_config(
+    job: dict[str, Any],
+    *,
+    values: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    where: str = "",
+) -> AnnotateConfig:
+    """Validate an annotation job after setting values and overrides in it, as in ``read_annotate_job``.
+
+    An output that is a plain string is a path, and leaves the other keys of its section as they are.
+    """
+    if isinstance(path := job.get("output"), str):
+        job["output"] = {"path": path}
+    for key, value in [*(values or {}).items(), *map(parse_override, overrides)]:
+        set_value(job, "output.path" if key == "output" and isinstance(value, str) else key, value)
+    return AnnotateConfig.from_mapping(job, where=where)
+
+
+def names_model(config: AnnotateConfig) -> bool:
+    """Return whether the job names its tagger; otherwise the default may be replaced by its fallback."""
+    return "model" in config.tagger.model_fields_set

@@ -1,0 +1,59 @@
+"""Paths of job files: relative to the current folder, and absolute from the reading of the job on.
+
+Workers have other working directories. A URL such as ``s3://bucket/key`` stays unchanged.
+"""
+
+from collections.abc import Sequence
+from glob import glob, has_magic
+from pathlib import Path
+
+from concord.models.config import ConfigError
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.storage.urls import check_path, check_url, is_url
+
+
+def absolute(path: str) -> str:
+    """Make a local path absolute; a URL such as ``s3://bucket/key`` stays unchanged.
+
+    Raises:
+        InputError: for a URL with credentials, or one with a slash too few.
+        ConfigError: for the home of a user who does not exist.
+    """
+    if is_url(path):
+        check_url(path)
+        return path
+    check_path(path)
+    try:
+        return str(Path.cwd() / Path(path).expanduser())
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: expected a path, got the home of a user who does not exist") from error
+
+
+def absolute_model(name: str) -> str:
+    """Make the folder of a model absolute; a bundled name or ``models:/...`` stays unchanged."""
+    if name.startswith("models:/"):
+        return name
+    folder = absolute(name)
+    return folder if Path(folder).is_dir() else name
+
+
+def corpus_paths(names: Sequence[str], *, key: str) -> list[str]:
+    """Return the absolute paths of corpora; a pattern stands for the files that match it, sorted."""
+    paths = []
+    for path in map(absolute, names):
+        if Path(path).exists() or not has_magic(path):
+            paths.append(path)
+            continue
+        # Not Path.glob: it also matches hidden files.
+        matching = sorted(name for name in glob(path, recursive=True) if Path(name).is_file())  # noqa: PTH207
+        if not matching:
+            raise ConfigError(f"{key}: expected files that match {path}, found none")
+        paths += matching
+    return paths
+
+
+def absolute_parser(parser: ParserConfig) -> dict[str, ParserConfig]:
+    """Return the parser with an absolute directory if the job sets one; a default must not look like a choice."""
+    if parser.directory is None:
+        return {}
+    return {"parser": parser.model_copy(update={"directory": absolute(parser.directory)})}

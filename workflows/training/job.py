@@ -1,0 +1,218 @@
+"""Read the job of a training: a profile of a file of conf/train, with overrides from ``--set``.
+
+A mistake in a file or an override is a ConfigError that names the file and the key.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from concord.models.config import Config, ConfigError, Incidental
+from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.workflows.job_paths import absolute, corpus_paths
+from concord.workflows.yaml_values import apply_overrides, read_yaml
+
+
+class TrainCorpus(Config):
+    """A corpus to train on, and how much it counts."""
+
+    path: str
+    """A path or pattern; or a folder of labels that ``concord distil`` has written."""
+    weight: float = Field(default=1.0, gt=0)
+    """How often an epoch reads each of its documents; a weight of 0.25 reads a quarter of them, the same in every
+    epoch."""
+    lacks: list[str] = Field(default_factory=list)
+    """Entity types, as they are called after ``labels``, that the corpus does not annotate: its outside words may be of
+    these types."""
+
+
+class DataConfig(GoldFormat):
+    """The gold corpora of a training: ``.conllu`` or ``.conll`` files, optionally ``.gz`` or ``.zst``.
+
+    A tagger learns entities, or with the scheme ``TOKENS`` labels of single words, such as parts of speech.
+    """
+
+    train: list[str | TrainCorpus]
+    """One path or pattern (such as corpora/*.train.conllu), or a list of them; read in this order."""
+    dev: str | list[str] | None = None
+    """Paths or patterns. Alone decides the best epoch and the threshold, by the mean over the files' scores."""
+    folds: int | None = Field(default=None, ge=2)
+    """In place of `dev`: cut the training documents into so many parts and score each by a training on the others; the
+    means over the parts choose epoch and threshold, and then one training reads all documents."""
+    test: str | list[str] | None = None
+    """Paths or patterns. Scored once, with the selected model, and only reported."""
+    labels: dict[str, str | None] = Field(default_factory=dict)
+    """Entity type of the corpora -> type to learn; null drops it, and types that are not listed stay. Token labels are
+    renamed in the same way."""
+    vectors: str | None = None
+    """Pretrained word vectors (optional): a text file of GloVe, word2vec or fastText."""
+    terms: str | None = None
+    """A list of terms and patterns, one JSON object a line as for spaCy's EntityRuler, that labels `unlabelled`."""
+    unlabelled: str | list[str] | None = None
+    """Paths or patterns of corpora whose labels are not read. Words that match `terms` have its labels in training, and
+    other words any label, except for `outside`."""
+    outside: float = Field(default=0.1, ge=0, le=1)
+    """Share of the words without a match that count as outside. With 0 only gold corpora teach what no entity is."""
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _list_one_path(cls, train: Any) -> Any:
+        return [train] if isinstance(train, str) else train
+
+    @model_validator(mode="after")
+    def _check_what_chooses(self) -> Self:
+        if (self.dev is None) == (self.folds is None):
+            got = "neither" if self.dev is None else "both"
+            raise ValueError(f"expected either dev, a corpus, or folds, a number of parts of train; got {got}")
+        return self
+
+    def paths(self, part: Literal["train", "dev", "test", "unlabelled"]) -> list[str]:
+        """Return the paths of a part; none if there is no such part."""
+        corpora: str | list[str | TrainCorpus] | None = getattr(self, part)
+        if isinstance(corpora, str):
+            return [corpora]
+        return [corpus if isinstance(corpus, str) else corpus.path for corpus in corpora or []]
+
+    def train_corpora(self) -> list[TrainCorpus]:
+        """Return the training corpora with their weights."""
+        return [TrainCorpus(path=corpus) if isinstance(corpus, str) else corpus for corpus in self.train]
+
+
+class ProfileConfig(Config):
+    """One size of a tagger with its training.
+
+    With ``extends: NAME`` a profile lists only its differences from another profile of the same file. Mappings are
+    merged key by key at every depth; any other value, including a list, replaces that of the other profile. A key
+    cannot be removed, so a profile that lacks a key of another cannot extend it.
+    """
+
+    model: dict[str, Any]
+    """Configuration of the tagger; its class in models/taggers checks the keys."""
+    fit: dict[str, Any] = Field(default_factory=dict)
+    """Configuration of the training; models/training/fit.py checks the keys."""
+
+
+class TrainConfig(Config):
+    """One file of conf/train."""
+
+    tagger: str
+    """Module name of a tagger in models/taggers."""
+    data: DataConfig
+    start: str | None = None
+    """Folder of a bundle from which the training continues, with its weights, vocabulary and configuration; `model` is
+    not read."""
+    profiles: dict[str, ProfileConfig]
+    """`small` trains in minutes on two cores, `paper` has the size in the paper."""
+    register_as: str | None = None
+    """Name in the model registry; if null, that of the tagger."""
+    experiment: str = "concord"
+    """The MLflow experiment that the run belongs to."""
+
+
+class TrainJob(Config):
+    """One training: a profile of a file of conf/train with all overrides applied."""
+
+    tagger: str
+    profile: Annotated[str, Incidental]
+    data: DataConfig
+    start: str | None = None
+    model: dict[str, Any]
+    fit: dict[str, Any] = Field(default_factory=dict)
+    register_as: Annotated[str, Incidental]
+    experiment: Annotated[str, Incidental] = "concord"
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
+        if self.start is not None and self.data.folds is not None:
+            raise ValueError(
+                "start: expected data.dev, a corpus, got data.folds; a tagger that has read the documents of all folds "
+                "cannot be scored on them"
+            )
+        return self
+
+    @property
+    def digest(self) -> str:
+        """The sha256, in hex, of everything that determines the trained weights."""
+        return hashlib.sha256(json.dumps(self.deciding_values(), sort_keys=True).encode()).hexdigest()
+
+
+def read_train_config(path: Path) -> TrainConfig:
+    """Read a file of conf/train, with every ``extends`` of its profiles resolved."""
+    values = read_yaml(path)
+    profiles = values.get("profiles")
+    if isinstance(profiles, dict):
+        values["profiles"] = {name: _extended(profiles, name, where=str(path)) for name in profiles}
+    return TrainConfig.from_mapping(values, where=str(path))
+
+
+def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[str] = ()) -> TrainJob:
+    """Return the job of one profile of a training file with the overrides applied.
+
+    Overrides of ``model.`` and ``fit.`` apply to the profile, others to the keys of the file.
+    """
+    config = read_train_config(path)
+    if profile not in config.profiles:
+        known = ", ".join(sorted(config.profiles))
+        raise ConfigError(f"{path}: expected a profile of the file ({known}), got {profile!r}")
+    job: dict[str, Any] = {
+        "tagger": config.tagger,
+        "profile": profile,
+        "data": config.data.model_dump(),
+        "start": config.start,
+        **config.profiles[profile].model_dump(),
+        "register_as": config.register_as or config.tagger,
+        "experiment": config.experiment,
+    }
+    apply_overrides(job, overrides)
+    checked = TrainJob.from_mapping(job, where=str(path))
+    data = checked.data
+    changes: dict[str, Any] = {"train": _train_corpora(data.train)}
+    parts: tuple[Literal["dev", "test", "unlabelled"], ...] = ("dev", "test", "unlabelled")
+    for name in parts:
+        paths = corpus_paths(data.paths(name), key=f"data.{name}")
+        # One corpus is a plain value, however it is given, so that the job and its digest are the same.
+        changes[name] = paths if len(paths) > 1 else next(iter(paths), None)
+    for key in ("vectors", "terms"):
+        if (name := getattr(data, key)) is not None:
+            changes[key] = absolute(name)
+    start = None if checked.start is None else absolute(checked.start)
+    return checked.model_copy(update={"data": data.model_copy(update=changes), "start": start})
+
+
+def _train_corpora(corpora: Sequence[str | TrainCorpus]) -> list[str | TrainCorpus]:
+    """Return corpora with absolute paths; each file that matches a pattern has the weight of the pattern."""
+    expanded: list[str | TrainCorpus] = []
+    for corpus in corpora:
+        if isinstance(corpus, str):
+            expanded += corpus_paths([corpus], key="data.train")
+        else:
+            paths = corpus_paths([corpus.path], key="data.train")
+            expanded += [corpus.model_copy(update={"path": path}) for path in paths]
+    return expanded
+
+
+def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: tuple[str, ...] = ()) -> Any:
+    """Return a profile merged into the one it extends; ``extending`` are the profiles that led to it, in order."""
+    profile = profiles[name]
+    if not isinstance(profile, dict) or "extends" not in profile:
+        return profile
+    base, chain = profile["extends"], (*extending, name)
+    if base in chain:
+        raise ConfigError(f"{where}: profiles.{name}.extends: expected no cycle, got {' -> '.join((*chain, base))}")
+    if not isinstance(base, str) or base not in profiles:
+        known = ", ".join(sorted(map(str, profiles.keys() - {name})))
+        raise ConfigError(
+            f"{where}: profiles.{name}.extends: expected another profile of the file ({known}), got {base!r}"
+        )
+    changes = {key: value for key, value in profile.items() if key != "extends"}
+    return _merged(_extended(profiles, base, where=where, extending=chain), changes)
+
+
+def _merged(base: Any, changes: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(changes, dict):
+        return changes
+    return base | {key: _merged(base.get(key), value) for key, value in changes.items()}
