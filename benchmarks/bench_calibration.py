@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from environment import environment
 
-from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.checkpoint import load_tagger
 from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error
+from concord.models.saved_tagger import tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.training.fit_calibration import Calibrated, Observed, apply, observe, raw
 from concord.pipeline.errors import ModelError

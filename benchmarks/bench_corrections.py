@@ -20,10 +20,11 @@ from pathlib import Path
 import torch
 from environment import environment
 
-from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, decode_spans
 from concord.models.outputs import Prediction
+from concord.models.saved_tagger import tagger_digest
 from concord.models.tagger import Tagger
 from concord.workflows.corpora.corpora import read_gold_for
 

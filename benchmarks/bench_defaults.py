@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from environment import environment
 
-from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.checkpoint import load_tagger
+from concord.models.saved_tagger import tagger_digest
 from concord.workflows.corpora.corpora import read_gold_for
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
 from research.grid.records import rounded

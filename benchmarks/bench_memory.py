@@ -20,11 +20,11 @@ from environment import environment
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.memory import resident_bytes
-from concord.pipeline.worker.shard_worker import build_worker
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 GOAL = 5.0

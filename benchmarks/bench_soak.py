@@ -33,8 +33,9 @@ from concord.models.checkpoint import load_tagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.plan import Plan
+from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.memory import bound_caches
-from concord.pipeline.worker.shard_worker import ShardWorker, build_worker
+from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")

@@ -1,4 +1,6 @@
-"""Saved taggers: a folder with tagger.json and weights.safetensors, and calibration.json if fitted; nothing is pickled.
+"""Save and load taggers: folders with tagger.json, weights.safetensors, and calibration.json if fitted.
+
+Nothing is pickled; ``saved_tagger`` reads the rest of such a folder without torch.
 
 A tuned encoder is saved beside them in the folder `encoder`, a complete Hugging Face folder (weights, configuration,
 tokenizer), so loading the tagger needs no pretrained one. Of a frozen encoder only those weights are saved there, in
@@ -6,7 +8,6 @@ fp16, that another training has tuned. A first pass is a saved
 tagger of its own, in the folder `first_pass`; the map of its states is among the weights of the tagger it belongs to.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,23 +21,28 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from concord.models.calibration import Calibration
-from concord.models.config import Config, ConfigError
+from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
+from concord.models.saved_tagger import (
+    CALIBRATION_NAME,
+    CONFIG_NAME,
+    FIRST_PASS_NAME,
+    FORMAT_VERSION,
+    WEIGHTS_NAME,
+    ModelLoadError,
+    file_digest,
+    read_saved,
+    with_own_encoder,
+)
 from concord.models.tagger import Tagger
 from concord.models.tensor_files import write_tensors
 from concord.models.two_stage.tagger import TwoStageTagger
-from concord.models.words import encoder
-from concord.models.words.encoder import ENCODER_NAME, EncoderConfig
+from concord.models.words import encoder_config
+from concord.models.words.encoder import read_difference
+from concord.models.words.encoder_config import ENCODER_NAME, EncoderConfig
 from concord.models.words.tuned_encoder import TunedEncoder
 
-FORMAT_VERSION = 1
-CONFIG_NAME = "tagger.json"
-WEIGHTS_NAME = "weights.safetensors"
-FIRST_PASS_NAME = "first_pass"
-PARTS = (ENCODER_NAME, FIRST_PASS_NAME)
-"""Folders that may be part of a saved tagger."""
-CALIBRATION_NAME = "calibration.json"
 _ENCODER_PREFIX = "tuned_encoder."
 _FIRST_PASS_PREFIX = "first_pass.tagger."
 _PREFIXES = (_ENCODER_PREFIX, _FIRST_PASS_PREFIX)
@@ -56,24 +62,6 @@ class _Undrawn(TorchFunctionMode):
         if func in _DRAWS:
             return args[0] if args else options["tensor"]
         return func(*args, **options)
-
-
-class ModelLoadError(ValueError):
-    """A saved tagger cannot be loaded; the message names the file and the fault."""
-
-
-class SavedTagger(Config):
-    """The content of a saved tagger's ``tagger.json``."""
-
-    format_version: Literal[1]
-    tagger: str
-    """Its name."""
-    config: dict[str, Any]
-    """Checked by the configuration class of the tagger."""
-    vocabulary: dict[str, Any]
-    """Checked by Vocabulary.from_mapping."""
-    trees: str | None = None
-    """As Tagger.trees; old files lack it."""
 
 
 def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
@@ -149,38 +137,6 @@ def _load_first_pass(tagger: Tagger, folder: Path) -> None:
         raise ModelLoadError(f"{folder / FIRST_PASS_NAME}: {error}") from error
 
 
-def read_saved(folder: Path) -> SavedTagger:
-    """Read the ``tagger.json`` of a saved tagger; raise ModelLoadError if it is missing or not of this format."""
-    path = folder / CONFIG_NAME
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelLoadError(
-            f"{path}: {error.strerror or error}; expected a folder written by `concord train`"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
-    found = values.get("format_version") if isinstance(values, dict) else values
-    if found != FORMAT_VERSION:
-        raise ModelLoadError(f"{path}: expected format_version {FORMAT_VERSION}, got {found!r}")
-    try:
-        return SavedTagger.from_mapping(values, where=str(path))
-    except ConfigError as error:
-        raise ModelLoadError(str(error)) from error
-
-
-def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Point the configuration of a saved tagger at the encoder in the tagger's folder, if it has one of its own."""
-    read = config.get("encoder")
-    if not isinstance(read, dict):
-        return config
-    if read.get("weights") is not None:
-        return {**config, "encoder": read | {"weights": str(folder)}}
-    if read.get("tuned") is not True:
-        return config
-    return {**config, "encoder": read | {"source": str(folder / ENCODER_NAME)}}
-
-
 def pick_device(device: str, *, key: str = "device") -> Literal["cpu", "cuda"]:
     """Resolve ``auto`` to ``cuda`` if available, else to ``cpu``.
 
@@ -193,38 +149,9 @@ def pick_device(device: str, *, key: str = "device") -> Literal["cpu", "cuda"]:
     return "cuda" if device != "cpu" and available else "cpu"
 
 
-def tagger_digest(folder: Path) -> str:
-    """Return the sha256, in hex, over the files of a saved tagger; raise ModelLoadError if one is missing.
-
-    It covers the tuned encoder, the first pass and the calibration: a tagger with other probabilities is another one.
-    """
-    digest = hashlib.sha256()
-    for name in (CONFIG_NAME, WEIGHTS_NAME):
-        digest.update(_file_digest(folder / name))
-    if (folder / CALIBRATION_NAME).exists():
-        digest.update(CALIBRATION_NAME.encode() + _file_digest(folder / CALIBRATION_NAME))
-    # Any file beside a tuned encoder may change how it is read, so names are hashed as well.
-    for path in part_files(folder):
-        digest.update(path.relative_to(folder).as_posix().encode() + _file_digest(path))
-    return digest.hexdigest()
-
-
 def is_half(folder: Path) -> bool:
     """Tell whether a saved tagger stores its weights in fp16."""
     return all(value.dtype != torch.float32 for value in load_file(folder / WEIGHTS_NAME).values())
-
-
-def part_files(folder: Path) -> list[Path]:
-    """Return the files of the parts of a saved tagger that have a folder of their own, in a fixed order."""
-    return [path for part in PARTS for path in sorted((folder / part).rglob("*")) if path.is_file()]
-
-
-def _file_digest(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").digest()
-    except OSError as error:
-        raise ModelLoadError(f"{path}: {error.strerror or error}") from error
 
 
 def _save_encoder(tuned: TunedEncoder, folder: Path, *, half: bool) -> str:
@@ -232,16 +159,16 @@ def _save_encoder(tuned: TunedEncoder, folder: Path, *, half: bool) -> str:
     folder.mkdir(exist_ok=True)
     for name, content in tuned.files.items():
         (folder / name).write_bytes(content)
-    weights = folder / encoder.WEIGHTS_NAME
+    weights = folder / encoder_config.WEIGHTS_NAME
     write_tensors(_stored(tuned.network.state_dict(), half=half), weights, metadata={"format": "pt"})
-    return _file_digest(weights).hex()
+    return file_digest(weights).hex()
 
 
 def _save_difference(config: EncoderConfig, folder: Path) -> None:
     """Save what another training has tuned of a frozen encoder."""
-    weights = encoder.read_difference(config)  # first: it may be read from the same folder
+    weights = read_difference(config)  # first: it may be read from the same folder
     folder.mkdir(exist_ok=True)
-    write_tensors(_stored(weights, half=True), folder / encoder.DIFFERENCE_NAME)
+    write_tensors(_stored(weights, half=True), folder / encoder_config.DIFFERENCE_NAME)
 
 
 def _stored(weights: Mapping[str, Tensor], *, half: bool) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ from concord.models.data.windows import Window, cut_windows, unlabelled_part
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
 from concord.models.schemes import SchemeName
 from concord.models.token_table import TokenTable
-from concord.models.words.encoder import EncoderConfig
+from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 

@@ -35,7 +35,7 @@ from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
-from concord.pipeline.worker.shard_worker import build_parse_worker, build_worker
+from concord.pipeline.worker.build import build_parse_worker, build_worker
 
 
 def annotate(

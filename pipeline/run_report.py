@@ -12,8 +12,7 @@ from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
 from concord.pipeline.plan import Changes, Plan
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.pipeline.worker.shard_progress import ShardProgress
-from concord.pipeline.worker.shard_worker import Timings
+from concord.pipeline.worker.shard_progress import ShardProgress, Timings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

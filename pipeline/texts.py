@@ -13,7 +13,8 @@ from concord.pipeline.errors import ModelError, ShortageError
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.output.schema import UNCALIBRATED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
-from concord.pipeline.parsing.stanza_parser import build_parser, parser_identity
+from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.planning.planner import check_trees, run_identity
 from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.threads import default_threads, torch_threads

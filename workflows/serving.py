@@ -28,15 +28,14 @@ from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger, component_signature
-from concord.pipeline.parsing.stanza_parser import parser_identity
+from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.saved_tagger import read_saved
 from concord.pipeline.texts import TextAnnotator
-from concord.workflows.bundles import check_bundle, pack_bundle
+from concord.workflows.bundles import BUNDLE, check_bundle, pack_bundle
 
 TEXT = "text"
 ENTITY_FIELDS = ("start_char", "end_char", "text", "label", "confidence", "uncertainty")
 EXAMPLE = ["Ada Lovelace wrote to Charles Babbage from Surrey.", "She never saw Turin."]
-BUNDLE = "bundle"
 _TURN_CHARACTERS = 50_000
 _LEAST_COST = 50
 # Of a turn that is long enough to measure the pace of the server by.

@@ -27,6 +27,7 @@ from concord.models.evaluation.threshold_sweep import (
     mean_curve,
     sweep_threshold,
 )
+from concord.models.saved_tagger import BUNDLE_NAME
 from concord.models.tagger import Precision, Tagger
 from concord.models.tensor_files import write_tensors
 from concord.models.token_table import TokenTable
@@ -46,7 +47,6 @@ from concord.models.two_stage.tagger import TwoStageTagger
 _KEPT_WORDS = 2**21
 
 STATE_NAME = "state.safetensors"
-BUNDLE_NAME = "bundle"
 
 SCORE_NAMES = ("dev_f1", "dev_precision", "dev_recall", "draft_f1", "dev_accuracy", "draft_accuracy")
 """The scores of an EpochResult."""

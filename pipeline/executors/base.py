@@ -8,18 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.shard_progress import OnShardProgress
-from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker, Timings
+
+if TYPE_CHECKING:
+    from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
+from concord.pipeline.worker.shard_progress import Timings
 
 logger = logging.getLogger(__name__)
 
-BuildWorker = Callable[[Plan], ShardWorker]
-BuildParseWorker = Callable[[Plan], ParseWorker]
+BuildWorker = Callable[[Plan], "ShardWorker"]
+BuildParseWorker = Callable[[Plan], "ParseWorker"]
 OnReport = Callable[[ShardReport, Timings], None]
 
 

@@ -7,10 +7,10 @@ from concord.pipeline.errors import ConcordError, ShardError
 from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import torch_threads
+from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.crash_log import CrashLog, WorkPlace
 from concord.pipeline.worker.memory import existing_objects_frozen
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress
-from concord.pipeline.worker.shard_worker import build_worker
 
 
 class LocalExecutor:

@@ -5,7 +5,7 @@ from typing import Any
 
 from concord.pipeline.documents import STAGES
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.worker.shard_worker import Timings
+from concord.pipeline.worker.shard_progress import Timings
 
 SHARD_SECONDS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Upper bounds of the histogram's buckets."""

@@ -14,7 +14,7 @@ from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.pipeline.worker.memory import resident_bytes
-from concord.pipeline.worker.shard_worker import Timings
+from concord.pipeline.worker.shard_progress import Timings
 from concord.pipeline.worker.stored_parses import Parses
 
 logger = logging.getLogger(__name__)

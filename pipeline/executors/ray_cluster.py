@@ -27,8 +27,8 @@ from concord.pipeline.executors.ray_leftovers import leftovers_ended
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.files import file_sha256
+from concord.pipeline.worker.build import build_parse_worker, build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress
-from concord.pipeline.worker.shard_worker import build_parse_worker, build_worker
 
 _CONNECT_SECONDS = 20.0
 

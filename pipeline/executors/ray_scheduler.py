@@ -32,8 +32,7 @@ from concord.pipeline.executors.ray_actors import ParseActor, ShardResult
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import WAIT_POLICY
 from concord.pipeline.worker.crash_log import PROGRESS_SECONDS, Cause, CrashLog, WorkPlace
-from concord.pipeline.worker.shard_progress import OnShardProgress
-from concord.pipeline.worker.shard_worker import Timings
+from concord.pipeline.worker.shard_progress import OnShardProgress, Timings
 
 logger = logging.getLogger(__name__)
 

@@ -253,7 +253,7 @@ _CHECKS: dict[str, Callable[[Mapping[str, pa.Table]], Iterator[str]]] = {
 
 
 def _numbers(table: pa.Table, name: str) -> _Numbers:
-    return np.asarray(table[name].to_numpy(), dtype=np.int64)
+    return _integers(table[name])
 
 
 def _texts(table: pa.Table, name: str) -> _Texts:
@@ -261,7 +261,12 @@ def _texts(table: pa.Table, name: str) -> _Texts:
 
 
 def _lengths(texts: pa.ChunkedArray) -> _Numbers:
-    return np.asarray(pc.utf8_length(texts).to_numpy(), dtype=np.int64)
+    return _integers(pc.utf8_length(texts))
+
+
+def _integers(column: pa.ChunkedArray) -> _Numbers:
+    # Not by to_numpy, which imports pandas.
+    return np.asarray(np.from_dlpack(column.combine_chunks()), dtype=np.int64)
 
 
 def _same(column: pa.ChunkedArray, expected: _Texts) -> bool:

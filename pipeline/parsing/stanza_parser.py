@@ -1,9 +1,9 @@
 """The dependency parser; start here. ``StanzaParser`` turns documents into sentences with words, tags and trees.
 
-``stanza_packages`` finds and loads a Stanza package. Its networks are run by ``stanza_fast``, which makes its own
-batches (``packed_sentences``) and calls the networks' modules (``stanza_networks``), or by ``stanza_plain``, which
-calls Stanza's processors: slower, and the reference that the fast one must equal word by word. ``tokens`` handles text
-before and after the networks, ``spanning_tree`` finds the best tree.
+``stanza_packages`` finds a Stanza package, which ``stanza_pipeline`` loads. Its networks are run by ``stanza_fast``,
+which makes its own batches (``packed_sentences``) and calls the networks' modules (``stanza_networks``), or by
+``stanza_plain``, which calls Stanza's processors: slower, and the reference that the fast one must equal word by word.
+``tokens`` handles text before and after the networks, ``spanning_tree`` finds the best tree.
 """
 
 import logging
@@ -15,9 +15,9 @@ import torch
 from concord.models.tagger import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.stanza_fast import FastStanza, obstacle_to_shortcuts
-from concord.pipeline.parsing.stanza_packages import choose_device, find_package, identity_of, load_pipeline
+from concord.pipeline.parsing.stanza_packages import find_package, identity_of
+from concord.pipeline.parsing.stanza_pipeline import choose_device, load_pipeline
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis
 from concord.pipeline.parsing.tokens import Token, cut_sentence, find_token_fault, make_token, parser_view
 from concord.pipeline.threads import torch_threads
@@ -28,15 +28,6 @@ logger = logging.getLogger(__name__)
 def build_parser(config: ParserConfig) -> "StanzaParser":
     """Load the parser of a configuration; raises what ``StanzaParser`` raises."""
     return StanzaParser(config)
-
-
-def parser_identity(config: ParserConfig) -> ComponentIdentity:
-    """Return name, version and digest of the parser that a configuration names, without loading it.
-
-    Raises:
-        ModelError: when the package is not installed.
-    """
-    return identity_of(config, find_package(config))
 
 
 class StanzaParser:

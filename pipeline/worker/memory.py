@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
 from concord.pipeline.errors import ShortageError
 
 # Torch runs convolutions, and LSTMs over batches of equal lengths, through oneDNN. Both cache something for each of
@@ -36,6 +34,8 @@ def bound_caches() -> None:
 def free_memory() -> None:
     """Release all memory that can be released: what tracebacks held, and what CUDA keeps in reserve."""
     gc.collect()
+    import torch
+
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     trim_heap()
@@ -68,9 +68,13 @@ def shortage_errors() -> Iterator[None]:
     """Turn MemoryError, torch's OutOfMemoryError and errors of its allocators into a ShortageError."""
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError) as error:
+    except MemoryError as error:
         raise ShortageError(f"{type(error).__name__}: {error}") from error
     except RuntimeError as error:
+        import torch
+
+        if isinstance(error, torch.OutOfMemoryError):
+            raise ShortageError(f"{type(error).__name__}: {error}") from error
         if not any(message in str(error) for message in _SHORTAGE_MESSAGES):
             raise
         raise ShortageError(str(error)) from error

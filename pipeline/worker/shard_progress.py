@@ -1,4 +1,4 @@
-"""How far a worker is within its shard."""
+"""How far a worker is within its shard, and how long the stages of a shard took."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +23,21 @@ class ShardProgress:
     stage: Literal["parse", "tag"]
     share: float
     words: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timings:
+    """Seconds that a shard took in each stage, and its words. Not part of any output."""
+
+    read: float = 0.0
+    parse: float = 0.0
+    tag: float = 0.0
+    write: float = 0.0
+    words: int = 0
+
+    def __add__(self, other: "Timings") -> "Timings":
+        """Add up what two workers took for one shard."""
+        return Timings(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 OnShardProgress = Callable[[ShardProgress], None]

@@ -4,34 +4,25 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
-import torch
 
-from concord.models.tagger import Tagger
 from concord.models.terms.term_matcher import TermMatcher
-from concord.pipeline.config import ParserConfig
-from concord.pipeline.corpora.read_terms import read_terms_for
 from concord.pipeline.documents import STAGES, AnnotatedDocument, DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import IntegrityError, ModelError, ShortageError
+from concord.pipeline.errors import IntegrityError, ShortageError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import UNCALIBRATED
 from concord.pipeline.output.shard_stats import BackOffStep
-from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.pipeline.worker.commit_stage import CommitStage
 from concord.pipeline.worker.corrected_documents import correct_documents
 from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, Suspect, WorkPlace
-from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
+from concord.pipeline.worker.memory import free_memory, trim_heap
 from concord.pipeline.worker.parse_stage import DocumentParser, ParseStage
 from concord.pipeline.worker.read_stage import ReadStage
-from concord.pipeline.worker.shard_progress import OnShardProgress, ShardTracker
+from concord.pipeline.worker.shard_progress import OnShardProgress, ShardTracker, Timings
 from concord.pipeline.worker.stored_parses import Parses, parse_tables
 from concord.pipeline.worker.tag_stage import DocumentTagger, TagStage
 
@@ -49,21 +40,6 @@ _QUARANTINE_MESSAGES = {
     "time_limit": "alone it took longer than executor.shard_seconds each time; fix or remove the document, or raise "
     "the limit",
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timings:
-    """Seconds that a shard took in each stage, and its words. Not part of any output."""
-
-    read: float = 0.0
-    parse: float = 0.0
-    tag: float = 0.0
-    write: float = 0.0
-    words: int = 0
-
-    def __add__(self, other: "Timings") -> "Timings":
-        """Add up what two workers took for one shard."""
-        return Timings(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 class ShardWorker:
@@ -293,51 +269,12 @@ class ParseWorker:
         return tables, Timings(read=clock.seconds["read"], parse=clock.seconds["parse"])
 
 
-def build_parse_worker(plan: Plan) -> ParseWorker:
-    """Load a plan's parser alone and build the worker; see ``build_worker``."""
-    bound_caches()
-    torch.set_num_threads(plan.threads)
-    return ParseWorker(plan, parser=build_parser(plan.config.parser))
-
-
-def build_worker(plan: Plan) -> ShardWorker:
-    """Load a plan's parser and tagger and build the worker; sets threads and caches of the process.
-
-    Raises:
-        ModelError: when one cannot be loaded or the tagger is not the one of the plan.
-        InputError: when the list of terms cannot be read or is not the one of the plan.
-    """
-    bound_caches()
-    torch.set_num_threads(plan.threads)
-    folder = Path(plan.tagger_folder)
-    if tagger_digest(folder) != plan.tagger.digest:
-        raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
-    tagger = load_tagger(folder, device=plan.config.tagger.device)
-    terms = read_terms_for(tagger, plan.config.tagger.terms, digest=plan.tagger.terms)
-    parser = build_parser(plan.config.parser)
-    on_cpu = partial(_on_cpu, plan.config.parser, parser, tagger)
-    return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)
-
-
 def _left_out(record: Record, suspect: Suspect | None) -> Record:
     """Return the dead letter of a document that workers have died of, any other record as it is."""
     if suspect is None or isinstance(record, DeadLetter):
         return record
     message = _QUARANTINE_MESSAGES[suspect.cause]
     return DeadLetter.for_document(record, stage=suspect.stage, error=suspect.cause, message=message)
-
-
-@contextmanager
-def _on_cpu(
-    config: ParserConfig, parser: DocumentParser, tagger: Tagger
-) -> Iterator[tuple[DocumentParser, DocumentTagger]]:
-    """Provide parser and tagger on the CPU; the tagger is moved back afterwards."""
-    device = str(tagger.device)
-    cpu_parser = parser if config.device == "cpu" else build_parser(config.model_copy(update={"device": "cpu"}))
-    try:
-        yield cpu_parser, tagger.move_to("cpu")
-    finally:
-        tagger.move_to(device)
 
 
 def _count_words(records: Sequence[ParsedDocument | DeadLetter]) -> int:

@@ -19,7 +19,7 @@ from concord.models.evaluation.metrics import lenient_scores
 from concord.models.schemes import BIOES
 from concord.models.tagger import Tagger
 from concord.models.training.fit import STATE_NAME
-from concord.models.words.encoder import EncoderConfig
+from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.workflows.console import info
 from concord.workflows.corpora.corpora import Documents, read_corpora, read_gold_for, without_labels

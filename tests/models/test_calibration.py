@@ -13,18 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concord.models.calibration import Calibration, Isotonic, Platt, Temperature, chosen_probability, logit
-from concord.models.checkpoint import (
-    CALIBRATION_NAME,
-    ModelLoadError,
-    load_tagger,
-    save_calibration,
-    save_tagger,
-    tagger_digest,
-)
+from concord.models.checkpoint import load_tagger, save_calibration, save_tagger
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.reliability import coverage, expected_calibration_error, reliability
+from concord.models.saved_tagger import CALIBRATION_NAME, ModelLoadError, tagger_digest
 from concord.models.schemes import TOKENS
 from concord.models.tagger import Tagger
 from concord.models.training import fit_calibration as calibrating

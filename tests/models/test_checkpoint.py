@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from concord.models.checkpoint import (
-    CONFIG_NAME,
-    WEIGHTS_NAME,
-    ModelLoadError,
-    load_tagger,
-    pick_device,
-    save_tagger,
-    tagger_digest,
-)
+from concord.models.checkpoint import load_tagger, pick_device, save_tagger
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.saved_tagger import CONFIG_NAME, WEIGHTS_NAME, ModelLoadError, tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 

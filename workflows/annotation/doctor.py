@@ -122,7 +122,7 @@ def _torch() -> list[Check]:
 
 def _parser() -> Check:
     from concord.pipeline.config import ParserConfig
-    from concord.pipeline.parsing.stanza_parser import parser_identity
+    from concord.pipeline.parsing.stanza_packages import parser_identity
 
     try:
         found = parser_identity(ParserConfig())
@@ -132,7 +132,7 @@ def _parser() -> Check:
 
 
 def _taggers() -> list[Check]:
-    from concord.models.words.encoder import EncoderConfig, encoder_available
+    from concord.models.words.encoder_config import EncoderConfig, encoder_available
     from concord.workflows.registry import resolve_tagger as taggers
 
     names = ", ".join(taggers.bundled_names()) or "none"

@@ -14,7 +14,8 @@ from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, write_parsed_corpus
 from concord.pipeline.identity import component_signature
-from concord.pipeline.parsing.stanza_parser import StanzaParser, parser_identity
+from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, short_path

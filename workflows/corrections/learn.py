@@ -12,8 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from concord.models.checkpoint import read_saved, save_tagger
+from concord.models.checkpoint import save_tagger
 from concord.models.config import ConfigError
+from concord.models.saved_tagger import read_saved
 from concord.models.tagger import Tagger
 from concord.models.training.fit import FitConfig
 from concord.models.training.fit_first_pass import fit_map

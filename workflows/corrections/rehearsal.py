@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from concord.models.config import ConfigError
-from concord.models.training.fit import BUNDLE_NAME
+from concord.models.saved_tagger import BUNDLE_NAME
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.console import warn

@@ -15,7 +15,7 @@ from concord.models.config import ConfigError
 from concord.pipeline.errors import ModelError
 from concord.pipeline.saved_tagger import tagger_digest
 from concord.pipeline.storage.file_locks import exclusive
-from concord.workflows.bundles import check_bundle
+from concord.workflows.bundles import BUNDLE, check_bundle
 from concord.workflows.console import info
 from concord.workflows.environment import cache_folder
 from concord.workflows.registry.mlflow_client import (
@@ -26,7 +26,6 @@ from concord.workflows.registry.mlflow_client import (
     open_client,
     tracking_uri,
 )
-from concord.workflows.serving import BUNDLE, write_model
 
 DIGEST_TAG = "concord.digest"
 MODEL = "model"
@@ -203,6 +202,8 @@ def _check_store(wanted: str) -> None:
 
 
 def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[str, Any]) -> Any:
+    from concord.workflows.serving import write_model  # imports torch
+
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / MODEL
         write_model(bundle, model)

@@ -4,10 +4,9 @@ import difflib
 import importlib.util
 from pathlib import Path
 
-from concord.models.checkpoint import CONFIG_NAME, with_own_encoder
+from concord.models.saved_tagger import BUNDLE_NAME, CONFIG_NAME, with_own_encoder
 from concord.models.schemes import TOKENS
-from concord.models.training.fit import BUNDLE_NAME
-from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.saved_tagger import read_saved, tagger_digest

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from concord.models.calibration import Calibration
-from concord.models.checkpoint import CONFIG_NAME, save_calibration
+from concord.models.checkpoint import save_calibration
 from concord.models.config import ConfigError
 from concord.models.evaluation.reliability import Bin, brier_score, coverage, expected_calibration_error, reliability
+from concord.models.saved_tagger import CONFIG_NAME
 from concord.models.tagger import Tagger
 from concord.models.training import fit_calibration
 from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod

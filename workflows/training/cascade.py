@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from concord.models.checkpoint import CALIBRATION_NAME, is_half, save_tagger
+from concord.models.checkpoint import is_half, save_tagger
 from concord.models.config import ConfigError
+from concord.models.saved_tagger import CALIBRATION_NAME
 from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_map, score_gates
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat

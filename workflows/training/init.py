@@ -11,7 +11,7 @@ import yaml
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, encode_spans
-from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.workflows.console import Answer, table

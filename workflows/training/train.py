@@ -14,15 +14,16 @@ from typing import Any
 import torch
 import yaml
 
-from concord.models.checkpoint import load_tagger, pick_device, tagger_digest
+from concord.models.checkpoint import load_tagger, pick_device
 from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import tagger_class
+from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
 from concord.models.two_stage.tagger import TwoStageTagger
-from concord.models.words.encoder import EncoderMissingError
+from concord.models.words.encoder_config import EncoderMissingError
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus

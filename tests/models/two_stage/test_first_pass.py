@@ -9,18 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from concord.models.checkpoint import (
-    FIRST_PASS_NAME,
-    WEIGHTS_NAME,
-    ModelLoadError,
-    load_tagger,
-    save_tagger,
-    tagger_digest,
-)
+from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window, cut_windows
+from concord.models.saved_tagger import FIRST_PASS_NAME, WEIGHTS_NAME, ModelLoadError, tagger_digest
 from concord.models.schemes import BIO
 from concord.models.token_table import TokenTable
 from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_map, score_gates

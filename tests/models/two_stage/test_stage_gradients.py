@@ -12,7 +12,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.two_stage.document_memory import MemoryContents
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.bert import Bert
-from concord.models.words.encoder import EncoderConfig
+from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import load_encoder
 
 Build = Callable[..., TwoStageTagger]

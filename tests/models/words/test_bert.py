@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from concord.models.words.bert import Bert, read_bert
-from concord.models.words.encoder import WEIGHTS_NAME, EncoderConfig, encoder_available, find_encoder
+from concord.models.words.encoder_config import WEIGHTS_NAME, EncoderConfig, encoder_available, find_encoder
 from concord.models.words.subwords import SubwordTokenizer
 
 ODD_WORDS = ["", " ", "\x00", "[SEP]", "[CLS]x", "\u200d", "\U0001f469\u200d\U0001f680", "e\u0301", "\u4e2d\u6587"]

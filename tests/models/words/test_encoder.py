@@ -5,13 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from concord.models.words.encoder import (
-    EncoderConfig,
-    EncoderMissingError,
-    encoder_available,
-    find_encoder,
-    read_encoder,
-)
+from concord.models.words.encoder import read_encoder
+from concord.models.words.encoder_config import EncoderConfig, EncoderMissingError, encoder_available, find_encoder
 
 
 def test_missing_encoder_says_how_to_install_it() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
-from concord.models.words.encoder import EncoderConfig, EncoderMissingError
+from concord.models.words.encoder_config import EncoderConfig, EncoderMissingError
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 
 WORDS = ("ada", "laughed", "letters", "paris", "unheardof")

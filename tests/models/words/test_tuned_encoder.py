@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from concord.models.words import tuned_encoder
-from concord.models.words.encoder import EncoderConfig, EncoderMissingError
+from concord.models.words.encoder_config import EncoderConfig, EncoderMissingError
 from concord.models.words.frozen_encoder import FrozenEncoder
 from concord.models.words.tuned_encoder import TunedEncoder
 

@@ -25,7 +25,7 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify
 from concord.pipeline.planning.build_plan import make_plan
-from concord.pipeline.worker.shard_worker import Timings
+from concord.pipeline.worker.shard_progress import Timings
 
 SUPPORT = Path(fakes.__file__).parents[1]
 # By default Ray reports to its exporter every ten seconds.

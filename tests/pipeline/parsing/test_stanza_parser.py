@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
 from concord.pipeline.errors import ModelError
-from concord.pipeline.parsing import stanza_fast, stanza_packages
+from concord.pipeline.parsing import stanza_fast, stanza_packages, stanza_pipeline
 from concord.pipeline.parsing import stanza_parser as parsing
 from concord.pipeline.parsing.spanning_tree import best_tree
-from concord.pipeline.parsing.stanza_parser import StanzaParser, build_parser, parser_identity
+from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.stanza_parser import StanzaParser, build_parser
 from concord.pipeline.parsing.tokens import parser_view
 
 EMBEDDED = Path(parsing.__file__).parents[2] / "models" / "pretrained" / "parser_en"
@@ -460,7 +461,7 @@ def test_loading_a_pipeline_leaves_stanza_and_imports_as_they_are() -> None:
 
     before, finders = utils.dispatch_optimizer, list(sys.meta_path)
     package = stanza_packages.find_package(ParserConfig())
-    nlp = stanza_packages.load_pipeline(package, device="cpu")
+    nlp = stanza_pipeline.load_pipeline(package, device="cpu")
     assert utils.dispatch_optimizer is before
     assert sys.meta_path == finders
     (group,) = nlp.processors["tokenize"].trainer.optimizer.param_groups
@@ -468,7 +469,7 @@ def test_loading_a_pipeline_leaves_stanza_and_imports_as_they_are() -> None:
 
 
 def test_a_hidden_module_is_hidden_from_one_thread_only() -> None:
-    hidden = stanza_packages._UnusedImports()
+    hidden = stanza_pipeline._UnusedImports()
     with pytest.raises(ModuleNotFoundError, match="No module named 'transformers'"):
         hidden.find_spec("transformers", None)
     hidden.find_spec("transformers.utils", None)
@@ -478,10 +479,10 @@ def test_a_hidden_module_is_hidden_from_one_thread_only() -> None:
 
 def test_a_deferred_module_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     name = "concord_deferred_module"
-    monkeypatch.setattr(stanza_packages, "_DEFERRED", frozenset({name}))
+    monkeypatch.setattr(stanza_pipeline, "_DEFERRED", frozenset({name}))
     (tmp_path / f"{name}.py").write_text("answer = 42\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with stanza_packages._without_unused_imports():
+    with stanza_pipeline._without_unused_imports():
         deferred = import_module(name)
         assert import_module(name) is deferred
     assert name not in sys.modules
@@ -495,8 +496,9 @@ def test_a_deferred_module_is_imported_when_it_is_used(monkeypatch: pytest.Monke
 def test_stanza_is_imported_without_what_it_does_not_use() -> None:
     code = (
         "import sys; from concord.pipeline.config import ParserConfig; "
-        "from concord.pipeline.parsing import stanza_packages as s; "
-        "s.load_pipeline(s.find_package(ParserConfig()), device='cpu'); "
+        "from concord.pipeline.parsing.stanza_packages import find_package; "
+        "from concord.pipeline.parsing.stanza_pipeline import load_pipeline; "
+        "load_pipeline(find_package(ParserConfig()), device='cpu'); "
         "print(sorted(sys.modules.keys() & {'IPython', 'emoji', 'networkx', 'requests', 'transformers'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

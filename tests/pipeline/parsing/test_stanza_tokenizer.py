@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.parsing import stanza_packages, stanza_tokenizer
+from concord.pipeline.parsing import stanza_packages, stanza_pipeline, stanza_tokenizer
 from concord.pipeline.parsing.stanza_tokenizer import TokenizerNetwork
 from concord.pipeline.parsing.tokens import Paragraph, split_paragraphs
 
@@ -47,7 +47,7 @@ def both_labels(trainer: Any, paragraphs: Sequence[Paragraph]) -> tuple[list[lis
 
 @pytest.fixture(scope="module")
 def trainer() -> Any:
-    nlp = stanza_packages.load_pipeline(stanza_packages.find_package(ParserConfig()), device="cpu")
+    nlp = stanza_pipeline.load_pipeline(stanza_packages.find_package(ParserConfig()), device="cpu")
     trainer = nlp.processors["tokenize"].trainer
     trainer.model.eval()
     return trainer

@@ -15,10 +15,11 @@ from concord_testing import fakes
 from concord_testing.encoders import write_encoder
 from concord_testing.runs import committed_bytes, job
 
-from concord.models.checkpoint import save_tagger, tagger_digest
+from concord.models.checkpoint import save_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.registry import build_tagger
+from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.annotate import annotate
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import ModelError
@@ -26,8 +27,10 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.worker.build import build_parse_worker, build_worker
 from concord.pipeline.worker.memory import existing_objects_frozen
-from concord.pipeline.worker.shard_worker import ShardWorker, Timings, build_parse_worker, build_worker
+from concord.pipeline.worker.shard_progress import Timings
+from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.pipeline.worker.stored_parses import Parses
 
 pytestmark = pytest.mark.slow

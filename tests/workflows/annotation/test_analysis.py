@@ -11,7 +11,7 @@ import pytest
 from concord_testing import runs
 from concord_testing.pages import ROOT, blocks_of, run_steps, steps_of
 
-from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.models.words.encoder_config import EncoderConfig, encoder_available
 
 PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
 QUESTIONS = 10

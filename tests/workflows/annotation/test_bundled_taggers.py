@@ -9,8 +9,9 @@ from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.calibration import Calibration
-from concord.models.checkpoint import CALIBRATION_NAME, load_tagger
-from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.models.checkpoint import load_tagger
+from concord.models.saved_tagger import CALIBRATION_NAME
+from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_names

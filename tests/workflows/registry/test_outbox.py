@@ -12,8 +12,8 @@ import pytest
 from concord_testing.command_line import concord
 from mlflow import MlflowClient
 
-from concord.models.checkpoint import tagger_digest
 from concord.models.config import ConfigError
+from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.errors import InputError
 from concord.workflows.environment import process_name
 from concord.workflows.registry import mlflow_client as tracking

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from concord.models.checkpoint import tagger_digest
+from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.errors import ModelError
 from concord.workflows.registry import resolve_tagger as taggers
 from concord.workflows.registry.mlflow_client import open_run

@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
-from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.checkpoint import load_tagger
+from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.soft_corpus import read_soft_corpus
 from concord.workflows.cli.main import main

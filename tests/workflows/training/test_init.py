@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from concord.models.config import ConfigError
-from concord.models.words.encoder import EncoderConfig, encoder_available
+from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.cli.main import main

@@ -15,9 +15,10 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.encoders import write_encoder
 from mlflow import MlflowClient
 
-from concord.models.checkpoint import load_tagger, tagger_digest
+from concord.models.checkpoint import load_tagger
 from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import BIO
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError, ModelError

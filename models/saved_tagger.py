@@ -1,0 +1,100 @@
+"""What a saved tagger's folder holds, read without importing torch: its configuration and its digest."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from concord.models.config import Config, ConfigError
+from concord.models.words.encoder_config import ENCODER_NAME
+
+FORMAT_VERSION = 1
+CONFIG_NAME = "tagger.json"
+WEIGHTS_NAME = "weights.safetensors"
+FIRST_PASS_NAME = "first_pass"
+PARTS = (ENCODER_NAME, FIRST_PASS_NAME)
+"""Folders that may be part of a saved tagger."""
+CALIBRATION_NAME = "calibration.json"
+BUNDLE_NAME = "bundle"
+"""Folder of the saved tagger in that of its training."""
+
+
+class ModelLoadError(ValueError):
+    """A saved tagger cannot be loaded; the message names the file and the fault."""
+
+
+class SavedTagger(Config):
+    """The content of a saved tagger's ``tagger.json``."""
+
+    format_version: Literal[1]
+    tagger: str
+    """Its name."""
+    config: dict[str, Any]
+    """Checked by the configuration class of the tagger."""
+    vocabulary: dict[str, Any]
+    """Checked by Vocabulary.from_mapping."""
+    trees: str | None = None
+    """As Tagger.trees; old files lack it."""
+
+
+def read_saved(folder: Path) -> SavedTagger:
+    """Read the ``tagger.json`` of a saved tagger; raise ModelLoadError if it is missing or not of this format."""
+    path = folder / CONFIG_NAME
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelLoadError(
+            f"{path}: {error.strerror or error}; expected a folder written by `concord train`"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
+    found = values.get("format_version") if isinstance(values, dict) else values
+    if found != FORMAT_VERSION:
+        raise ModelLoadError(f"{path}: expected format_version {FORMAT_VERSION}, got {found!r}")
+    try:
+        return SavedTagger.from_mapping(values, where=str(path))
+    except ConfigError as error:
+        raise ModelLoadError(str(error)) from error
+
+
+def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Point the configuration of a saved tagger at the encoder in the tagger's folder, if it has one of its own."""
+    read = config.get("encoder")
+    if not isinstance(read, dict):
+        return config
+    if read.get("weights") is not None:
+        return {**config, "encoder": read | {"weights": str(folder)}}
+    if read.get("tuned") is not True:
+        return config
+    return {**config, "encoder": read | {"source": str(folder / ENCODER_NAME)}}
+
+
+def tagger_digest(folder: Path) -> str:
+    """Return the sha256, in hex, over the files of a saved tagger; raise ModelLoadError if one is missing.
+
+    It covers the tuned encoder, the first pass and the calibration: a tagger with other probabilities is another one.
+    """
+    digest = hashlib.sha256()
+    for name in (CONFIG_NAME, WEIGHTS_NAME):
+        digest.update(file_digest(folder / name))
+    if (folder / CALIBRATION_NAME).exists():
+        digest.update(CALIBRATION_NAME.encode() + file_digest(folder / CALIBRATION_NAME))
+    # Any file beside a tuned encoder may change how it is read, so names are hashed as well.
+    for path in part_files(folder):
+        digest.update(path.relative_to(folder).as_posix().encode() + file_digest(path))
+    return digest.hexdigest()
+
+
+def part_files(folder: Path) -> list[Path]:
+    """Return the files of the parts of a saved tagger that have a folder of their own, in a fixed order."""
+    return [path for part in PARTS for path in sorted((folder / part).rglob("*")) if path.is_file()]
+
+
+def file_digest(path: Path) -> bytes:
+    """Return the sha256 of a file of a saved tagger; raise ModelLoadError if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").digest()
+    except OSError as error:
+        raise ModelLoadError(f"{path}: {error.strerror or error}") from error

@@ -1,0 +1,154 @@
+"""Load a Stanza package, without what Stanza imports and builds for other uses."""
+
+import pickle
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from threading import get_ident
+from types import ModuleType
+from typing import Any, Literal
+
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from concord.models.checkpoint import pick_device
+from concord.models.config import ConfigError
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.errors import ModelError
+from concord.pipeline.parsing.stanza_packages import StanzaPackage
+
+_STANZA_MAX_SEQLEN = 1_000_000
+"""Longer paragraphs, and tokens, are changed by Stanza: it cuts paragraphs into windows that depend on what else is in
+the batch, and replaces tokens by ``<UNK>``."""
+
+
+def choose_device(config: ParserConfig) -> Literal["cpu", "cuda"]:
+    """Return the device to parse on; ModelError if cuda is configured and not available."""
+    try:
+        return pick_device(config.device, key="parser.device")
+    except ConfigError as error:
+        raise ModelError(str(error)) from error
+
+
+def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> Any:
+    """Load a package as a Stanza pipeline; nothing is downloaded. ModelError if Stanza cannot read it."""
+    with _without_unused_imports():
+        import stanza
+
+    try:
+        with _without_optimizers():
+            return stanza.Pipeline(
+                lang=package.language,
+                dir=str(package.folder),
+                package=package.name,
+                processors=",".join(package.processors),
+                download_method=None,
+                use_gpu=device == "cuda",
+                verbose=False,
+                tokenize_max_seqlen=_STANZA_MAX_SEQLEN,
+                # Its default is set by each package; the repair costs a third of the speed for 0.7 % of the words.
+                depparse_resolve_head_constraints=False,
+            )
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise ModelError(
+            f"parser.package: Stanza cannot load {package.name!r} for {package.language!r} from {package.folder}: "
+            f"{type(error).__name__}: {error}; install the package again"
+        ) from error
+
+
+# Stanza does without the first if they are missing; the others it imports in modules of which nothing here calls them.
+_HIDDEN = frozenset({"transformers", "IPython"})
+_DEFERRED = frozenset({"emoji", "networkx", "requests"})
+
+
+class _DeferredModule(ModuleType):
+    """Stands for a module, which it imports when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system asks for what the module may not have
+            raise AttributeError(name)
+        _forget(self)
+        return getattr(import_module(self.__name__), name)
+
+
+class _Deferred(Loader):
+    """Loads a module as a ``_DeferredModule``."""
+
+    @override
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _DeferredModule(spec.name)
+
+    @override
+    def exec_module(self, module: ModuleType) -> None:
+        del module
+
+
+def _forget(module: ModuleType) -> None:
+    """Let the next import of a deferred module find the module itself."""
+    if sys.modules.get(module.__name__) is module:
+        del sys.modules[module.__name__]
+
+
+class _UnusedImports(MetaPathFinder):
+    """Hides some modules, and defers others, for the imports of the thread that makes it."""
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+        self._deferred: set[str] = set()
+
+    @override
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        if get_ident() != self._thread:
+            return None
+        if fullname in _HIDDEN:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        if fullname not in _DEFERRED - self._deferred:
+            return None
+        self._deferred.add(fullname)
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None:
+            spec.loader = _Deferred()
+        return spec
+
+
+@contextmanager
+def _without_unused_imports() -> Iterator[None]:
+    """Import Stanza without libraries that it does not use here, which are a third of its import."""
+    finder = _UnusedImports()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in _DEFERRED:
+            if isinstance(module := sys.modules.get(name), _DeferredModule):
+                _forget(module)
+
+
+class _UnusedOptimizer(Optimizer):
+    """Has the parameters and learning rates that a trainer of Stanza plans with, and never steps."""
+
+    def __init__(self, name: str, parameters: Any, *, lr: float, **options: object) -> None:
+        del name, options
+        super().__init__(parameters, {"lr": lr})
+
+    @override
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        # That of torch imports torch's compiler, in a second or more.
+        self.param_groups.append(self.defaults | param_group)
+
+
+@contextmanager
+def _without_optimizers() -> Iterator[None]:
+    """Load Stanza's networks without the optimizers that their trainers build even where nothing is trained."""
+    from stanza.models.common import utils
+
+    build = utils.dispatch_optimizer
+    utils.dispatch_optimizer = _UnusedOptimizer
+    try:
+        yield
+    finally:
+        utils.dispatch_optimizer = build

@@ -1,0 +1,72 @@
+"""Build the workers of a plan in the process that runs them; nothing is imported for it before."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.errors import ModelError
+from concord.pipeline.plan import Plan
+from concord.pipeline.saved_tagger import load_tagger, tagger_digest
+from concord.pipeline.worker.memory import bound_caches
+
+if TYPE_CHECKING:
+    from concord.models.tagger import Tagger
+    from concord.pipeline.worker.parse_stage import DocumentParser
+    from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
+    from concord.pipeline.worker.tag_stage import DocumentTagger
+
+
+def build_parse_worker(plan: Plan) -> "ParseWorker":
+    """Load a plan's parser alone and build the worker; see ``build_worker``."""
+    _set_up_process(plan)
+    from concord.pipeline.parsing.stanza_parser import build_parser
+    from concord.pipeline.worker.shard_worker import ParseWorker
+
+    return ParseWorker(plan, parser=build_parser(plan.config.parser))
+
+
+def build_worker(plan: Plan) -> "ShardWorker":
+    """Load a plan's parser and tagger and build the worker; sets threads and caches of the process.
+
+    Raises:
+        ModelError: when one cannot be loaded or the tagger is not the one of the plan.
+        InputError: when the list of terms cannot be read or is not the one of the plan.
+    """
+    _set_up_process(plan)
+    from concord.pipeline.corpora.read_terms import read_terms_for
+    from concord.pipeline.parsing.stanza_parser import build_parser
+    from concord.pipeline.worker.shard_worker import ShardWorker
+
+    folder = Path(plan.tagger_folder)
+    if tagger_digest(folder) != plan.tagger.digest:
+        raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
+    tagger = load_tagger(folder, device=plan.config.tagger.device)
+    terms = read_terms_for(tagger, plan.config.tagger.terms, digest=plan.tagger.terms)
+    parser = build_parser(plan.config.parser)
+    on_cpu = partial(_on_cpu, plan.config.parser, parser, tagger)
+    return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)
+
+
+def _set_up_process(plan: Plan) -> None:
+    bound_caches()
+    import torch
+
+    torch.set_num_threads(plan.threads)
+
+
+@contextmanager
+def _on_cpu(
+    config: ParserConfig, parser: "DocumentParser", tagger: "Tagger"
+) -> Iterator[tuple["DocumentParser", "DocumentTagger"]]:
+    """Provide parser and tagger on the CPU; the tagger is moved back afterwards."""
+    from concord.pipeline.parsing.stanza_parser import build_parser
+
+    device = str(tagger.device)
+    cpu_parser = parser if config.device == "cpu" else build_parser(config.model_copy(update={"device": "cpu"}))
+    try:
+        yield cpu_parser, tagger.move_to("cpu")
+    finally:
+        tagger.move_to(device)
