@@ -2,19 +2,18 @@
 
 They serve ``storage.store_path``; other modules call that. Credentials, region and endpoint come from the environment,
 in each store's own variables (docs/stores.md).
+
+The threads that obstore works with do not survive a fork: a forked process would wait for them forever, even to drop a
+client. It is refused new requests, and never drops a client of its parent.
 """
 
+import ctypes
 import errno
 import os
 import re
 import sys
 from contextlib import suppress
 from datetime import timedelta
-from functools import cache
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
-from importlib.util import module_from_spec
-from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from concord.pipeline.errors import InputError, StoreError
@@ -43,44 +42,27 @@ _CAUSES = {
     "kind: Timeout": "no answer in time",
 }
 
-_lock = Lock()
-_forked = False
+clients: dict[tuple[str, str], Any] = {}
+"""Of this process, by scheme and bucket."""
+
+_was_forked = False
 
 
-@cache
 def connect(scheme: str, bucket: str) -> Any:
     """Return the client of a bucket (a container of Azure), which is an ObjectStore of obstore.
 
     Raises:
-        InputError: without obstore, or when the environment holds no usable configuration.
+        InputError: without obstore, when the environment holds no usable configuration, or in a process that was forked
+            from one that uses obstore.
     """
-    global _forked
-    with _lock:
-        if _forked:
-            _load_again()
-            _forked = False
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import AzureStore, GCSStore, S3Store
-    except ImportError:
+    if _was_forked:
         raise InputError(
-            f"{scheme}://: object stores require obstore (the extra stores): pip install obstore, on every node"
-        ) from None
-    options: dict[str, Any] = {
-        "client_options": {"allow_http": True, "timeout": timedelta(seconds=_timeout())},
-        "retry_config": RETRIES,
-    }
-    try:
-        if scheme == "s3":
-            # One request for each object: not every store with the API of S3 removes many at once.
-            options |= {"checksum_algorithm": "SHA256", "disable_bulk_delete": True, **_profile()}
-        return {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme](bucket, **options)
-    except (BaseError, ValueError):
-        found = ", ".join(sorted(name for name in os.environ if name.startswith(_PREFIXES[scheme]))) or "none of them"
-        raise InputError(
-            f"{scheme}://{bucket}: expected in the environment {_CREDENTIALS[scheme]}; found {found}, incomplete or "
-            "with a value that cannot be used"
-        ) from None
+            f"{scheme}://{bucket}: this process was forked from one that uses object stores, whose threads it lacks; "
+            "start processes by spawn or forkserver"
+        )
+    if (scheme, bucket) not in clients:
+        clients[scheme, bucket] = _new_client(scheme, bucket)
+    return clients[scheme, bucket]
 
 
 def explain(error: Exception, url: str, action: str) -> Exception:
@@ -117,6 +99,31 @@ def explain(error: Exception, url: str, action: str) -> Exception:
     )
 
 
+def _new_client(scheme: str, bucket: str) -> Any:
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import AzureStore, GCSStore, S3Store
+    except ImportError:
+        raise InputError(
+            f"{scheme}://: object stores require obstore (the extra stores): pip install obstore, on every node"
+        ) from None
+    options: dict[str, Any] = {
+        "client_options": {"allow_http": True, "timeout": timedelta(seconds=_timeout())},
+        "retry_config": RETRIES,
+    }
+    try:
+        if scheme == "s3":
+            # One request for each object: not every store with the API of S3 removes many at once.
+            options |= {"checksum_algorithm": "SHA256", "disable_bulk_delete": True, **_profile()}
+        return {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme](bucket, **options)
+    except (BaseError, ValueError):
+        found = ", ".join(sorted(name for name in os.environ if name.startswith(_PREFIXES[scheme]))) or "none of them"
+        raise InputError(
+            f"{scheme}://{bucket}: expected in the environment {_CREDENTIALS[scheme]}; found {found}, incomplete or "
+            "with a value that cannot be used"
+        ) from None
+
+
 def _timeout() -> float:
     """Return the seconds that one request may take."""
     text = os.environ.get(_TIMEOUT_VARIABLE) or "120"
@@ -144,27 +151,11 @@ def _profile() -> dict[str, Any]:
 
 
 def _after_fork() -> None:
-    global _lock, _forked
-    _lock = Lock()
-    _forked = "obstore" in sys.modules
-    connect.cache_clear()
+    global _was_forked
+    _was_forked = "obstore" in sys.modules
+    for client in clients.values():
+        # One reference more than there are: the interpreter does not drop it at its end either.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _load_again() -> None:
-    """Load obstore's library a second time, in a process forked from one that has loaded it.
-
-    Its threads do not survive a fork: a request would wait for them forever. As a file is loaded only once, the second
-    time it is a copy in memory.
-    """
-    library = next(Path(sys.modules["obstore"].__file__ or "").parent.glob("_obstore*.so"))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
-        del sys.modules[name]
-    copy = os.memfd_create("obstore")
-    os.write(copy, library.read_bytes())
-    loader = ExtensionFileLoader("obstore._obstore", f"/proc/self/fd/{copy}")
-    module = module_from_spec(ModuleSpec(loader.name, loader, origin=loader.path))
-    sys.modules[module.__name__] = module
-    loader.exec_module(module)

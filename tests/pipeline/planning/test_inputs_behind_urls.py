@@ -230,7 +230,7 @@ def test_unreachable_store_is_a_store_error(
     tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    object_stores.connect.cache_clear()
+    object_stores.clients.clear()
     with pytest.raises(StoreError, match=r"reading failed .*run the same command again") as caught:
         planned_files(where, tmp_path)
     assert str(caught.value).startswith(where)
@@ -273,6 +273,6 @@ def test_job_with_credentials_in_its_input_is_refused_when_it_is_read() -> None:
 
 def test_a_store_without_obstore_names_the_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore.store", None)
-    object_stores.connect.cache_clear()
+    object_stores.clients.clear()
     with pytest.raises(InputError, match=r"obstore \(the extra stores\)"):
         planned_files("s3://bucket/texts", tmp_path)

@@ -2,6 +2,7 @@
 
 import signal
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_run_killed_between_two_writes_ends_with_the_same_bytes(
 ) -> None:
     output = f"{s3_url}/out"
     config = runs.job(source, output)
-    process = runs.in_child(lambda: runs.run_job(config), crash_at=step)
+    process = runs.in_child(partial(runs.run_job, config), crash_at=step, start_method="spawn")
     process.join()
     assert process.exitcode == -signal.SIGKILL
     runs.run_job(config)
@@ -60,7 +61,7 @@ def test_two_concurrent_drivers_commit_each_shard_once(
     source: Path, bucket: stores.DisturbedBucket, undisturbed: dict[str, bytes]
 ) -> None:
     config = runs.job(source, f"{bucket.url}/out")
-    drivers = [runs.in_child(lambda: runs.run_job(config)) for _ in range(2)]
+    drivers = [runs.in_child(partial(runs.run_job, config), start_method="spawn") for _ in range(2)]
     for driver in drivers:
         driver.join()
     assert [driver.exitcode for driver in drivers] == [0, 0]
@@ -173,7 +174,7 @@ def test_an_unreachable_store_exits_with_the_code_for_a_retry(
     config = runs.job(source, f"{s3_url}/out")
     runs.run_job(config)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    object_stores.connect.cache_clear()
+    object_stores.clients.clear()
     for action in (lambda: runs.run_job(config), lambda: verify(output_path(f"{s3_url}/out"))):
         with pytest.raises(StoreError, match="run the same command again") as caught:
             action()
