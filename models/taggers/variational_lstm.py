@@ -56,7 +56,9 @@ class VariationalLstmTagger(OneStageTagger):
     def fill(self, table: TokenTable, settings: CallSettings) -> None:
         config = self._sampling
         samples = self.network.lstm.draw_samples(settings.samples or config.samples, config.sample_seed)
-        for windows, batch in self.batches(settings.windows, batch_words=settings.batch_words):
+        for windows, batch in self.batches(
+            settings.windows, batch_words=settings.batch_words, on_batch=settings.on_batch
+        ):
             features = self.encoder_features(batch)
             with self.autocast(settings.precision):
                 if config.decoder == "crf":

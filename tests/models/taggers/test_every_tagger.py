@@ -94,8 +94,13 @@ def test_name_is_that_of_the_module_and_types_those_of_the_vocabulary(name: str,
 
 
 def test_every_word_gets_one_label(tagger: Tagger, random_documents: Callable[..., Documents]) -> None:
-    documents = random_documents(1, documents=4)
-    predictions = tagger.predict_documents(documents, threshold=REFINE_ALL)
+    documents, progress = random_documents(1, documents=4), list[tuple[int, int]]()
+    predictions = tagger.predict_documents(
+        documents, threshold=REFINE_ALL, on_batch=lambda *words: progress.append(words)
+    )
+    words = sum(len(sentence.words) for document in documents for sentence in document)
+    assert progress[0] == (0, words)
+    assert progress[-1] == (words, words)
     assert [len(document) for document in predictions] == [len(document) for document in documents]
     for document, found in zip(documents, predictions, strict=True):
         for sentence, prediction in zip(document, found, strict=True):
