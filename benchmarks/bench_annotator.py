@@ -25,12 +25,12 @@ import matplotlib as mpl
 import torch
 from environment import environment, spread
 
+from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
 from concord.models.outputs import Prediction
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
-from concord.pipeline.saved_tagger import load_tagger
 from concord.workflows.corpora.corpora import Documents, read_corpora, without_labels
 from concord.workflows.corrections.learn import continued_training
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal

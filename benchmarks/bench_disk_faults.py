@@ -22,7 +22,8 @@ from pathlib import Path
 from concord_testing import faults, runs
 from environment import environment
 
-from concord.pipeline.errors import ConcordError, StoreError
+from concord.models.errors import ConcordError
+from concord.pipeline.errors import StoreError
 from concord.pipeline.output.verify import verify
 
 ERRORS = (errno.EIO, errno.ENOSPC)

@@ -19,7 +19,7 @@ from concord_testing import runs, stores
 from concord_testing.store_servers import StoreProxy, azure_server, s3_server, store_proxy
 from environment import environment
 
-from concord.pipeline.errors import ConcordError
+from concord.models.errors import ConcordError
 from concord.pipeline.output.verify import verify
 from concord.pipeline.storage.output_paths import output_path
 

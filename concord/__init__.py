@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from concord.doc import Doc, Entity, Sentence, Token
-    from concord.models.config import ConfigError
+    from concord.models.errors import ConcordError, ConfigError
     from concord.nlp import Nlp
-    from concord.pipeline.errors import ConcordError
     from concord.ray_data import Annotator
     from concord.runs import Run
 

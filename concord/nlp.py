@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from concord.doc import Doc, docs_from_rows
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SCHEMAS, TableName

@@ -21,8 +21,8 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from concord.models.calibration import Calibration
-from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConcordError, ConfigError, ModelError
 from concord.models.registry import build_tagger
 from concord.models.saved_tagger import (
     CALIBRATION_NAME,
@@ -30,7 +30,6 @@ from concord.models.saved_tagger import (
     FIRST_PASS_NAME,
     FORMAT_VERSION,
     WEIGHTS_NAME,
-    ModelLoadError,
     file_digest,
     read_saved,
     with_own_encoder,
@@ -103,16 +102,16 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     """Load a tagger, ready to predict, to ``cpu``, ``cuda``, or ``auto`` for cuda if available.
 
     Raises:
-        ModelLoadError: if files are missing, broken, of another format, or need an encoder that is not installed.
+        ModelError: if files are missing, broken, of another format, or need an encoder that is not installed.
     """
     saved = read_saved(folder)
     try:
         config = with_own_encoder(saved.config, folder)
         with _Undrawn():
             tagger = build_tagger(saved.tagger, config, Vocabulary.from_mapping(saved.vocabulary))
-    # ConfigError and EncoderMissingError are ValueErrors; a layer of an impossible size is one of the others.
-    except (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
-        raise ModelLoadError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error
+    # A layer of an impossible size is one of the others.
+    except (ConcordError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise ModelError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error
     if "trees" in saved.model_fields_set:
         tagger.trees = saved.trees
     _load_first_pass(tagger, folder)
@@ -121,8 +120,9 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
         loaded = {name: value for name, value in tagger.state_dict().items() if name.startswith(_PREFIXES)}
         tagger.load_state_dict(weights | loaded)
     except (OSError, SafetensorError, ValueError, RuntimeError, MemoryError) as error:
-        raise ModelLoadError(f"{folder / WEIGHTS_NAME}: {error or type(error).__name__}") from error
-    tagger.calibration = _read_calibration(folder / CALIBRATION_NAME)
+        raise ModelError(f"{folder / WEIGHTS_NAME}: {error or type(error).__name__}") from error
+    calibration = folder / CALIBRATION_NAME
+    tagger.calibration = Calibration.read_json(calibration) if calibration.exists() else None
     return tagger.eval().move_to(pick_device(device))
 
 
@@ -134,7 +134,7 @@ def _load_first_pass(tagger: Tagger, folder: Path) -> None:
     try:
         tagger.add_first_pass(first, gate=tagger.gate)
     except ConfigError as error:
-        raise ModelLoadError(f"{folder / FIRST_PASS_NAME}: {error}") from error
+        raise ModelError(f"{folder / FIRST_PASS_NAME}: {error}") from error
 
 
 def pick_device(device: str, *, key: str = "device") -> Literal["cpu", "cuda"]:
@@ -176,14 +176,3 @@ def _stored(weights: Mapping[str, Tensor], *, half: bool) -> dict[str, Tensor]:
         name: (value.half() if half and value.is_floating_point() else value).cpu().contiguous()
         for name, value in weights.items()
     }
-
-
-def _read_calibration(path: Path) -> Calibration | None:
-    if not path.exists():
-        return None
-    try:
-        return Calibration.from_mapping(json.loads(path.read_bytes()), where=str(path))
-    except ConfigError as error:
-        raise ModelLoadError(str(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path}: expected JSON, got {error}") from error

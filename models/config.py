@@ -3,13 +3,12 @@
 import difflib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
-
-class ConfigError(ValueError):
-    """An invalid configuration; the message names the key, what was expected and what was found."""
+from concord.models.errors import ConfigError, ModelError
 
 
 class Incidental:
@@ -31,6 +30,18 @@ class Config(BaseModel):
             return cls.model_validate_json(json.dumps(values, default=str))
         except ValidationError as error:
             raise ConfigError(_explain(cls, error, where=where)) from None
+
+    @classmethod
+    def read_json(cls, path: Path) -> Self:
+        """Read a JSON file of a saved tagger, as ``from_mapping`` does; raise ModelError if it is missing or broken."""
+        try:
+            return cls.from_mapping(json.loads(path.read_bytes()), where=str(path))
+        except ConfigError as error:
+            raise ModelError(str(error)) from error
+        except OSError as error:
+            raise ModelError(f"{path}: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:
+            raise ModelError(f"{path}: expected JSON, got {error}") from error
 
     def deciding_values(self) -> dict[str, Any]:
         """Return the values that decide a result, as JSON has them; fields marked as ``Incidental`` are left out."""

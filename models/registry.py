@@ -9,8 +9,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeGuard
 
 from concord.models import taggers
-from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.tagger import Tagger
 
 ENTRY_POINTS = "concord.taggers"

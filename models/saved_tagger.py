@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
+from concord.models.errors import ConfigError, ModelError
 from concord.models.words.encoder_config import ENCODER_NAME
 
 FORMAT_VERSION = 1
@@ -18,10 +19,6 @@ PARTS = (ENCODER_NAME, FIRST_PASS_NAME)
 CALIBRATION_NAME = "calibration.json"
 BUNDLE_NAME = "bundle"
 """Folder of the saved tagger in that of its training."""
-
-
-class ModelLoadError(ValueError):
-    """A saved tagger cannot be loaded; the message names the file and the fault."""
 
 
 class SavedTagger(Config):
@@ -39,23 +36,21 @@ class SavedTagger(Config):
 
 
 def read_saved(folder: Path) -> SavedTagger:
-    """Read the ``tagger.json`` of a saved tagger; raise ModelLoadError if it is missing or not of this format."""
+    """Read the ``tagger.json`` of a saved tagger; raise ModelError if it is missing or not of this format."""
     path = folder / CONFIG_NAME
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:
-        raise ModelLoadError(
-            f"{path}: {error.strerror or error}; expected a folder written by `concord train`"
-        ) from error
+        raise ModelError(f"{path}: {error.strerror or error}; expected a folder written by `concord train`") from error
     except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path}: expected JSON, got {error}") from error
+        raise ModelError(f"{path}: expected JSON, got {error}") from error
     found = values.get("format_version") if isinstance(values, dict) else values
     if found != FORMAT_VERSION:
-        raise ModelLoadError(f"{path}: expected format_version {FORMAT_VERSION}, got {found!r}")
+        raise ModelError(f"{path}: expected format_version {FORMAT_VERSION}, got {found!r}")
     try:
         return SavedTagger.from_mapping(values, where=str(path))
     except ConfigError as error:
-        raise ModelLoadError(str(error)) from error
+        raise ModelError(str(error)) from error
 
 
 def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
@@ -71,7 +66,7 @@ def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, An
 
 
 def tagger_digest(folder: Path) -> str:
-    """Return the sha256, in hex, over the files of a saved tagger; raise ModelLoadError if one is missing.
+    """Return the sha256, in hex, over the files of a saved tagger; raise ModelError if one is missing.
 
     It covers the tuned encoder, the first pass and the calibration: a tagger with other probabilities is another one.
     """
@@ -92,9 +87,9 @@ def part_files(folder: Path) -> list[Path]:
 
 
 def file_digest(path: Path) -> bytes:
-    """Return the sha256 of a file of a saved tagger; raise ModelLoadError if it cannot be read."""
+    """Return the sha256 of a file of a saved tagger; raise ModelError if it cannot be read."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").digest()
     except OSError as error:
-        raise ModelLoadError(f"{path}: {error.strerror or error}") from error
+        raise ModelError(f"{path}: {error.strerror or error}") from error

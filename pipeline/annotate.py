@@ -18,7 +18,7 @@ from time import perf_counter
 
 import yaml
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor

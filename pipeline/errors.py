@@ -1,16 +1,8 @@
-"""The errors of concord, each with the exit code of the command line.
-
-ConfigError (exit 2) is defined in concord.models.config and is no ConcordError. A fault in one document does not end a
-run: the document becomes a dead letter.
-"""
+"""The errors of a run that concord.models.errors lacks. A fault in one document is none: it becomes a dead letter."""
 
 import signal
 
-
-class ConcordError(Exception):
-    """Base class of the errors for which the command line prints a message instead of a traceback."""
-
-    exit_code = 1
+from concord.models.errors import ConcordError
 
 
 class PlanError(ConcordError):
@@ -21,12 +13,6 @@ class PlanError(ConcordError):
 
 class InputError(ConcordError):
     """An input that cannot be opened at all."""
-
-    exit_code = 2
-
-
-class ModelError(ConcordError):
-    """A parser or tagger that cannot be loaded."""
 
     exit_code = 2
 

@@ -6,17 +6,18 @@ from typing import Self
 
 import pyarrow as pa
 
+from concord.models.checkpoint import load_tagger
+from concord.models.errors import ModelError
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.corpora.read_terms import read_terms_for
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
-from concord.pipeline.errors import ModelError, ShortageError
+from concord.pipeline.errors import ShortageError
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.output.schema import UNCALIBRATED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.planning.planner import check_trees, run_identity
-from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
 from concord.pipeline.worker.parse_stage import ParseStage

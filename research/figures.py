@@ -14,18 +14,19 @@ from typing import Any, Literal, get_args
 import click
 import numpy as np
 
+from concord.models.checkpoint import load_tagger
 from concord.models.evaluation import breakdown
 from concord.models.evaluation.breakdown import sentence_length
 from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshold
 from concord.models.labels import OUTSIDE
 from concord.models.outputs import AttentionMap, Prediction
+from concord.models.saved_tagger import tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
-from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.cli.options import FOLDER, POSITIVE, device_option, gold_options, threads_option, verb
 from concord.workflows.console import Answer, info, table
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names, without_labels

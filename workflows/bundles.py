@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from concord.models.config import Config, ConfigError
-from concord.models.saved_tagger import part_files
+from concord.models.config import Config
+from concord.models.errors import ConfigError, ModelError
+from concord.models.saved_tagger import part_files, read_saved, tagger_digest
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_packages import parser_identity
-from concord.pipeline.saved_tagger import read_saved, tagger_digest
 from concord.pipeline.storage.files import file_sha256
 
 BUNDLE = "bundle"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from concord.models.errors import ConcordError
 from concord.pipeline.storage.urls import is_url
 from concord.pipeline.threads import wait_passively
 
@@ -90,16 +91,11 @@ def report_errors(*, as_json: bool) -> Iterator[None]:
 
 def exit_code(error: Exception) -> int | None:
     """Return the exit code of an expected error; None for a bug, which is to show its traceback."""
-    # Imported here: --help must not wait for them.
+    # Imported here: --help must not wait for it.
     from safetensors import SafetensorError
-
-    from concord.models.config import ConfigError
-    from concord.pipeline.errors import ConcordError
 
     if isinstance(error, ConcordError):
         return error.exit_code
-    if isinstance(error, ConfigError):
-        return USAGE
     if isinstance(error, OSError) and error.errno in _NO_SPACE_ERRORS:
         return NO_SPACE
     # SafetensorError has no errno, only the number in its text.

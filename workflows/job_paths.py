@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.storage.urls import check_path, check_url, is_url
 

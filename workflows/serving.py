@@ -23,13 +23,13 @@ wait_passively()
 import numpy as np
 from pydantic import Field
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
+from concord.models.errors import ConfigError, ModelError
+from concord.models.saved_tagger import read_saved
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
-from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.parsing.stanza_packages import parser_identity
-from concord.pipeline.saved_tagger import read_saved
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.bundles import BUNDLE, check_bundle, pack_bundle
 

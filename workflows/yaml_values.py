@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence, first_words
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 
 PADDING = 0
 UNKNOWN = 1

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
+from concord.models.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,10 +14,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import PADDING, UNKNOWN, Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution
+from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, draw_mask
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest

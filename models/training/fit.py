@@ -15,9 +15,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from concord.models.checkpoint import save_tagger
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
 from concord.models.evaluation.threshold_sweep import (
     REFINE_ALL,

@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
+from concord.models.errors import ConfigError
 
 
 class OptimizerConfig(Config):

@@ -14,10 +14,10 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, entropy
+from concord.models.errors import ConfigError
 from concord.models.tagger import Tagger
 from concord.models.token_table import TokenTable
 

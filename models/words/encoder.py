@@ -17,14 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from concord.models.words.encoder_config import (
-    DIFFERENCE_NAME,
-    ENCODER_NAME,
-    WEIGHTS_NAME,
-    EncoderConfig,
-    EncoderMissingError,
-    find_encoder,
-)
+from concord.models.errors import EncoderMissingError
+from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME, WEIGHTS_NAME, EncoderConfig, find_encoder
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer
 
 

@@ -7,15 +7,12 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from concord.models.config import Config
+from concord.models.errors import EncoderMissingError
 
 WEIGHTS_NAME = "model.safetensors"
 ENCODER_NAME = "encoder"
 """Folder of a saved tagger for its own encoder: a whole one, with ``model.safetensors``, or what differs from one."""
 DIFFERENCE_NAME = "difference.safetensors"
-
-
-class EncoderMissingError(ValueError):
-    """A tagger's encoder is not installed, or its weights are not the expected ones."""
 
 
 class EncoderConfig(Config):

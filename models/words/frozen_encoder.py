@@ -10,9 +10,10 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from concord.models.errors import EncoderMissingError
 from concord.models.tensor_files import write_tensors
 from concord.models.words.encoder import mean_states, read_frozen_encoder
-from concord.models.words.encoder_config import EncoderConfig, EncoderMissingError
+from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.subwords import SubwordWindow, pack_passes
 
 # Subwords per pass. Small passes stay in a CPU's cache, and large ones make better use of its arithmetic.

@@ -9,9 +9,10 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
 from concord.models.data.batch import PADDING, UNKNOWN, WORD_CASES, Batch, Forms
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.words.characters import CharacterConfig, CharCnnConfig, FixedCharCnnConfig, character_network
 from concord.models.words.word_vectors import WordVectors
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
+from concord.models.errors import EncoderMissingError
 from concord.models.words.encoder import LoadedEncoder, layer_states, mean_states, read_encoder
-from concord.models.words.encoder_config import EncoderConfig, EncoderMissingError
+from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.subwords import SubwordWindow, cut_passes
 
 TOKENIZER_NAME = "tokenizer.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

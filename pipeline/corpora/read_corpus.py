@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora import bracketed, conll, conllu
 from concord.pipeline.corpora.corpus_format import (

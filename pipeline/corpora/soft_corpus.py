@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
+from concord.models.errors import ConfigError
 from concord.models.schemes import SchemeName
 from concord.pipeline.errors import InputError, IntegrityError
 from concord.pipeline.identity import ComponentIdentity

@@ -16,7 +16,8 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from concord.models.config import ConfigError, first_fault
+from concord.models.config import first_fault
+from concord.models.errors import ConfigError
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.atomic_writes import crash_point, store_errors, sync_folder

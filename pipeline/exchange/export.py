@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import orjson
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import write_brat

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from concord.models.errors import ConcordError
 from concord.pipeline.config import ExecutorConfig
-from concord.pipeline.errors import ConcordError, ShardError
+from concord.pipeline.errors import ShardError
 from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import torch_threads

@@ -17,9 +17,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import ExecutorConfig
-from concord.pipeline.errors import ConcordError, StoppedError
+from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, stop_request
 from concord.pipeline.executors.ray_actors import ParseActor, ShardActor
 from concord.pipeline.executors.ray_auth import resolve_auth_mode

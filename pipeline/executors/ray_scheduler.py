@@ -24,8 +24,9 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RayTaskError
 from ray.util import metrics
 
+from concord.models.errors import ConcordError, ModelError
 from concord.pipeline.config import ExecutorConfig
-from concord.pipeline.errors import ConcordError, ModelError, ShardError
+from concord.pipeline.errors import ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_actors import ParseActor, ShardResult

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from concord.models.config import ConfigError
-from concord.pipeline.errors import ConcordError, StoreError
+from concord.models.errors import ConcordError, ConfigError
+from concord.pipeline.errors import StoreError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.generations import Generations
 from concord.pipeline.output.schema import SCHEMAS

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.manifest import Manifest, read_manifest
 from concord.pipeline.plan import Plan

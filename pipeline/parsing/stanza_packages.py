@@ -7,8 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from concord.models.errors import ModelError
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.storage.files import file_sha256
 

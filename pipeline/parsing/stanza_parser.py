@@ -12,12 +12,13 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from concord.models.checkpoint import pick_device
 from concord.models.tagger import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.parsing.stanza_fast import FastStanza, obstacle_to_shortcuts
 from concord.pipeline.parsing.stanza_packages import find_package, identity_of
-from concord.pipeline.parsing.stanza_pipeline import choose_device, load_pipeline
+from concord.pipeline.parsing.stanza_pipeline import load_pipeline
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis
 from concord.pipeline.parsing.tokens import Token, cut_sentence, find_token_fault, make_token, parser_view
 from concord.pipeline.threads import torch_threads
@@ -40,7 +41,8 @@ class StanzaParser:
         shortcuts: ``off`` calls Stanza's own processors, for comparison: the same output, much slower.
 
     Raises:
-        ModelError: when the package is not installed or does not load, or there is no such device.
+        ModelError: when the package is not installed or does not load.
+        ConfigError: when there is no such device.
     """
 
     def __init__(self, config: ParserConfig, *, shortcuts: Literal["auto", "off"] = "auto") -> None:
@@ -48,7 +50,7 @@ class StanzaParser:
         self.identity = identity_of(config, package)
         """As ``parser_identity`` returns it."""
         self._sentence_cap = config.sentence_cap
-        nlp = load_pipeline(package, device=choose_device(config))
+        nlp = load_pipeline(package, device=pick_device(config.device, key="parser.device"))
         obstacle = obstacle_to_shortcuts(nlp) if shortcuts == "auto" else None
         if obstacle is not None:
             logger.warning("Parsing without shortcuts, at a fraction of the speed: %s", obstacle)

@@ -14,23 +14,12 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from concord.models.checkpoint import pick_device
-from concord.models.config import ConfigError
-from concord.pipeline.config import ParserConfig
-from concord.pipeline.errors import ModelError
+from concord.models.errors import ModelError
 from concord.pipeline.parsing.stanza_packages import StanzaPackage
 
 _STANZA_MAX_SEQLEN = 1_000_000
 """Longer paragraphs, and tokens, are changed by Stanza: it cuts paragraphs into windows that depend on what else is in
 the batch, and replaces tokens by ``<UNK>``."""
-
-
-def choose_device(config: ParserConfig) -> Literal["cpu", "cuda"]:
-    """Return the device to parse on; ModelError if cuda is configured and not available."""
-    try:
-        return pick_device(config.device, key="parser.device")
-    except ConfigError as error:
-        raise ModelError(str(error)) from error
 
 
 def load_pipeline(package: StanzaPackage, *, device: Literal["cpu", "cuda"]) -> Any:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
+from concord.models.errors import ModelError
 from concord.pipeline.config import AnnotateConfig, TaggerRunConfig
 from concord.pipeline.corrections.correction import corrections_digest, current_corrections
 from concord.pipeline.corrections.log import log_path, read_log
-from concord.pipeline.errors import IntegrityError, ModelError, PlanError
+from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, component_signature
 from concord.pipeline.output.dead_letters import DeadLetterFilter

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from typing_extensions import override
 
+from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.errors import ConcordError, InputError
+from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.fields import build_document, document_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter

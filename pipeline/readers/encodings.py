@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import charset_normalizer
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.readers.records import RecordError
 
 # Longer marks first: that of UTF-32 starts like that of UTF-16.

@@ -11,9 +11,10 @@ from importlib.metadata import entry_points
 from pathlib import PurePath
 from typing import Protocol
 
+from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.errors import ConcordError, InputError
+from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers import html
 from concord.pipeline.readers.columnar import ArrowReader, ParquetReader

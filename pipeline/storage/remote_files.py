@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import fsspec
 from typing_extensions import override
 
-from concord.pipeline.errors import ConcordError, InputError, StoreError
+from concord.models.errors import ConcordError
+from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.storage.store_path import StorePath, is_store
 from concord.pipeline.storage.urls import without_secrets
 

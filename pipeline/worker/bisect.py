@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import torch
 
+from concord.models.errors import ConcordError
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import ConcordError
 
 Item = TypeVar("Item", bound=Document | ParsedDocument | AnnotatedDocument)
 Result = TypeVar("Result")

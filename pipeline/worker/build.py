@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from concord.models.checkpoint import load_tagger
+from concord.models.errors import ModelError
+from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.errors import ModelError
 from concord.pipeline.plan import Plan
-from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.pipeline.worker.memory import bound_caches
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from concord.pipeline.errors import ConcordError, ShardError
+from concord.models.errors import ConcordError
+from concord.pipeline.errors import ShardError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

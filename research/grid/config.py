@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
+from concord.models.errors import ConfigError
 from concord.workflows.yaml_values import read_yaml
 
 CONF = Path("research/grid.yaml")

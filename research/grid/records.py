@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.file_locks import exclusive
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
 from concord.workflows.training.job import TrainConfig, read_train_config

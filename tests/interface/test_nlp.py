@@ -15,10 +15,9 @@ from concord_testing.fakes import FakeParser, FakeTagger
 
 import concord
 from concord.doc import Entity, Sentence, Token, docs_from_tables
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError, ModelError
 from concord.nlp import Nlp, Text
 from concord.pipeline.config import TaggerRunConfig
-from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.texts import TextAnnotator

@@ -14,7 +14,8 @@ from concord_testing import runs, stores
 from concord_testing.broken_files import arrow_stream, zstd
 
 import concord
-from concord.pipeline.errors import ConcordError, InputError
+from concord.models.errors import ConcordError
+from concord.pipeline.errors import InputError
 
 TEXTS = ["Anna met Bob.\r\nBob left.", "Zoë met Łukasz.\rThey left.", "Anna left."]
 RECORDS = [{"id": f"r{number}", "text": text} for number, text in enumerate(TEXTS)]

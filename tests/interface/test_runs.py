@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 
 import concord
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.errors import DeadLetterLimitError, InputError, IntegrityError, PlanError
 from concord.pipeline.output.schema import SCHEMAS
 from concord.runs import Run

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from concord.models.calibration import Calibration, Isotonic, Platt, Temperature, chosen_probability, logit
 from concord.models.checkpoint import load_tagger, save_calibration, save_tagger
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError, ModelError
 from concord.models.evaluation.reliability import coverage, expected_calibration_error, reliability
-from concord.models.saved_tagger import CALIBRATION_NAME, ModelLoadError, tagger_digest
+from concord.models.saved_tagger import CALIBRATION_NAME, tagger_digest
 from concord.models.schemes import TOKENS
 from concord.models.tagger import Tagger
 from concord.models.training import fit_calibration as calibrating
@@ -128,7 +128,7 @@ def test_calibration_is_saved_loaded_and_part_of_the_digest(build: Build, tmp_pa
 def test_load_tagger_rejects_a_damaged_calibration(build: Build, tmp_path: Path, content: str) -> None:
     save_tagger(build("uanet"), tmp_path)
     (tmp_path / CALIBRATION_NAME).write_text(content)
-    with pytest.raises(ModelLoadError, match=r"calibration\.json"):
+    with pytest.raises(ModelError, match=r"calibration\.json"):
         load_tagger(tmp_path)
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from concord.models.checkpoint import load_tagger, pick_device, save_tagger
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
-from concord.models.saved_tagger import CONFIG_NAME, WEIGHTS_NAME, ModelLoadError, tagger_digest
+from concord.models.errors import ConfigError, ModelError
+from concord.models.saved_tagger import CONFIG_NAME, WEIGHTS_NAME, tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 
@@ -94,26 +94,26 @@ def test_weights_are_as_readable_as_the_configuration(build: Build, tmp_path: Pa
 def test_load_tagger_names_a_missing_file(saved: Path, name: str) -> None:
     (saved / name).unlink()
     for read in (load_tagger, tagger_digest):
-        with pytest.raises(ModelLoadError, match=f"{saved / name}: "):
+        with pytest.raises(ModelError, match=f"{saved / name}: "):
             read(saved)
 
 
 def test_load_tagger_names_a_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"none/tagger\.json: .*expected a folder written by `concord train`"):
+    with pytest.raises(ModelError, match=r"none/tagger\.json: .*expected a folder written by `concord train`"):
         load_tagger(tmp_path / "none")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"3", b"null", b"\xff\xfe", b'"text"', b"{}"])
 def test_load_tagger_rejects_a_file_that_is_no_configuration(saved: Path, content: bytes) -> None:
     (saved / CONFIG_NAME).write_bytes(content)
-    with pytest.raises(ModelLoadError, match=r"tagger\.json: expected (JSON|format_version)"):
+    with pytest.raises(ModelError, match=r"tagger\.json: expected (JSON|format_version)"):
         load_tagger(saved)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_load_tagger_rejects_another_format_version(saved: Path, version: object) -> None:
     change_config(saved, lambda values: values.update(format_version=version))
-    with pytest.raises(ModelLoadError, match=r"tagger\.json: expected format_version 1, got"):
+    with pytest.raises(ModelError, match=r"tagger\.json: expected format_version 1, got"):
         load_tagger(saved)
 
 
@@ -141,7 +141,7 @@ def test_load_tagger_rejects_a_damaged_configuration(
     saved: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     change_config(saved, change)
-    with pytest.raises(ModelLoadError, match=rf"(?s)tagger\.json: .*({message})"):
+    with pytest.raises(ModelError, match=rf"(?s)tagger\.json: .*({message})"):
         load_tagger(saved)
 
 
@@ -153,7 +153,7 @@ def cut(content: bytes) -> bytes:
 def test_load_tagger_rejects_damaged_weights(saved: Path, change: Callable[[bytes], bytes]) -> None:
     weights = saved / WEIGHTS_NAME
     weights.write_bytes(change(weights.read_bytes()))
-    with pytest.raises(ModelLoadError, match=r"weights\.safetensors: "):
+    with pytest.raises(ModelError, match=r"weights\.safetensors: "):
         load_tagger(saved)
 
 
@@ -172,7 +172,7 @@ def test_load_tagger_rejects_weights_of_another_tagger(
     other = tmp_path / "other"
     save_tagger(build(name, **changes), other)
     (saved / WEIGHTS_NAME).write_bytes((other / WEIGHTS_NAME).read_bytes())
-    with pytest.raises(ModelLoadError, match=r"weights\.safetensors: "):
+    with pytest.raises(ModelError, match=r"weights\.safetensors: "):
         load_tagger(saved)
 
 

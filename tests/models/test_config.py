@@ -3,7 +3,8 @@
 import pytest
 from pydantic import Field, field_validator
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
+from concord.models.errors import ConfigError
 from concord.models.registry import tagger_class
 from concord.models.words.characters import CharCnnConfig, CharLstmConfig
 from concord.models.words.representation import WordRepresentationConfig

@@ -2,8 +2,8 @@
 
 import pytest
 
-from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.registry import available, build_tagger, tagger_class
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from concord_testing import fakes, runs, stores
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.annotate import dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError

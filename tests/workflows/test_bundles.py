@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from concord.models.config import ConfigError
+from concord.models.checkpoint import load_tagger
+from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_packages import parser_identity
-from concord.pipeline.saved_tagger import load_tagger
 from concord.workflows.bundles import check_bundle, pack_bundle
 from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import find_entity_tagger

@@ -12,11 +12,10 @@ from concord_testing.checkout import CHECKOUT
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConcordError, ConfigError
 from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
 from concord.pipeline.config import AnnotateConfig, OutputConfig
-from concord.pipeline.errors import ConcordError
 from concord.workflows.annotation.job import job_values, names_model, read_annotate_job
 from concord.workflows.promotion.gate import read_gate
 from concord.workflows.training.job import TrainJob, read_train_config, read_train_job

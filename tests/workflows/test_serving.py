@@ -25,8 +25,7 @@ from concord_testing.checkout import CHECKOUT
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PyFuncModel
 
-from concord.models.config import ConfigError
-from concord.pipeline.errors import ModelError
+from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows import serving

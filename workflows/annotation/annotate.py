@@ -6,10 +6,9 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConcordError
 from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import ConcordError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.dead_letters import DeadLetterFilter
@@ -118,7 +117,7 @@ def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFil
     if is_reference(config.tagger.model):
         try:
             log_run(config, tagger, report, folder=folder, manifest=manifest)
-        except (OSError, ConcordError, ConfigError) as error:
+        except (OSError, ConcordError) as error:
             warn(f"the run is complete, but it could not be recorded for MLflow: {error}")
     steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
     return Answer(

@@ -12,8 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from concord.models.config import ConfigError
-from concord.pipeline.errors import ConcordError
+from concord.models.errors import ConcordError
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.store_path import StorePath
 from concord.pipeline.threads import THREADS_VARIABLE, default_threads, usable_cores
@@ -149,7 +148,7 @@ def _taggers() -> list[Check]:
         checks.append(Check("warn", "encoder", found, taggers.INSTALL_ENCODER))
     try:
         tagger = taggers.find_tagger(taggers.DEFAULT, named=False)
-    except (ConcordError, ConfigError) as error:
+    except ConcordError as error:
         return [*checks, Check("fail", "tagger", f"bundled: {names}", str(error))]
     return [*checks, Check("ok", "tagger", f"{tagger.name}; bundled: {names}")]
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.delta_log import FOLDER, check_delta, prune_delta_log

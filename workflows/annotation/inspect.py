@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import Manifest

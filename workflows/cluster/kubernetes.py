@@ -15,7 +15,8 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import Field, field_validator
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.workflows.annotation.job import names_model
 from concord.workflows.cluster.package import LOCAL_STORES, STOP_SECONDS, job_yaml, tracking_environment

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.storage.urls import without_secrets
 from concord.workflows.registry.mlflow_client import tracking_uri

@@ -22,9 +22,9 @@ import aiohttp
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import ConcordError, StoreError
+from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.workflows.annotation.summary import equation
 from concord.workflows.cluster.package import JOB_NAME, STOP_SECONDS, pack, tracking_environment

@@ -4,9 +4,9 @@ import hashlib
 import json
 from pathlib import Path
 
+from concord.models.errors import ConcordError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.log import LOG_NAME
-from concord.pipeline.errors import ConcordError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence, TreeError, check_trees
 from concord.models.data.soft_labels import allowed_labels
+from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences
 from concord.models.labels import Span, decode_spans, encode_spans
 from concord.models.layers.tree_lstm import grow_forest

@@ -8,7 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
+from concord.models.errors import ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.read_corpus import read_gold

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence, TreeError
+from concord.models.errors import ConfigError
 from concord.models.evaluation.consistency import name_key
 from concord.models.labels import decode_spans
 from concord.models.layers.tree_lstm import grow_forest

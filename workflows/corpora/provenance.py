@@ -13,10 +13,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from concord.models.config import Config, ConfigError
+from concord.models.config import Config
 from concord.models.data.sentence import Sentence
 from concord.pipeline.corpora.soft_corpus import CorpusFile, is_soft_corpus, read_labelling
-from concord.pipeline.errors import ModelError
 
 PROVENANCE_NAME = "provenance.json"
 Role = Literal["train", "dev", "calibration"]
@@ -163,14 +162,7 @@ def read_provenance(folder: Path) -> Provenance | None:
         ModelError: when the file is not a valid provenance.
     """
     path = folder / PROVENANCE_NAME
-    if not path.exists():
-        return None
-    try:
-        return Provenance.from_mapping(json.loads(path.read_bytes()), where=str(path))
-    except ConfigError as error:
-        raise ModelError(str(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: expected JSON, got {error}") from error
+    return Provenance.read_json(path) if path.exists() else None
 
 
 def _corpus_files(path: Path) -> list[CorpusFile]:

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from concord.models.checkpoint import save_tagger
-from concord.models.config import ConfigError
+from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.errors import ConfigError
 from concord.models.saved_tagger import read_saved
 from concord.models.tagger import Tagger
 from concord.models.training.fit import FitConfig
@@ -24,7 +24,6 @@ from concord.pipeline.corpora.conllu import PARSER_KEY
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.file_locks import exclusive
 from concord.pipeline.storage.files import file_sha256

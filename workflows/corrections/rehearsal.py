@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.models.saved_tagger import BUNDLE_NAME
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger

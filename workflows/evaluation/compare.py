@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from concord.models.config import ConfigError
+from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.evaluation.breakdown import known_names
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.corpora import corpora
 from concord.workflows.evaluation.paired_tests import (

@@ -14,15 +14,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation import breakdown
 from concord.models.evaluation.consistency import collection_consistency
 from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, seqeval_f1, span_scores, token_scores
 from concord.models.outputs import Prediction
+from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.console import Answer, counted, table
 from concord.workflows.corpora.corpora import Documents, gold_format, read_corpora, read_gold_for, without_labels
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.evaluation.breakdown import Names
 from concord.models.evaluation.consistency import name_key
 from concord.models.labels import Span

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from concord.pipeline.errors import ConcordError
+from concord.models.errors import ConcordError
 from concord.pipeline.storage.atomic_writes import crash_point
 from concord.workflows.console import info, warn
 from concord.workflows.environment import has_ended, process_name

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ModelError
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import table
 from concord.workflows.corpora.corpora import Documents, read_gold_for, without_labels

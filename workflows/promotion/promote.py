@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import ConfigError
-from concord.pipeline.errors import ModelError
+from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.environment import code_tags

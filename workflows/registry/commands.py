@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import ConfigError
-from concord.pipeline.errors import InputError, ModelError
-from concord.pipeline.saved_tagger import tagger_digest
+from concord.models.errors import ConfigError, ModelError
+from concord.models.saved_tagger import tagger_digest
+from concord.pipeline.errors import InputError
 from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.registry import model_versions

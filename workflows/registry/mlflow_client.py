@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from concord.models.config import Config
-from concord.pipeline.errors import ModelError, StoreError
+from concord.models.errors import ModelError
+from concord.pipeline.errors import StoreError
 from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.environment import has_ended, process_name
 

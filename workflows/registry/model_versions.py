@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import ConfigError
-from concord.pipeline.errors import ModelError
-from concord.pipeline.saved_tagger import tagger_digest
+from concord.models.errors import ConfigError, ModelError
+from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.bundles import BUNDLE, check_bundle
 from concord.workflows.console import info

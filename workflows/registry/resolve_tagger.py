@@ -4,12 +4,11 @@ import difflib
 import importlib.util
 from pathlib import Path
 
-from concord.models.saved_tagger import BUNDLE_NAME, CONFIG_NAME, with_own_encoder
+from concord.models.errors import ModelError
+from concord.models.saved_tagger import BUNDLE_NAME, CONFIG_NAME, read_saved, tagger_digest, with_own_encoder
 from concord.models.schemes import TOKENS
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
-from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.saved_tagger import read_saved, tagger_digest
 from concord.workflows.console import info
 from concord.workflows.registry import model_versions
 

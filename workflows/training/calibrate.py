@@ -9,16 +9,15 @@ from typing import Any, Literal
 import numpy as np
 
 from concord.models.calibration import Calibration
-from concord.models.checkpoint import save_calibration
-from concord.models.config import ConfigError
+from concord.models.checkpoint import load_tagger, save_calibration
+from concord.models.errors import ConfigError
 from concord.models.evaluation.reliability import Bin, brier_score, coverage, expected_calibration_error, reliability
-from concord.models.saved_tagger import CONFIG_NAME
+from concord.models.saved_tagger import CONFIG_NAME, tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.training import fit_calibration
 from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
-from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.bundles import MANIFEST_NAME, require_new_folder
 from concord.workflows.console import Answer, counted, table, warn
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from concord.models.checkpoint import is_half, save_tagger
-from concord.models.config import ConfigError
-from concord.models.saved_tagger import CALIBRATION_NAME
+from concord.models.checkpoint import is_half, load_tagger, save_tagger
+from concord.models.errors import ConfigError
+from concord.models.saved_tagger import CALIBRATION_NAME, tagger_digest
 from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_map, score_gates
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 from concord.workflows.bundles import MANIFEST_NAME, require_new_folder
 from concord.workflows.console import Answer, info, table, warn
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names, without_labels

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from concord.models.config import ConfigError
+from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.registry import tagger_class
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger
@@ -41,7 +42,6 @@ from concord.pipeline.plan import Piece
 from concord.pipeline.planning.inputs import InputFile, absolute_input, find_inputs
 from concord.pipeline.planning.text_field import check_text_field
 from concord.pipeline.readers.read_file import read_piece, scan_file
-from concord.pipeline.saved_tagger import load_tagger
 from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.file_locks import exclusive
 from concord.pipeline.worker.bisect import run_bisecting

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.evaluation.threshold_sweep import (
     REFINE_ALL,
     best_threshold,

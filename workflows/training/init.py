@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.labels import Span, encode_spans
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.corpora.read_corpus import GoldDocument

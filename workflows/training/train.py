@@ -15,19 +15,17 @@ import torch
 import yaml
 
 from concord.models.checkpoint import load_tagger, pick_device
-from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.registry import tagger_class
 from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
 from concord.models.two_stage.tagger import TwoStageTagger
-from concord.models.words.encoder_config import EncoderMissingError
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
-from concord.pipeline.errors import ModelError
 from concord.workflows.console import Answer, indented, info, shows_progress, table
 from concord.workflows.corpora.corpora import Documents
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
@@ -237,10 +235,7 @@ def _build_tagger(
         entity_types=types,
     )
     torch.manual_seed(config.seed)
-    try:
-        tagger = tagger_class(job.tagger)(model, vocabulary)
-    except EncoderMissingError as error:
-        raise ModelError(str(error)) from error
+    tagger = tagger_class(job.tagger)(model, vocabulary)
     if tagger.needs_trees:
         tagger.trees = trees_of(job)
     if vectors is not None:

@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import allowed_labels
+from concord.models.errors import ConfigError
 from concord.models.labels import OUTSIDE, encode_spans
 from concord.models.registry import tagger_class
 from concord.models.schemes import LabelScheme

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from concord.pipeline.errors import ConcordError
+from concord.models.errors import ConcordError
 from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME
 from concord.pipeline.report.templates import load_template, type_colours

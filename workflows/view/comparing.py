@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Any
 
+from concord.models.errors import ConcordError
 from concord.models.labels import OUTSIDE
-from concord.pipeline.errors import ConcordError
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath

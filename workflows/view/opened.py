@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Lock, Thread
 
+from concord.models.errors import ConcordError
 from concord.pipeline.documents import DeadLetter
-from concord.pipeline.errors import ConcordError
 from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow

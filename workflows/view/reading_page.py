@@ -4,7 +4,7 @@ import sqlite3
 from collections import Counter
 from typing import Any
 
-from concord.pipeline.errors import ConcordError
+from concord.models.errors import ConcordError
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.correcting.correcting import Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument, with_corrections

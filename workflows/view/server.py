@@ -8,7 +8,7 @@ from threading import Thread
 
 import uvicorn
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.corrections.correction import check_name
 from concord.pipeline.corrections.log import log_path
 from concord.pipeline.exchange.review_queue import Quotas

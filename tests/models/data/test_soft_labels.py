@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels, allowed_labels
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.schemes import BIOES
 
 NAMES = BIOES.label_set(["ORG", "PER"])

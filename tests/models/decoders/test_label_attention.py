@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.label_attention import LabelAttention, LabelScorer, Projection
+from concord.models.errors import ConfigError
 from concord.models.registry import build_tagger
 from concord.models.schemes import BIOES
 

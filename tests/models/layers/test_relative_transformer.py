@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.models.layers.relative_transformer import (
     RelativeAttention,
     TwoStreamConfig,

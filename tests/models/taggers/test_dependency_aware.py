@@ -9,10 +9,10 @@ import torch
 from concord_testing.trees import with_tree
 from torch import Tensor, nn
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence, TreeError
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import cut_windows
+from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest

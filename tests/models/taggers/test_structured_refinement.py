@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import CrfDistribution, LinearChain
 from concord.models.decoders.structured_attention import Merge, StructuredAttention
+from concord.models.errors import ConfigError
 from concord.models.schemes import BIOES
 from concord.models.taggers.structured_refinement import StructuredRefinement
 

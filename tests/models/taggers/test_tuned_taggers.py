@@ -12,16 +12,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from concord.models.checkpoint import load_tagger, save_tagger
-from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError, EncoderMissingError, ModelError
 from concord.models.registry import available, build_tagger
-from concord.models.saved_tagger import CONFIG_NAME, WEIGHTS_NAME, ModelLoadError, tagger_digest
+from concord.models.saved_tagger import CONFIG_NAME, WEIGHTS_NAME, tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.training.fit import EpochResult, FitConfig, fit
 from concord.models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
-from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME, EncoderMissingError
+from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME
 from concord.workflows.training.job import read_train_config
 
 pytestmark = [pytest.mark.encoder, pytest.mark.slow]
@@ -369,7 +369,7 @@ def test_broken_encoder_is_rejected(
 ) -> None:
     save_tagger(build("bilstm_crf", encoder=tuned), tmp_path / "bundle")
     harm(tmp_path / "bundle" / ENCODER_NAME)
-    with pytest.raises(ModelLoadError, match=rf"(?s)tagger\.json: .*{message}"):
+    with pytest.raises(ModelError, match=rf"(?s)tagger\.json: .*{message}"):
         load_tagger(tmp_path / "bundle")
 
 

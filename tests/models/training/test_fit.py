@@ -10,10 +10,10 @@ import torch
 from concord_testing.trees import with_tree
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import span_scores, token_scores
 from concord.models.evaluation.threshold_sweep import (
     REFINE_ALL,

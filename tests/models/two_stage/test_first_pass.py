@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from concord.models.checkpoint import load_tagger, save_tagger
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window, cut_windows
-from concord.models.saved_tagger import FIRST_PASS_NAME, WEIGHTS_NAME, ModelLoadError, tagger_digest
+from concord.models.errors import ConfigError, ModelError
+from concord.models.saved_tagger import FIRST_PASS_NAME, WEIGHTS_NAME, tagger_digest
 from concord.models.schemes import BIO
 from concord.models.token_table import TokenTable
 from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_map, score_gates
@@ -197,7 +197,7 @@ def test_saved_tagger_has_its_first_pass(tagger: Any, random_documents: Draw, tm
     save_tagger(tagger, tmp_path)
     assert tagger_digest(tmp_path) != digest
     (tmp_path / FIRST_PASS_NAME / WEIGHTS_NAME).unlink()
-    with pytest.raises(ModelLoadError, match=f"{FIRST_PASS_NAME}/{WEIGHTS_NAME}"):
+    with pytest.raises(ModelError, match=f"{FIRST_PASS_NAME}/{WEIGHTS_NAME}"):
         load_tagger(tmp_path)
 
 

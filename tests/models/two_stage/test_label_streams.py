@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.layers.relative_transformer import LayeredTwoStreamEncoder, RelativeLayer, TwoStreamConfig
 from concord.models.two_stage.config import TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryContents

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from concord.models.errors import EncoderMissingError
 from concord.models.words.encoder import read_encoder
-from concord.models.words.encoder_config import EncoderConfig, EncoderMissingError, encoder_available, find_encoder
+from concord.models.words.encoder_config import EncoderConfig, encoder_available, find_encoder
 
 
 def test_missing_encoder_says_how_to_install_it() -> None:

@@ -5,10 +5,10 @@ import string
 import pytest
 import torch
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.words.characters import FixedCharCnn, FixedCharCnnConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from concord.models.config import ConfigError
 from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.words.characters import CharCnnConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 from concord.models.words.word_vectors import WordVectors

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from concord.models.errors import EncoderMissingError
 from concord.models.words import tuned_encoder
-from concord.models.words.encoder_config import EncoderConfig, EncoderMissingError
+from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder
 from concord.models.words.tuned_encoder import TunedEncoder
 

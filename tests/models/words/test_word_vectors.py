@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.models.words.word_vectors import read_word_vectors
 
 

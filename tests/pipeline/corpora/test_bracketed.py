@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import Fault, GoldFormat
 from concord.pipeline.corpora.read_corpus import read_corpus, read_gold
 from concord.pipeline.errors import InputError

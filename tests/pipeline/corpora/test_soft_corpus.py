@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.pipeline.corpora.soft_corpus import (
     CorpusFile,
     Labelling,

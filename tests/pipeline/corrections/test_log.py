@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from concord_testing.runs import in_child
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.corrections.correction import (
     Correction,
     Mark,

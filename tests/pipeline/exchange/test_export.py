@@ -24,7 +24,7 @@ from concord_testing.exports import (
 )
 from concord_testing.runs import in_child
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exchange import docbin

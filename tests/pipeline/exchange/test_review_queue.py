@@ -10,7 +10,7 @@ from concord_testing.exports import annotate_texts, write_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences, write_review_queue
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import (

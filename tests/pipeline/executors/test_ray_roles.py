@@ -17,7 +17,7 @@ import pytest
 from concord_testing import fakes, runs
 from concord_testing.heads import Head, ray_head
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_cluster import RayExecutor

@@ -17,7 +17,7 @@ from concord_testing import earlier_release, runs, stores
 from concord_testing.checkout import CHECKOUT
 from deltalake import DeltaTable
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.output import delta_log

@@ -16,7 +16,7 @@ import pytest
 from concord_testing import earlier_release, fakes, faults, runs
 
 import concord
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.errors import PlanError, StoreError
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.generations import Retention

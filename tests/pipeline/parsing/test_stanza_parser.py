@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
-from concord.pipeline.errors import ModelError
 from concord.pipeline.parsing import stanza_fast, stanza_packages, stanza_pipeline
 from concord.pipeline.parsing import stanza_parser as parsing
 from concord.pipeline.parsing.spanning_tree import best_tree
@@ -399,7 +399,7 @@ def test_embedded_package_is_rejected_for_another_language() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_missing_device_raises_a_model_error() -> None:
-    with pytest.raises(ModelError, match="expected a CUDA device, found none"):
+    with pytest.raises(ConfigError, match="expected a CUDA device, found none"):
         build_parser(ParserConfig(device="cuda"))
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.identity import ComponentIdentity, row_config

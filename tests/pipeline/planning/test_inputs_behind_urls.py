@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs, stores
 
+from concord.models.errors import ConcordError
 from concord.pipeline.annotate import dry_run
-from concord.pipeline.errors import ConcordError, InputError, StoreError
+from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.verify import verify

@@ -12,7 +12,7 @@ import pytest
 import torch
 from concord_testing import fakes, runs
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ShardError, ShortageError
 from concord.pipeline.output.manifest import ShardReport

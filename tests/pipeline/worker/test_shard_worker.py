@@ -18,11 +18,11 @@ from concord_testing.runs import committed_bytes, job
 from concord.models.checkpoint import save_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ModelError
 from concord.models.registry import build_tagger
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.annotate import annotate
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import ModelError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify

@@ -10,12 +10,13 @@ import pytest
 from concord_testing import fakes, runs
 
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ModelError
 from concord.models.labels import Span
 from concord.models.outputs import Prediction
 from concord.models.terms.term_matcher import TermMatcher, read_term
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import ModelError, ReconciliationError, StoreError
+from concord.pipeline.errors import ReconciliationError, StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part

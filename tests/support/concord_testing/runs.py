@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import ConcordError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.run_report import RunReport

@@ -17,7 +17,7 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.command_line import concord
 from safetensors import SafetensorError
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.errors import StoreError
 from concord.workflows.annotation import doctor
 from concord.workflows.cli.main import main

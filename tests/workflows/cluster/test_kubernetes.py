@@ -10,7 +10,7 @@ import yaml
 from concord_testing.checkout import CHECKOUT
 from concord_testing.command_line import concord
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.workflows.annotation.job import read_annotate_job
 from concord.workflows.cluster.kubernetes import KubernetesConfig, read_kubernetes
 from concord.workflows.yaml_values import read_yaml

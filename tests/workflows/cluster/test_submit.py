@@ -16,7 +16,7 @@ import yaml
 from concord_testing.command_line import concord
 from concord_testing.heads import ray_head
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.output.verify import verify
 from concord.workflows.annotation.job import names_model, read_annotate_job
 from concord.workflows.cluster import package as packaging

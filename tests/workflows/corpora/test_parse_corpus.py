@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError

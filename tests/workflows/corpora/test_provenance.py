@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.data.sentence import Sentence
-from concord.pipeline.errors import ModelError
+from concord.models.errors import ModelError
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import (

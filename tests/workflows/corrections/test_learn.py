@@ -12,7 +12,7 @@ from concord_testing.finished_runs import write_run
 from concord_testing.runs import in_child
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corrections.correction import Correction, Mark, Seen

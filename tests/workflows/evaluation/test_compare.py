@@ -13,9 +13,9 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.comparisons import compared
 
 from concord.models.checkpoint import save_tagger
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
 from concord.models.labels import Span, encode_spans
 from concord.models.registry import build_tagger

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.errors import InputError, ModelError
+from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
 from concord.workflows.evaluation import evaluate
 from concord.workflows.evaluation.evaluate import EvaluateJob

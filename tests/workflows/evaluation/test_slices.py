@@ -2,8 +2,8 @@
 
 import pytest
 
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.labels import Span
 from concord.models.schemes import BIO
 from concord.pipeline.corpora.read_corpus import GoldDocument

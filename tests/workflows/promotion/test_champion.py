@@ -10,7 +10,7 @@ import pytest
 from concord_testing.promoters import entry, exit_codes, mover
 from mlflow import MlflowClient
 
-from concord.pipeline.errors import ModelError
+from concord.models.errors import ModelError
 from concord.workflows.environment import process_name
 from concord.workflows.promotion import champion as promotion
 from concord.workflows.promotion.champion import INTENT_TAG, STEPS, RaceLostError, move_champion, settled_state

@@ -7,8 +7,8 @@ import pytest
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import Overlap

@@ -16,10 +16,9 @@ from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 
 from concord.models.checkpoint import load_tagger, save_tagger
-from concord.models.config import ConfigError
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError, ModelError
 from concord.models.registry import build_tagger
-from concord.pipeline.errors import ModelError
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora, without_labels
 from concord.workflows.corpora.provenance import Provenance, describe_part, write_provenance

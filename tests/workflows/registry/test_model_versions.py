@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
-from concord.pipeline.errors import ModelError
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.registry import model_versions as registry
 from concord.workflows.registry.commands import register_bundle

@@ -12,7 +12,7 @@ import pytest
 from concord_testing.command_line import concord
 from mlflow import MlflowClient
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.errors import InputError
 from concord.workflows.environment import process_name

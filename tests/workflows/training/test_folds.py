@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from safetensors import safe_open
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import allowed_labels
+from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequences, labels_at, threshold_grid
 from concord.models.schemes import BIO

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms

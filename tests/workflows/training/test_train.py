@@ -16,12 +16,12 @@ from concord_testing.encoders import write_encoder
 from mlflow import MlflowClient
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import BIO
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.errors import InputError, ModelError
+from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import label_types, read_corpora, weighted
 from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri

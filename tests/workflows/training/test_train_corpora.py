@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from concord.models.checkpoint import load_tagger
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.models.schemes import BIO, TOKENS
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main

@@ -16,10 +16,10 @@ from concord_testing import fakes, finished_runs, runs, viewing
 from concord_testing.checkout import CHECKOUT
 from starlette.testclient import TestClient
 
-from concord.models.config import ConfigError
+from concord.models import checkpoint, saved_tagger
 from concord.models.data.sentence import Sentence
+from concord.models.errors import ConfigError
 from concord.models.outputs import AttentionMap, Prediction
-from concord.pipeline import saved_tagger
 from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
@@ -409,7 +409,7 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
         devices.append(device)
         return fakes.FakeTagger()
 
-    monkeypatch.setattr(saved_tagger, "load_tagger", load)
+    monkeypatch.setattr(checkpoint, "load_tagger", load)
     assert not isinstance(own_tagger.OwnTagger().load(plan), str)
     assert devices == ["auto"]
 

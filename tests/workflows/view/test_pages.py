@@ -17,7 +17,7 @@ from concord_testing import finished_runs, runs, viewing
 from concord_testing.checkout import CHECKOUT
 from starlette.testclient import TestClient
 
-from concord.models.config import ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.errors import PlanError
 from concord.pipeline.identity import ComponentIdentity
 from concord.workflows.view import document

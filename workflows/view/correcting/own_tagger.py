@@ -4,8 +4,8 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, TypeAlias
 
+from concord.models.errors import ConcordError
 from concord.models.terms.term_matcher import TermMatcher
-from concord.pipeline.errors import ConcordError
 from concord.pipeline.plan import Plan
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ class OwnTagger:
 
 
 def _load(plan: Plan) -> Loaded | str:
+    from concord.models.checkpoint import load_tagger
+    from concord.models.saved_tagger import tagger_digest
     from concord.pipeline.corpora.read_terms import read_terms_for
-    from concord.pipeline.saved_tagger import load_tagger, tagger_digest
 
     folder = Path(plan.tagger_folder)
     try:

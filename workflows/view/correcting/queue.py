@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Any
 
+from concord.models.errors import ConcordError
 from concord.pipeline.corrections.fitting import Offsets
-from concord.pipeline.errors import ConcordError
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import read_collection
