@@ -54,7 +54,7 @@ def test_every_row_comes_out_with_its_annotations_or_a_reason() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_dataset_is_annotated_on_ray(ray_address: str) -> None:
-    """In a process of its own: other tests fork this one, which must not have been connected to Ray."""
+    """In a process of its own: this one stays unconnected, as other tests expect."""
     code = f"""
 import json, sys
 import ray, ray.data

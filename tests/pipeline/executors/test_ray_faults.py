@@ -14,12 +14,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import pytest
 from concord_testing import fakes, runs
 from concord_testing.heads import Head, ray_head
 from concord_testing.processes import command_of, descendants, ray_workers
 
+from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
@@ -52,13 +54,13 @@ def start(
     address: str,
     *,
     environment: Mapping[str, str] = MappingProxyType({}),
-    start_method: str = "fork",
+    run: Callable[[AnnotateConfig], object] = runs.run_job,
     **executor: Any,
 ) -> BaseProcess:
     """Start a driver that joins a cluster."""
     config = runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2, **executor})
     variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT), **environment}
-    return runs.in_child(partial(runs.run_job, config), start_method=start_method, **variables)
+    return runs.in_child(partial(run, config), **variables)
 
 
 def wait_until(happened: Callable[[], object]) -> None:
@@ -99,7 +101,7 @@ def test_two_drivers_share_a_cluster(
     source: Path, tmp_path: Path, expected: dict[str, bytes], ray_address: str
 ) -> None:
     output = tmp_path / "out"
-    both = [start(source, output, ray_address, start_method="spawn", actors=1) for _ in range(2)]
+    both = [start(source, output, ray_address, actors=1) for _ in range(2)]
     assert [end_of(process) for process in both] == [0, 0]
     check_whole(output, expected)
 
@@ -147,19 +149,21 @@ def test_run_survives_a_node_that_never_comes_back(
     source: Path,
     tmp_path: Path,
     expected: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ray_scheduler, "HOLD_SECONDS", 1.0)
-    monkeypatch.setattr(ray_scheduler, "PATIENCE_SECONDS", 2.0)
     runs.configure_fakes(source, seconds=0.3)
     output = tmp_path / "out"
     with cluster_of_two_nodes(lost, left) as pipe:
-        process = start(source, output, pipe.recv(), **executor)
+        process = start(source, output, pipe.recv(), run=run_with_little_patience, **executor)
         wait_until(lambda: commits(output) > 1)
         pipe.send("lose a node")
         assert pipe.recv() == 1
         assert end_of(process) == 0
     check_whole(output, expected)
+
+
+def run_with_little_patience(config: AnnotateConfig) -> None:
+    with mock.patch.multiple(ray_scheduler, HOLD_SECONDS=1.0, PATIENCE_SECONDS=2.0):
+        runs.run_job(config)
 
 
 @contextmanager

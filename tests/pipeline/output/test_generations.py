@@ -7,9 +7,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -186,30 +188,12 @@ def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["write", "rename", "commit", "publish", "swap"])
-def test_driver_that_was_stopped_and_overtaken_leaves_nothing_that_readers_count(
-    archive: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_driver_that_was_stopped_and_overtaken_leaves_nothing_that_readers_count(archive: Path, step: str) -> None:
     output = run(archive)
     change(archive)
-
-    def stop_at(reached: str) -> None:
-        if reached == step:
-            monkeypatch.undo()
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    def run_until_stopped() -> None:
-        for module in (
-            "storage.atomic_writes",
-            "output.parquet_parts",
-            "output.output_folder",
-            "output.folder_generations",
-        ):
-            monkeypatch.setattr(f"concord.pipeline.{module}.crash_point", stop_at)
-        run(archive)
-
-    stopped = runs.in_child(run_until_stopped)
+    stopped = runs.in_child(partial(run_until_stopped, archive, step))
     assert stopped.pid is not None
-    assert os.WIFSTOPPED(os.waitpid(stopped.pid, os.WUNTRACED)[1])
+    wait_until_stopped(stopped.pid)
     change(archive, 2)
     expected = seen(run(archive))
     os.kill(stopped.pid, signal.SIGCONT)
@@ -219,6 +203,33 @@ def test_driver_that_was_stopped_and_overtaken_leaves_nothing_that_readers_count
     run(archive)
     assert seen(output) == expected
     assert verify(output) == []
+
+
+def run_until_stopped(archive: Path, step: str) -> None:
+    """Annotate; the process stops itself when it first comes to a step."""
+    reached: list[str] = []
+
+    def stop_at(point: str) -> None:
+        if point == step and not reached:
+            reached.append(point)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with ExitStack() as patches:
+        for module in (
+            "storage.atomic_writes",
+            "output.parquet_parts",
+            "output.output_folder",
+            "output.folder_generations",
+        ):
+            patches.enter_context(mock.patch(f"concord.pipeline.{module}.crash_point", stop_at))
+        run(archive)
+
+
+def wait_until_stopped(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_driver_overtaken_between_its_look_and_its_swap_sets_the_link_right(

@@ -30,9 +30,7 @@ def mover(came_from: int | None, went_to: int) -> Callable[[], object]:
 
 def exit_codes(functions: Sequence[Callable[[], object]], *, uri: str, crash_at: str = "") -> list[int | None]:
     """Run each function in a process of its own, all at once, and return their exit codes."""
-    # An alternative spelling, so that a forked process opens a new connection: none survives a fork.
-    alternative = uri.replace("/mlflow.db", "/./mlflow.db")
-    processes = [in_child(function, crash_at=crash_at, MLFLOW_TRACKING_URI=alternative) for function in functions]
+    processes = [in_child(function, crash_at=crash_at, MLFLOW_TRACKING_URI=uri) for function in functions]
     for process in processes:
         process.join(timeout=_SECONDS)
     return [process.exitcode for process in processes]

@@ -2,15 +2,19 @@
 
 import json
 import multiprocessing
+import operator
 import os
 import random
 import shutil
 import sys
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import cloudpickle
 import torch
 
 from concord.models.errors import ConcordError, ConfigError
@@ -22,8 +26,12 @@ from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_VARIABLE
 from concord.pipeline.threads import THREADS_VARIABLE
 from concord_testing import fakes
+from concord_testing.checkout import CHECKOUT
 
 TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
+_HEAVY_MODULES = ("concord.workflows.cli.main", "concord.workflows.promotion.champion", "mlflow")
+_PYTHONPATH = (str(CHECKOUT), str(CHECKOUT / "tests" / "support"))
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
 
 
@@ -87,30 +95,45 @@ def configure_fakes(source: Path, **settings: Any) -> None:
     source.with_name("fakes.json").write_text(json.dumps(settings))
 
 
-def in_child(
-    work: Callable[[], object], *, crash_at: str = "", start_method: str = "fork", **environment: str
-) -> BaseProcess:
+def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: str) -> BaseProcess:
     """Start a function in a process of its own; errors set the exit code of the command line.
 
+    The process has the working folder, environment, output and errors of this one. It is forked from a server that has
+    the imports and a single thread: a fork of this process would wait for ever for locks that its threads hold.
+
     Args:
+        work: any function. It finds modules as they are imported: patches of this process are not there.
         crash_at: the crash point (concord.pipeline.storage.atomic_writes) at which the process is killed.
-        start_method: of multiprocessing. A fork saves the imports and takes any function, "spawn" only one that can be
-            pickled. Drivers that join one Ray cluster at the same time need "spawn": forks of a process that has drawn
-            an object id of Ray draw equal ones next, and then one of the drivers may die.
     """
-    context: Any = multiprocessing.get_context(start_method)
-    process: BaseProcess = context.Process(target=_run_child, args=(work, crash_at, environment))
-    process.start()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["concord_testing.runs", "hypothesis", "pytest", *_HEAVY_MODULES])
+    variables = {**os.environ, THREADS_VARIABLE: "1", **environment, CRASH_VARIABLE: crash_at}
+    child = (cloudpickle.dumps(work), _Descriptor(1), _Descriptor(2), variables)
+    # The server starts with the first child.
+    with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(_PYTHONPATH), **_ONE_THREAD}):
+        process = context.Process(target=_run_child, args=child, daemon=True)
+        process.start()
     return process
 
 
-def _run_child(work: Callable[[], object], crash_at: str, environment: dict[str, str]) -> None:
-    # The threads that this process computes with do not exist in a fork: waiting for them would never end. The
-    # variable keeps a command of the command line from asking for more.
+class _Descriptor:
+    """An open file of this process that a child receives under a number of its own."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.methodcaller("detach"), (DupFd(self._number),)
+
+
+def _run_child(work: bytes, output: int, errors: int, variables: dict[str, str]) -> None:
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    os.environ.clear()
+    os.environ.update(variables)
     torch.set_num_threads(1)
-    os.environ.update({THREADS_VARIABLE: "1"} | environment | {CRASH_VARIABLE: crash_at})
     try:
-        work()
+        cloudpickle.loads(work)()
     except (ConcordError, ConfigError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         raise SystemExit(getattr(error, "exit_code", 2)) from None

@@ -1,12 +1,14 @@
 """Versions of models: looked up by name, and downloaded with the registered bytes."""
 
-import multiprocessing
 import shutil
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from concord_testing.runs import in_child
 
 from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
@@ -142,21 +144,29 @@ def test_a_version_registered_by_other_software_is_refused(store: Path, tiny_bun
         fetch(replace(version, digest=None))
 
 
-def test_four_processes_download_a_bundle_once(store: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_processes_download_a_bundle_once(store: Path, tiny_bundle: Path) -> None:
     version = register(tiny_bundle)
+    processes = [in_child(partial(fetch_slowly, version)) for _ in range(4)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert (store / "fetched").read_text() == f"{store / 'cache' / 'bundles' / str(version.digest)}\n" * 4
+    assert (store / "downloads").read_text() == "x"
+
+
+def fetch_slowly(version: ModelVersion) -> None:
+    """Fetch a bundle in the working folder, with a line in ``fetched``, and a letter in ``downloads`` if it has to."""
 
     def slow_download(source: str, folder: Path) -> Path:
-        with (store / "downloads").open("a") as log:
+        with Path("downloads").open("a") as log:
             log.write("x")
         time.sleep(0.5)
         return download(source, folder)
 
-    monkeypatch.setattr(registry, "download", slow_download)
-    # Forked, so that they do not import everything again.
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        folders = pool.map(fetch, [version] * 4, chunksize=1)
-    assert set(folders) == {store / "cache" / "bundles" / str(version.digest)}
-    assert (store / "downloads").read_text() == "x"
+    with mock.patch.object(registry, "download", slow_download):
+        folder = fetch(version)
+    with Path("fetched").open("a") as log:
+        log.write(f"{folder}\n")
 
 
 def test_a_damaged_copy_is_downloaded_again(store: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
