@@ -197,7 +197,7 @@ def trained(job: TrainJob, folder: Path) -> dict[str, float]:
     """Train unless the folder has the result, and return the strict F1 on both parts, in percent."""
     path = folder / train.RESULT_NAME
     if not path.exists():
-        train.run(job, train.TrainOptions(folder=folder, tracked=False, resume=True))
+        train.train(job, train.TrainOptions(folder=folder, tracked=False, resume=True))
     result = json.loads(path.read_bytes())
     f1 = {part: round(result[part]["scores"]["all"]["f1"], 2) for part in ("test", "dev")}
     return {"litbank_test_f1": f1["test"], "ewt_dev_f1": f1["dev"]}

@@ -22,6 +22,7 @@ from environment import environment
 
 from concord.models.checkpoint import load_tagger
 from concord.models.saved_tagger import tagger_digest
+from concord.workflows.console import plain
 from concord.workflows.corpora.corpora import read_gold_for
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
 from research.grid.records import rounded
@@ -62,7 +63,7 @@ def main() -> None:
             data = [str(next((arguments.corpora / corpus).glob(f"{split}.*")))]
             job = EvaluateJob(folder=folder, data=data, labels=types)
             documents = read_gold_for(tagger, data, labels=types)
-            scores[f"{corpus} {split}"] = rounded(score_tagger(tagger, documents, job))
+            scores[f"{corpus} {split}"] = rounded(plain(score_tagger(tagger, documents, job)))
         report[name] = {
             "digest": tagger_digest(folder),
             "parameters": sum(parameter.numel() for parameter in tagger.parameters()),

@@ -155,11 +155,11 @@ def _score(name: str, size: int, seed: int, work: Path, outside: float | None) -
         settings["data.labels"] = dict.fromkeys(sorted(dev - gold))
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     job = read_train_job(Path(f"conf/train/{tagger}.yaml"), profile=profile, overrides=overrides)
-    answer = train.run(job, train.TrainOptions(folder=work / f"{job.digest[:16]}", tracked=False, resume=True))
-    loaded = load_tagger(Path(answer.values["bundle"]))
+    result = train.train(job, train.TrainOptions(folder=work / f"{job.digest[:16]}", tracked=False, resume=True))
+    loaded = load_tagger(result.bundle)
     documents = read_gold(work / "test.conll")
     plain = without_labels(documents)
-    scores = {"f1": _f1(loaded, plain, documents), "epochs": float(answer.values["epochs"])}
+    scores = {"f1": _f1(loaded, plain, documents), "epochs": float(result.epochs)}
     if tagger == "uanet":
         known = set(loaded.entity_types)
         lines = (work / "terms.jsonl").read_text(encoding="utf-8").splitlines()

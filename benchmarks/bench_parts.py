@@ -30,7 +30,7 @@ def recalls(corpus: Path, work: Path, *, seed: int) -> dict[str, dict[str, float
         overrides=[f'data.train=["{files["train"]}"]', f'data.dev="{files["dev"]}"', f"fit.seed={seed}"],
     )
     options = train.TrainOptions(folder=work / f"{corpus.name}.{seed}", resume=True, tracked=False, device="cpu")
-    bundle = Path(train.run(job, options).values["bundle"])
+    bundle = train.train(job, options).bundle
     tagger = load_tagger(bundle)
     documents = read_gold_for(tagger, [files["test"]], labels={})
     zeroed: dict[str, dict[str, float]] = FigureData(

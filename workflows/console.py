@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,10 @@ _NO_SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 _PATH_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
+INLINE = {"inline": True}
+"""Metadata of a dataclass's field whose own fields take its place in ``--json``; None has no fields."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """The result of a command.
@@ -38,6 +42,28 @@ class Answer:
     values: Mapping[str, Any]
     text: str
     exit_code: int = 0
+
+    @classmethod
+    def of(cls, result: object, *, text: str, exit_code: int = 0) -> "Answer":
+        """Return the answer whose values are the fields of a dataclass."""
+        return cls(values=plain(result), text=text, exit_code=exit_code)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it: dataclasses and configurations are mappings, paths are text."""
+    if is_dataclass(value):
+        values: dict[str, Any] = {}
+        for field in fields(value):
+            part = plain(getattr(value, field.name))
+            values |= (part or {}) if "inline" in field.metadata else {field.name: part}
+        return values
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def set_environment() -> None:

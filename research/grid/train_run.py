@@ -21,7 +21,7 @@ from concord.models.tagger import Tagger
 from concord.models.training.fit import STATE_NAME
 from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
-from concord.workflows.console import info
+from concord.workflows.console import info, plain
 from concord.workflows.corpora.corpora import Documents, read_corpora, read_gold_for, without_labels
 from concord.workflows.environment import COMMIT_TAG, code_tags
 from concord.workflows.evaluation import evaluate
@@ -50,10 +50,9 @@ def train_run(run: Run, grid: GridConfig, *, data: Path, work: Path, device: str
     resumed = (folder / STATE_NAME).exists()
     before = time.process_time()
     options = train.TrainOptions(folder=folder, resume=True, tracked=False, device=device)
-    values = train.run(job, options).values
+    result = train.train(job, options)
     cpu_seconds = None if resumed else time.process_time() - before
-    bundle = Path(values["bundle"])
-    tagger = load_tagger(bundle, device=device)
+    tagger = load_tagger(result.bundle, device=device)
     record: dict[str, Any] = {
         "run": run.name,
         "tagger": run.row.tagger,
@@ -62,10 +61,10 @@ def train_run(run: Run, grid: GridConfig, *, data: Path, work: Path, device: str
         "profile": run.profile,
         "corpus": run.corpus,
         "parameters": sum(weight.numel() for weight in tagger.parameters()),
-        "epochs": values["epochs"],
+        "epochs": result.epochs,
         "updates": _updates(folder / STATE_NAME),
-        "best": values["best"],
-        "train_seconds": values["seconds"],
+        "best": plain(result.best),
+        "train_seconds": result.seconds,
         "cpu_seconds": cpu_seconds,
         "units": {},
     }
@@ -74,7 +73,7 @@ def train_run(run: Run, grid: GridConfig, *, data: Path, work: Path, device: str
     for split in SPLITS:
         path = split_file(scored_folder, split)
         if path.exists():
-            scored = train.evaluation_job(job, bundle, [str(path)])
+            scored = train.evaluation_job(job, result.bundle, [str(path)])
             record[split], record["units"][split] = _score(tagger, scored)
     return record | _describe_origin(device)
 
@@ -126,9 +125,10 @@ def _score(tagger: Tagger, job: evaluate.EvaluateJob) -> tuple[dict[str, Any], d
     counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}
     if tagger.threshold is not None:
         counts["draft"] = count(documents, [[found.draft_labels for found in document] for document in predicted])
-    scores = evaluate.score_predictions(tagger, documents, predicted, seconds, job)
+    evaluation = evaluate.score_predictions(tagger, documents, predicted, seconds, job)
+    scores = plain(evaluation)
     if tagger.vocabulary.scheme is BIOES:
-        scores["lenient_gain"] = _lenient_f1(tagger, documents) - scores["scores"]["all"]["f1"]
+        scores["lenient_gain"] = _lenient_f1(tagger, documents) - evaluation.score
     return scores, counts
 
 

@@ -17,8 +17,8 @@ from concord.models.registry import build_tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
-from concord.workflows.evaluation import evaluate, plots
-from concord.workflows.evaluation.evaluate import EvaluateJob
+from concord.workflows.evaluation import plots
+from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
 from research import figures
 from research.figures import FiguresJob, main
 
@@ -66,7 +66,7 @@ def test_document_tagger_gets_every_figure(drawn: dict[str, Any]) -> None:
 
 
 def test_numbers_equal_those_of_evaluate(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
-    scores = evaluate.run(EvaluateJob(folder=doc_uanet_bundle, data=[str(GOLD)])).values
+    scores = evaluate_command(EvaluateJob(folder=doc_uanet_bundle, data=[str(GOLD)])).values
     f1, found = scores["scores"]["all"]["f1"], drawn["figures"]
     assert [point["f1"] for point in found["samples"]["points"] if point["samples"] == 4] == [pytest.approx(f1)]
     memory = {point["slots"]: point for point in found["memory"]["points"]}
@@ -85,7 +85,7 @@ def test_numbers_equal_those_of_evaluate(drawn: dict[str, Any], doc_uanet_bundle
 
 
 def test_figures_do_not_change_the_tagger(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
-    assert drawn["digest"] == evaluate.run(EvaluateJob(folder=doc_uanet_bundle, data=[str(GOLD)])).values["digest"]
+    assert drawn["digest"] == evaluate_command(EvaluateJob(folder=doc_uanet_bundle, data=[str(GOLD)])).values["digest"]
     assert drawn["figures"]["memory"]["own"] == 10
 
 
@@ -118,7 +118,7 @@ def test_attention_is_drawn_for_the_requested_sentence(tmp_path: Path) -> None:
 
 def test_recall_by_position_shows_what_a_part_is_worth(tmp_path: Path) -> None:
     zeroed = _draw_with_attention(GOLD, tmp_path)["figures"]["parts"]["zeroed"]
-    found = evaluate.run(EvaluateJob(folder=tmp_path / "tagger", data=[str(GOLD)])).values["by_position"]
+    found = evaluate_command(EvaluateJob(folder=tmp_path / "tagger", data=[str(GOLD)])).values["by_position"]
     assert zeroed["nothing"] == {position: pytest.approx(scores["recall"]) for position, scores in found.items()}
     assert len({tuple(recalls.values()) for recalls in zeroed.values()}) == len(("nothing", "hidden", "contexts"))
     assert (tmp_path / "parts.png").read_bytes().startswith(PICTURES["png"])
@@ -179,7 +179,7 @@ def test_figures_of_token_labels_show_accuracy(token_bundle: Path, tmp_path: Pat
     form = GoldFormat(label_column="upos")
     job = FiguresJob(folder=token_bundle, data=[str(GOLD)], output=tmp_path, form=form)
     found = figures.run(job).values["figures"]
-    scores = evaluate.run(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form)).values
+    scores = evaluate_command(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form)).values
     bins = found["length"]["bins"]
     assert found["length"]["score"] == "accuracy"
     right = sum(entry["gold"] * entry["f1"] for entry in bins)

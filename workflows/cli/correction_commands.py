@@ -129,7 +129,7 @@ def learn(
     promote' decides whether it becomes the champion. The same command continues an interrupted run, and does nothing
     once it is done. See docs/corrections.md.
     """
-    from concord.workflows.corrections.learn import LearnJob, run
+    from concord.workflows.corrections.learn import LearnJob, learn_command
     from concord.workflows.corrections.rehearsal import Corpora
     from concord.workflows.job_paths import absolute
 
@@ -142,4 +142,4 @@ def learn(
         test=tuple(map(absolute, test)),
         labels=labels,
     )
-    return run(LearnJob(output=output, corpora=corpora, tracked=not no_tracking, **options))
+    return learn_command(LearnJob(output=output, corpora=corpora, tracked=not no_tracking, **options))

@@ -118,10 +118,10 @@ def train(
     CoNLL-U --set data.label_column=upos (or xpos, or a MISC key).
     """
     from concord.workflows.training.job import read_train_job
-    from concord.workflows.training.train import TrainOptions, run
+    from concord.workflows.training.train import TrainOptions, train_command
 
     train_job = read_train_job(job, profile=profile, overrides=overrides)
-    return run(train_job, TrainOptions(folder=output, tracked=not no_tracking, **options))
+    return train_command(train_job, TrainOptions(folder=output, tracked=not no_tracking, **options))
 
 
 @verb(
@@ -176,7 +176,7 @@ def distil(
     --labels, or in data.train of 'concord train'.
     """
     from concord.pipeline.config import ReaderConfig
-    from concord.workflows.training.distil import DistilJob, run
+    from concord.workflows.training.distil import DistilJob, distil_command
     from concord.workflows.training.job import read_train_job
     from concord.workflows.training.train import TrainOptions
 
@@ -189,7 +189,7 @@ def distil(
         weight=weight,
         reader=ReaderConfig(text_field=text_field),
     )
-    return run(distillation)
+    return distil_command(distillation)
 
 
 @verb(example="concord evaluate entities_en --data examples/train/dev.conllu")
@@ -213,10 +213,10 @@ def evaluate(model: str, **options: Any) -> Answer:
     Reports strict entity scores by type, by length and by whether --train contains the name; drafts against final
     labels; recurring names; uncertainty; speed. For a tagger of token labels: accuracy, overall and by label.
     """
-    from concord.workflows.evaluation.evaluate import EvaluateJob, run
+    from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
     from concord.workflows.registry.resolve_tagger import find_tagger
 
-    return run(EvaluateJob(folder=find_tagger(model).folder, **options))
+    return evaluate_command(EvaluateJob(folder=find_tagger(model).folder, **options))
 
 
 @verb(
@@ -268,7 +268,7 @@ def compare(
       --slice 'new=name:unseen'          names that --train does not contain; name:seen for the others
       --slice 'people=type:PER'
     """
-    from concord.workflows.evaluation.command import run
+    from concord.workflows.evaluation.command import compare_command
     from concord.workflows.evaluation.compare import CompareJob
     from concord.workflows.evaluation.paired_tests import Procedure
     from concord.workflows.evaluation.slices import parse_slice
@@ -281,7 +281,7 @@ def compare(
         procedure=Procedure(alpha=alpha, rounds=rounds, seed=seed),
         **options,
     )
-    return run(job, output=output)
+    return compare_command(job, output=output)
 
 
 @verb(example="concord calibrate runs/mine/bundle --data my/calibration.conllu --test my/test.conllu")
@@ -322,9 +322,9 @@ def calibrate(**options: Any) -> Answer:
     Prints the expected calibration error of words and entities before and after, always on documents that the fit has
     not seen: by cross-validation on --data, and on --test.
     """
-    from concord.workflows.training.calibrate import CalibrateJob, run
+    from concord.workflows.training.calibrate import CalibrateJob, calibrate_command
 
-    return run(CalibrateJob(**options))
+    return calibrate_command(CalibrateJob(**options))
 
 
 @verb(

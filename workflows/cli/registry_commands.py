@@ -43,9 +43,9 @@ def promote(name: str, *, version: int, **options: Any) -> Answer:
 
     The old champion gets the alias previous, and the move is recorded in the ledger: concord registry history NAME.
     """
-    from concord.workflows.promotion.promote import PromoteOptions, run
+    from concord.workflows.promotion.promote import PromoteOptions, promote_command
 
-    return run(name, version, PromoteOptions(**options))
+    return promote_command(name, version, PromoteOptions(**options))
 
 
 @verb(example="concord rollback bilstm_crf --reason 'misses company names since Monday'")
@@ -57,9 +57,9 @@ def rollback(name: str, *, reason: str | None) -> Answer:
     The two versions swap aliases, and the move is recorded in the ledger. Exit code 4 if the champion was moved in the
     meantime.
     """
-    from concord.workflows.promotion import promote
+    from concord.workflows.promotion.promote import rollback_command
 
-    return promote.rollback(name, reason=reason)
+    return rollback_command(name, reason=reason)
 
 
 @click.group(cls=OrderedGroup)
@@ -95,9 +95,9 @@ def history(name: str) -> Answer:
     Every promotion and rollback is a line of the ledger, which includes the hash of the line before. If that chain is
     broken, the line is named and the exit code is 1.
     """
-    from concord.workflows.promotion import promote
+    from concord.workflows.promotion.promote import history_command
 
-    return promote.history(name)
+    return history_command(name)
 
 
 @verb(example="concord registry register runs/mine/bundle --name entities", group=registry)

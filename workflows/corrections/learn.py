@@ -21,25 +21,28 @@ from concord.models.training.fit_first_pass import fit_map
 from concord.models.training.optim import OptimizerConfig
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.conllu import PARSER_KEY
+from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.corpora.write_corpus import write_gold
-from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.file_locks import exclusive
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.workflows.console import Answer, counted, warn
+from concord.workflows.console import INLINE, Answer, counted, plain, warn
 from concord.workflows.corpora.corpora import label_types, read_corpora, short_names
 from concord.workflows.corpora.provenance import Provenance, describe_part, find_overlap, read_provenance
 from concord.workflows.corrections.corrected_corpus import CORPUS_NAME, CorrectedCorpus, read_corrected
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
-from concord.workflows.evaluation import command as comparison
+from concord.workflows.evaluation.command import compare_command
 from concord.workflows.evaluation.compare import CompareJob
 from concord.workflows.registry.model_versions import is_reference, resolve
 from concord.workflows.registry.outbox import EXPERIMENT
 from concord.workflows.registry.resolve_tagger import find_entity_tagger, find_tagger
-from concord.workflows.training import calibrate, train
+from concord.workflows.training import train
+from concord.workflows.training.calibrate import CalibrateJob, calibrate_command
 from concord.workflows.training.job import DataConfig, TrainJob
+from concord.workflows.training.train_result import TrainResult
 from concord.workflows.yaml_values import apply_overrides
 
 STATE_NAME = "learning.json"
@@ -76,7 +79,33 @@ class LearnJob:
     tracked: bool = True
 
 
-def run(job: LearnJob) -> Answer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearnResult:
+    """The training on corrected documents, beside what it learned from.
+
+    Attributes:
+        corrections_digest: SHA-256, in hex, of all that the corrections say.
+        documents: names of the corrected documents.
+        comparison, comparison_text: of the champion with the new version; None without corpora to test on.
+        registered: the new version, as models:/NAME/VERSION.
+    """
+
+    training: TrainResult = field(metadata=INLINE)
+    champion: ComponentIdentity
+    corrections: int
+    corrections_left_out: int
+    corrections_digest: str
+    documents: Sequence[str | None]
+    sentences_looked_at: int
+    words_looked_at: int
+    rehearsed: Sequence[Mapping[str, object]]
+    calibrated: bool
+    comparison: Mapping[str, object] | None
+    comparison_text: str | None
+    registered: str | None
+
+
+def learn_command(job: LearnJob) -> Answer:
     """Train, calibrate, compare and register a new version; a run that was interrupted is continued.
 
     Raises:
@@ -87,8 +116,8 @@ def run(job: LearnJob) -> Answer:
         TrackingError: when the tracking store cannot be reached.
     """
     # An alias may move meanwhile.
-    found = resolve(job.model) if is_reference(job.model) else None
-    reference = job.model if found is None else found.reference
+    version = resolve(job.model) if is_reference(job.model) else None
+    reference = job.model if version is None else version.reference
     champion = find_entity_tagger(reference)
     tagger = load_tagger(champion.folder, device=job.device)
     corrected = read_corrected(job.output, whole_documents=job.whole_documents)
@@ -97,7 +126,7 @@ def run(job: LearnJob) -> Answer:
     _check_corrected(corrected, tagger, job.model, data.labels)
     _check_unseen(job, champion, corrected, data)
     data = with_rehearsal(data, looked_at=corrected.looked_at[1])
-    name = job.name or (found.name if found is not None else earlier.register_as if earlier else champion.name)
+    name = job.name or (version.name if version is not None else earlier.register_as if earlier else champion.name)
     training = continued_training(champion, tagger, earlier, data, name=name, overrides=job.overrides)
     key = _digest(job, champion, corrected, training)
     folder = job.folder or Path("runs") / f"learn-{name}-{key[:8]}"
@@ -105,11 +134,12 @@ def run(job: LearnJob) -> Answer:
         if not held:
             raise ConfigError(f"{folder}: another process is learning here; wait for it, or choose another --output")
         done = _claim(folder, key)
-        if done is not None and (done["registered"] or not job.tracked):
-            return Answer(values=done, text=f"{_describe(done)}\nThis was learned before, and nothing was done.")
-        values = _learn(job, champion, tagger, corrected, training, folder)
-        _write_state(folder, key, values)
-    return Answer(values=values, text=_describe(values))
+        if done is not None and (done.values["registered"] or not job.tracked):
+            return replace(done, text=f"{done.text}\nThis was learned before, and nothing was done.")
+        result = _learn(job, champion, tagger, corrected, training, folder)
+        answer = Answer.of(result, text=_describe(result))
+        _write_state(folder, key, answer)
+    return answer
 
 
 def _check_corrected(corrected: CorrectedCorpus, tagger: Tagger, model: str, labels: Mapping[str, str | None]) -> None:
@@ -221,8 +251,8 @@ def _digest(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedCorpus,
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _claim(folder: Path, key: str) -> dict[str, Any] | None:
-    """Mark a folder as that of a learning; return the values of its answer if it is done."""
+def _claim(folder: Path, key: str) -> Answer | None:
+    """Mark a folder as that of a learning; return its answer if it is done."""
     path = folder / STATE_NAME
     if not path.exists():
         if (folder / train.JOB_NAME).exists():
@@ -233,7 +263,7 @@ def _claim(folder: Path, key: str) -> dict[str, Any] | None:
         return None
     try:
         saved = json.loads(path.read_bytes())
-        earlier, values = saved["key"], saved["answer"]
+        earlier, answer = saved["key"], saved["answer"] and Answer(**saved["answer"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: expected the state of a learning: {error}; choose another --output") from error
     if earlier != key:
@@ -241,11 +271,11 @@ def _claim(folder: Path, key: str) -> dict[str, Any] | None:
             f"{folder}: contains another learning, of other corrections, corpora or settings, or from another tagger; "
             "choose another --output, or leave it out"
         )
-    return values if isinstance(values, dict) else None
+    return answer
 
 
-def _write_state(folder: Path, key: str, values: Mapping[str, Any] | None) -> None:
-    text = json.dumps({"key": key, "answer": values}, indent=1, sort_keys=True)
+def _write_state(folder: Path, key: str, answer: Answer | None) -> None:
+    text = json.dumps({"key": key, "answer": plain(answer)}, indent=1, sort_keys=True)
     write_atomically(folder / STATE_NAME, f"{text}\n".encode(), staging=folder)
 
 
@@ -256,94 +286,98 @@ def _learn(
     corrected: CorrectedCorpus,
     training: TrainJob,
     folder: Path,
-) -> dict[str, Any]:
-    """Write the corrected documents, and train on them."""
-    documents = corrected.documents
-    if not tagger.needs_trees:
-        documents = [
-            replace(
-                document,
-                sentences=tuple(replace(one, tags=None, heads=None, relations=None) for one in document.sentences),
-            )
-            for document in documents
-        ]
+) -> LearnResult:
+    """Write the corrected documents, train on them, and calibrate and compare the result before it is registered."""
+    documents = corrected.documents if tagger.needs_trees else [_without_trees(one) for one in corrected.documents]
     corpus = (folder / CORPUS_NAME).absolute()
     write_gold(corpus, documents, form="conllu", header={PARSER_KEY: corrected.trees} if tagger.needs_trees else None)
     data = training.data.model_copy(update={"train": [*training.data.train, str(corpus)]})
-    done: dict[str, Answer] = {}
-    answer = train.run(
-        training.model_copy(update={"data": data}),
-        train.TrainOptions(
-            folder=folder,
-            resume=True,
-            tracked=job.tracked,
-            device=job.device,
-            tags={"concord.corrections": corrected.digest, "concord.champion": champion.digest},
-            finish=lambda bundle: done.update(_finish(job, champion, tagger, data, bundle, folder)),
-            files=[CORPUS_NAME, PAGE_NAME, COMPARISON_NAME],
-        ),
+    options = train.TrainOptions(
+        folder=folder,
+        resume=True,
+        tracked=job.tracked,
+        device=job.device,
+        tags={"concord.corrections": corrected.digest, "concord.champion": champion.digest},
+        files=[CORPUS_NAME, PAGE_NAME, COMPARISON_NAME],
     )
+    stages = train.prepare(training.model_copy(update={"data": data}), options)
+    with stages.tracked() as run:
+        fitted = stages.fit(run)
+        _fit_first_pass(job, data, fitted.bundle)
+        _calibrate(job, tagger, data, fitted.bundle)
+        comparison = _compare(job, champion, data, fitted.bundle, folder)
+        result = stages.score(fitted, run)
+        stages.register(result, run)
     sentences, words = corrected.looked_at
-    compared = done.get("comparison")
-    return {
-        **answer.values,
-        "champion": champion.identity.model_dump(mode="json"),
-        "corrections": corrected.corrections,
-        "corrections_left_out": corrected.left_out,
-        "corrections_digest": corrected.digest,
-        "documents": [document.name for document in documents],
-        "sentences_looked_at": sentences,
-        "words_looked_at": words,
-        "rehearsed": [corpus.model_dump(mode="json") for corpus in training.data.train_corpora()],
-        "calibrated": "calibration" in done,
-        "comparison": None if compared is None else compared.values,
-        "comparison_text": None if compared is None else compared.text,
-        "registered": answer.values.get("registered"),
-    }
+    return LearnResult(
+        training=replace(result, version=run.version),
+        champion=champion.identity,
+        corrections=corrected.corrections,
+        corrections_left_out=corrected.left_out,
+        corrections_digest=corrected.digest,
+        documents=[document.name for document in documents],
+        sentences_looked_at=sentences,
+        words_looked_at=words,
+        rehearsed=[
+            corpus.model_dump(mode="json", exclude=None if corpus.lacks else {"lacks"})
+            for corpus in training.data.train_corpora()
+        ],
+        calibrated=bool(job.calibrate),
+        comparison=None if comparison is None else comparison.values,
+        comparison_text=None if comparison is None else comparison.text,
+        registered=None if run.version is None else run.version.registered,
+    )
 
 
-def _finish(
-    job: LearnJob, champion: ResolvedTagger, tagger: Tagger, data: DataConfig, bundle: Path, folder: Path
-) -> dict[str, Answer]:
-    """Calibrate a trained bundle and compare it with the tagger that it learned from."""
-    done = {}
+def _without_trees(document: GoldDocument) -> GoldDocument:
+    sentences = (replace(sentence, tags=None, heads=None, relations=None) for sentence in document.sentences)
+    return replace(document, sentences=tuple(sentences))
+
+
+def _fit_first_pass(job: LearnJob, data: DataConfig, bundle: Path) -> None:
+    """Fit the map from a first pass, which is not trained, to the trained stages."""
     learned = load_tagger(bundle, device=job.device)
     if isinstance(learned, TwoStageTagger) and learned.first_pass is not None:
         warn("the first pass is not trained: the sentences that it is sure of keep their labels ('concord cascade').")
         fit_map(learned, learned.first_pass, read_corpora(data.paths("train"), labels={}))
         save_tagger(learned, bundle)
+
+
+def _calibrate(job: LearnJob, tagger: Tagger, data: DataConfig, bundle: Path) -> None:
     if job.calibrate:
-        done["calibration"] = calibrate.run(
-            calibrate.CalibrateJob(model=str(bundle), data=job.calibrate, labels=data.labels, device=job.device)
-        )
+        calibrate_command(CalibrateJob(model=str(bundle), data=job.calibrate, labels=data.labels, device=job.device))
     elif tagger.calibration is not None:
         warn("the tagger was calibrated, the new version is not; name unseen corpora by --calibrate.")
-    if test := data.paths("test"):
-        compared = CompareJob(
-            first=champion, second=find_tagger(str(bundle)), data=test, labels=data.labels, device=job.device
-        )
-        done["comparison"] = comparison.run(compared, output=folder / PAGE_NAME)
-        text = json.dumps(done["comparison"].values, indent=1, sort_keys=True)
-        (folder / COMPARISON_NAME).write_text(f"{text}\n", encoding="utf-8")
-    return done
 
 
-def _describe(values: Mapping[str, Any]) -> str:
-    left_out = values["corrections_left_out"]
-    rehearsed = short_names(corpus["path"] for corpus in values["rehearsed"])
-    best = values["best"]
+def _compare(job: LearnJob, champion: ResolvedTagger, data: DataConfig, bundle: Path, folder: Path) -> Answer | None:
+    """Compare a bundle with the tagger that it learned from, if there are corpora to test on."""
+    if not (test := data.paths("test")):
+        return None
+    learned = find_tagger(str(bundle))
+    compared = CompareJob(first=champion, second=learned, data=test, labels=data.labels, device=job.device)
+    answer = compare_command(compared, output=folder / PAGE_NAME)
+    text = json.dumps(answer.values, indent=1, sort_keys=True)
+    (folder / COMPARISON_NAME).write_text(f"{text}\n", encoding="utf-8")
+    return answer
+
+
+def _describe(result: LearnResult) -> str:
+    left_out, training = result.corrections_left_out, result.training
+    best = training.best
+    rehearsed = short_names(str(corpus["path"]) for corpus in result.rehearsed)
     lines = [
-        f"{counted(values['corrections'], 'correction')} in {counted(len(values['documents']), 'document')}: "
-        f"{counted(values['sentences_looked_at'], 'sentence')}, {counted(values['words_looked_at'], 'word')} looked at"
+        f"{counted(result.corrections, 'correction')} in {counted(len(result.documents), 'document')}: "
+        f"{counted(result.sentences_looked_at, 'sentence')}, {counted(result.words_looked_at, 'word')} looked at"
         + (f"; {left_out:,} left out ('concord corrections list')" if left_out else ""),
         f"rehearsed   {rehearsed or 'nothing'}",
-        f"best of {counted(values['epochs'], 'epoch')} is {best['epoch']}, dev F1 {best['dev_f1']:.2f}; "
-        + ("calibrated" if values["calibrated"] else "not calibrated"),
-        *(["", values["comparison_text"], ""] if values["comparison_text"] else []),
-        f"bundle      {values['bundle']}",
-        f"registered  {values['registered'] or 'no'}",
+        f"best of {counted(training.epochs, 'epoch')} is {best.epoch}, dev F1 {best.dev_f1:.2f}; "
+        + ("calibrated" if result.calibrated else "not calibrated"),
+        *(["", result.comparison_text, ""] if result.comparison_text else []),
+        f"bundle      {training.bundle}",
+        f"registered  {result.registered or 'no'}",
     ]
-    if values["registered"]:
-        name, _, version = values["registered"].removeprefix("models:/").rpartition("/")
+    if result.registered:
+        name, _, version = result.registered.removeprefix("models:/").rpartition("/")
         lines.append(f"promote it  concord promote {name} {version}")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from concord.workflows.evaluation.page import render_page
 from concord.workflows.evaluation.paired_tests import Line
 
 
-def run(job: CompareJob, *, output: Path | None = None) -> Answer:
+def compare_command(job: CompareJob, *, output: Path | None = None) -> Answer:
     """Compare two taggers, and write the page if ``output`` names one."""
     comparison = compare(job)
     values = evidence(job, comparison)

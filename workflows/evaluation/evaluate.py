@@ -1,4 +1,4 @@
-"""Evaluation of a tagger on a gold corpus, as values, as text and as tables in files.
+"""Evaluation of a tagger on a gold corpus, as a result, as text and as tables in files.
 
 Strict spans by type, length and novelty; drafts, consistency, uncertainty, speed. For a tagger of token labels,
 accuracy as a whole and by label.
@@ -8,11 +8,11 @@ import csv
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
@@ -24,13 +24,18 @@ from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.workflows.console import Answer, counted, table
+from concord.workflows.console import INLINE, Answer, counted, plain, table
 from concord.workflows.corpora.corpora import Documents, gold_format, read_corpora, read_gold_for, without_labels
 
 WARM_UP_DOCUMENTS = 3
 SHOWN_LABELS = 60
 BREAKDOWNS = (
-    *("scores", "draft_scores", "label_scores", "by_mention_length", "by_sentence_length", "by_novelty"),
+    "scores",
+    "draft_scores",
+    "label_scores",
+    "by_mention_length",
+    "by_sentence_length",
+    "by_novelty",
     "by_position",
 )
 SCORE_COLUMNS = ("precision", "recall", "f1", "gold", "predicted", "correct")
@@ -70,7 +75,134 @@ class EvaluateJob:
     batch_words: int = 4096
 
 
-def run(job: EvaluateJob) -> Answer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartScores:
+    """The scores of a part of the names or words: percent and counts."""
+
+    precision: float
+    recall: float
+    f1: float
+    gold: int
+    predicted: int
+    correct: int
+
+    @classmethod
+    def of(cls, scores: Scores) -> "PartScores":
+        """Compute the percentages of counts."""
+        return cls(precision=scores.precision, recall=scores.recall, f1=scores.f1, **asdict(scores))
+
+
+Parts: TypeAlias = Mapping[str, PartScores]
+"""Name of a part -> its scores."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uncertainty:
+    """Uncertainty of drafts in nats where they are right and where they are wrong; None where there are no words."""
+
+    right_words: int
+    wrong_words: int
+    mean_right: float | None
+    mean_wrong: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agreement:
+    """How many occurrences of recurring names agree in their label; the share in percent, None if no name recurs."""
+
+    share: float | None
+    names: int
+    occurrences: int
+    agreeing: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WordAccuracy:
+    """The share of words whose label is right, in percent."""
+
+    accuracy: float
+    words: int
+    correct: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """What the scores of all taggers have in common.
+
+    Attributes:
+        by_novelty: by whether a name is in the training corpora; None if these are not named.
+        refined_words: words whose label stage two decided.
+    """
+
+    documents: int
+    sentences: int
+    words: int
+    by_sentence_length: Parts
+    by_novelty: Parts | None
+    uncertainty: Uncertainty
+    refined_words: int
+    seconds: float
+    words_per_second: float
+    sentences_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EntityEvaluation(Evaluation):
+    """The scores of a tagger of entities, by type and for ``all``."""
+
+    scores: Parts
+    draft_scores: Parts
+    seqeval_f1: float
+    by_mention_length: Parts
+    by_position: Parts
+    consistency: Agreement
+    draft_consistency: Agreement
+    recurring_names: PartScores
+    draft_recurring_names: PartScores
+    co_occurrence: WordAccuracy
+    draft_co_occurrence: WordAccuracy
+
+    measure: ClassVar[str] = "f1"
+
+    @property
+    def score(self) -> float:
+        """The overall F1, in percent."""
+        return self.scores["all"].f1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenEvaluation(Evaluation):
+    """The scores of a tagger of token labels; accuracy in percent."""
+
+    accuracy: float
+    draft_accuracy: float
+    label_scores: Parts
+
+    measure: ClassVar[str] = "accuracy"
+
+    @property
+    def score(self) -> float:
+        """The accuracy, in percent."""
+        return self.accuracy
+
+
+AnyEvaluation: TypeAlias = EntityEvaluation | TokenEvaluation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationReport:
+    """The scores of a tagger and what they are of; the threshold is in nats."""
+
+    tagger: str
+    digest: str
+    data: Sequence[str]
+    train: Sequence[str]
+    threshold: float | None
+    evaluation: AnyEvaluation = field(metadata=INLINE)
+
+
+def evaluate_command(job: EvaluateJob) -> Answer:
     """Score a tagger.
 
     Raises:
@@ -79,19 +211,19 @@ def run(job: EvaluateJob) -> Answer:
         InputError: when a corpus cannot be read, or there is no sentence in them.
     """
     tagger = load_tagger(job.folder, device=job.device)
-    values = {
-        "tagger": tagger.name,
-        "digest": tagger_digest(job.folder),
-        "data": list(job.data),
-        "train": list(job.train),
-        "threshold": tagger.threshold if job.threshold is None else job.threshold,
-        **score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form), job),
-    }
-    return Answer(values=values, text=describe_scores(values))
+    report = EvaluationReport(
+        tagger=tagger.name,
+        digest=tagger_digest(job.folder),
+        data=job.data,
+        train=job.train,
+        threshold=tagger.threshold if job.threshold is None else job.threshold,
+        evaluation=score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form), job),
+    )
+    return Answer.of(report, text=_describe(report))
 
 
-def score_tagger(tagger: Tagger, documents: Documents, job: EvaluateJob) -> dict[str, Any]:
-    """Return the scores of a tagger as plain values: percent, uncertainty in nats, speed in words a second."""
+def score_tagger(tagger: Tagger, documents: Documents, job: EvaluateJob) -> AnyEvaluation:
+    """Return the scores of a tagger: percent, uncertainty in nats, speed in words a second."""
     predicted, seconds = predict_timed(tagger, documents, job)
     return score_predictions(tagger, documents, predicted, seconds, job)
 
@@ -118,33 +250,33 @@ def score_predictions(
     predicted: Sequence[Sequence[Prediction]],
     seconds: float,
     job: EvaluateJob,
-) -> dict[str, Any]:
+) -> AnyEvaluation:
     """Return what ``score_tagger`` does, from existing predictions."""
     scheme = tagger.vocabulary.scheme
     sentences, flat = list(chain.from_iterable(documents)), list(chain.from_iterable(predicted))
     gold, (final, draft) = gold_sequences(documents), label_sequences(flat)
     words = sum(len(sentence.words) for sentence in sentences)
-    uncertainty = breakdown.uncertainty_by_outcome(gold, draft, [prediction.uncertainty for prediction in flat])
-    return {
-        "documents": len(documents),
-        "sentences": len(sentences),
-        "words": words,
-        **(_entity_scores if scheme.has_entities else _token_scores)(gold, final, draft),
-        "by_sentence_length": _score_values(breakdown.scores_by_sentence_length(gold, final, scheme=scheme)),
-        "by_novelty": _novelty(sentences, final, job, scheme=scheme) if job.train else None,
-        **(_name_scores(documents, gold, final, draft) if scheme.has_entities else {}),
-        "uncertainty": {
-            "right_words": len(uncertainty.right),
-            "wrong_words": len(uncertainty.wrong),
-            "mean_right": uncertainty.mean_right,
-            "mean_wrong": uncertainty.mean_wrong,
-            "ratio": uncertainty.ratio,
-        },
-        "refined_words": sum(sum(prediction.refined) for prediction in flat),
-        "seconds": seconds,
-        "words_per_second": words / seconds,
-        "sentences_per_second": len(sentences) / seconds,
-    }
+    common = Evaluation(
+        documents=len(documents),
+        sentences=len(sentences),
+        words=words,
+        by_sentence_length=_parts(breakdown.scores_by_sentence_length(gold, final, scheme=scheme)),
+        by_novelty=_novelty(sentences, final, job, scheme=scheme) if job.train else None,
+        uncertainty=_uncertainty(gold, draft, flat),
+        refined_words=sum(sum(prediction.refined) for prediction in flat),
+        seconds=seconds,
+        words_per_second=words / seconds,
+        sentences_per_second=len(sentences) / seconds,
+    )
+    if scheme.has_entities:
+        return _entity_evaluation(common, documents, gold, final, draft)
+    tokens, drafts = token_scores(gold, final), token_scores(gold, draft)
+    return TokenEvaluation(
+        **_fields(common),
+        accuracy=tokens.accuracy,
+        draft_accuracy=drafts.accuracy,
+        label_scores=_parts(tokens.by_label),
+    )
 
 
 def label_sequences(predicted: Iterable[Prediction]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
@@ -153,119 +285,123 @@ def label_sequences(predicted: Iterable[Prediction]) -> tuple[list[tuple[str, ..
     return [final for final, _ in pairs], [draft for _, draft in pairs]
 
 
-def describe_scores(values: Mapping[str, Any]) -> str:
-    """Return the answer of ``concord evaluate`` as text."""
-    size = ", ".join(counted(values[f"{noun}s"], noun) for noun in ("document", "sentence", "word"))
-    speed = f"{values['words_per_second']:,.0f} words/s, {values['sentences_per_second']:,.1f} sentences/s"
-    refined = f"stage two decided the labels of {counted(values['refined_words'], 'word')}"
-    return "\n".join(
-        [
-            f"{values['tagger']} {values['digest'][:12]} on {', '.join(values['data'])}",
-            f"{size}; {speed}",
-            "",
-            *(_describe_token_labels(values) if "accuracy" in values else _describe_entities(values)),
-            *([] if values["threshold"] is None else [refined]),
-            _describe_uncertainty(values["uncertainty"]),
-        ]
-    )
-
-
-def write_tables(values: Mapping[str, Any], folder: Path, *, name: str) -> None:
-    """Write scores into a folder: all of them as NAME.json, the breakdowns as one table NAME.csv.
-
-    Args:
-        values: from ``score_tagger``.
-    """
+def write_tables(evaluation: AnyEvaluation, folder: Path, *, name: str) -> None:
+    """Write scores into a folder: all of them as NAME.json, the breakdowns as one table NAME.csv."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    text = json.dumps(plain(evaluation), indent=2, sort_keys=True)
+    (folder / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
     with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
         columns = ["breakdown", "part", *SCORE_COLUMNS]
         writer = csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for group in BREAKDOWNS:
-            for part, found in (values.get(group) or {}).items():
-                writer.writerow({"breakdown": group, "part": part, **found})
+            for part, scores in (getattr(evaluation, group, None) or {}).items():
+                writer.writerow({"breakdown": group, "part": part, **asdict(scores)})
 
 
-def _entity_scores(gold: Labels, final: Labels, draft: Labels) -> dict[str, Any]:
-    by_stage = {"scores": span_scores(gold, final), "draft_scores": span_scores(gold, draft)}
-    return {
-        **{name: _score_values({"all": found.overall, **found.by_type}) for name, found in by_stage.items()},
-        "seqeval_f1": seqeval_f1(gold, final),
-        "by_mention_length": _score_values(breakdown.scores_by_mention_length(gold, final)),
-    }
+def _entity_evaluation(
+    common: Evaluation, documents: Documents, gold: Labels, final: Labels, draft: Labels
+) -> EntityEvaluation:
+    scores, drafts = span_scores(gold, final), span_scores(gold, draft)
+    return EntityEvaluation(
+        **_fields(common),
+        scores=_parts({"all": scores.overall, **scores.by_type}),
+        draft_scores=_parts({"all": drafts.overall, **drafts.by_type}),
+        seqeval_f1=seqeval_f1(gold, final),
+        by_mention_length=_parts(breakdown.scores_by_mention_length(gold, final)),
+        by_position=_parts(breakdown.scores_by_position(gold, final)),
+        consistency=_consistency(documents, final),
+        draft_consistency=_consistency(documents, draft),
+        recurring_names=PartScores.of(breakdown.recurring_scores(documents, final)),
+        draft_recurring_names=PartScores.of(breakdown.recurring_scores(documents, draft)),
+        co_occurrence=_co_occurrence(documents, final),
+        draft_co_occurrence=_co_occurrence(documents, draft),
+    )
 
 
-def _token_scores(gold: Labels, final: Labels, draft: Labels) -> dict[str, Any]:
-    found, drafts = token_scores(gold, final), token_scores(gold, draft)
-    by_label = _score_values(found.by_label)
-    return {"accuracy": found.accuracy, "draft_accuracy": drafts.accuracy, "label_scores": by_label}
+def _fields(common: Evaluation) -> dict[str, Any]:
+    return {entry.name: getattr(common, entry.name) for entry in fields(common)}
 
 
-def _name_scores(documents: Documents, gold: Labels, final: Labels, draft: Labels) -> dict[str, Any]:
-    return {
-        "by_position": _score_values(breakdown.scores_by_position(gold, final)),
-        "consistency": _consistency(documents, final),
-        "draft_consistency": _consistency(documents, draft),
-        "recurring_names": _values(breakdown.recurring_scores(documents, final)),
-        "draft_recurring_names": _values(breakdown.recurring_scores(documents, draft)),
-        "co_occurrence": _co_occurrence(documents, final),
-        "draft_co_occurrence": _co_occurrence(documents, draft),
-    }
+def _uncertainty(gold: Labels, draft: Labels, predicted: Sequence[Prediction]) -> Uncertainty:
+    outcomes = breakdown.uncertainty_by_outcome(gold, draft, [prediction.uncertainty for prediction in predicted])
+    return Uncertainty(
+        right_words=len(outcomes.right),
+        wrong_words=len(outcomes.wrong),
+        mean_right=outcomes.mean_right,
+        mean_wrong=outcomes.mean_wrong,
+        ratio=outcomes.ratio,
+    )
 
 
-def _co_occurrence(documents: Documents, labels: Labels) -> dict[str, Any]:
-    found = breakdown.co_occurrence_scores(documents, labels)
-    return {"accuracy": found.accuracy, "words": found.words, "correct": found.correct}
+def _co_occurrence(documents: Documents, labels: Labels) -> WordAccuracy:
+    scores = breakdown.co_occurrence_scores(documents, labels)
+    return WordAccuracy(accuracy=scores.accuracy, words=scores.words, correct=scores.correct)
 
 
-def _consistency(documents: Documents, labels: Labels) -> dict[str, Any]:
+def _consistency(documents: Documents, labels: Labels) -> Agreement:
     """Measure how far the mentions of a gold name within a document agree in their label."""
     remaining = iter(labels)
     labelled = [[(sentence.words, next(remaining)) for sentence in document] for document in documents]
     names = [[sentence.labels or () for sentence in document] for document in documents]
-    found = collection_consistency(labelled, naming=names)
-    return {"share": None if found.share is None else 100.0 * found.share, **asdict(found)}
+    counts = collection_consistency(labelled, naming=names)
+    return Agreement(share=None if counts.share is None else 100.0 * counts.share, **asdict(counts))
 
 
-def _novelty(sentences: Sequence[Sentence], final: Labels, job: EvaluateJob, *, scheme: LabelScheme) -> dict[str, Any]:
+def _novelty(sentences: Sequence[Sentence], final: Labels, job: EvaluateJob, *, scheme: LabelScheme) -> Parts:
     form = job.form if scheme.has_entities else gold_format(job.form, scheme)
     train = read_corpora(job.train, labels=job.labels, form=form)
     known = breakdown.known_names(chain.from_iterable(train), scheme=scheme)
     scores = breakdown.scores_by_novelty(sentences, final, known, scheme=scheme)
-    return _score_values({"seen": scores[breakdown.SAME_TYPE] + scores[breakdown.OTHER_TYPE], **scores})
+    return _parts({"seen": scores[breakdown.SAME_TYPE] + scores[breakdown.OTHER_TYPE], **scores})
 
 
-def _score_values(scores: Mapping[str, Scores]) -> dict[str, Any]:
-    return {name: _values(found) for name, found in scores.items()}
+def _parts(scores: Mapping[str, Scores]) -> Parts:
+    return {name: PartScores.of(counts) for name, counts in scores.items()}
 
 
-def _values(scores: Scores) -> dict[str, Any]:
-    return {"precision": scores.precision, "recall": scores.recall, "f1": scores.f1, **asdict(scores)}
+def _describe(report: EvaluationReport) -> str:
+    evaluation = report.evaluation
+    sizes = (counted(evaluation.documents, "document"), counted(evaluation.sentences, "sentence"))
+    speed = f"{evaluation.words_per_second:,.0f} words/s, {evaluation.sentences_per_second:,.1f} sentences/s"
+    if isinstance(evaluation, TokenEvaluation):
+        lines = _describe_token_labels(evaluation)
+    else:
+        lines = _describe_entities(evaluation)
+    if report.threshold is not None:
+        lines.append(f"stage two decided the labels of {counted(evaluation.refined_words, 'word')}")
+    return "\n".join(
+        [
+            f"{report.tagger} {report.digest[:12]} on {', '.join(report.data)}",
+            f"{', '.join(sizes)}, {counted(evaluation.words, 'word')}; {speed}",
+            "",
+            *lines,
+            _describe_uncertainty(evaluation.uncertainty),
+        ]
+    )
 
 
-def _describe_token_labels(values: Mapping[str, Any]) -> list[str]:
-    frequent = sorted(values["label_scores"].items(), key=lambda item: (-item[1]["gold"], item[0]))
-    rows = [(label, found["recall"], found["precision"], found["gold"]) for label, found in frequent[:SHOWN_LABELS]]
+def _describe_token_labels(evaluation: TokenEvaluation) -> list[str]:
+    frequent = sorted(evaluation.label_scores.items(), key=lambda item: (-item[1].gold, item[0]))
+    rows = [(label, scores.recall, scores.precision, scores.gold) for label, scores in frequent[:SHOWN_LABELS]]
     rest = [f"and {len(frequent) - SHOWN_LABELS:,} more labels: --json"] if len(frequent) > SHOWN_LABELS else []
     titles = {"by_sentence_length": "words by length of the sentence", "by_novelty": "words by training corpus"}
     return [
-        f"accuracy {values['accuracy']:.2f} % (drafts: {values['draft_accuracy']:.2f} %)",
+        f"accuracy {evaluation.accuracy:.2f} % (drafts: {evaluation.draft_accuracy:.2f} %)",
         "",
         table(rows, header=("label", "accuracy", "precision", "gold")),
         *rest,
         "",
-        _parts_table(values, titles, {"accuracy": "recall", "gold": "gold"}),
+        _parts_table(evaluation, titles, {"accuracy": "recall", "gold": "gold"}),
         "",
     ]
 
 
-def _describe_entities(values: Mapping[str, Any]) -> list[str]:
-    scores, drafts = values["scores"], values["draft_scores"]
-    keys = ("precision", "recall", "f1", "gold")
+def _describe_entities(evaluation: EntityEvaluation) -> list[str]:
+    drafts = evaluation.draft_scores
     rows = [
-        (kind, *(found[key] for key in keys), drafts[kind]["f1"] if kind in drafts else 0.0)
-        for kind, found in scores.items()
+        (kind, part.precision, part.recall, part.f1, part.gold, drafts[kind].f1 if kind in drafts else 0.0)
+        for kind, part in evaluation.scores.items()
     ]
     titles = {
         "by_mention_length": "names by words",
@@ -276,49 +412,51 @@ def _describe_entities(values: Mapping[str, Any]) -> list[str]:
     return [
         table(rows, header=("type", "precision", "recall", "F1", "gold", "draft F1")),
         "",
-        _parts_table(values, titles, {"precision": "precision", "recall": "recall", "F1": "f1", "gold": "gold"}),
+        _parts_table(evaluation, titles, {"precision": "precision", "recall": "recall", "F1": "f1", "gold": "gold"}),
         "",
-        f"seqeval, strict: F1 {values['seqeval_f1']:.2f}",
-        *_describe_recurring(values),
+        f"seqeval, strict: F1 {evaluation.seqeval_f1:.2f}",
+        *_describe_recurring(evaluation),
     ]
 
 
-def _parts_table(values: Mapping[str, Any], titles: Mapping[str, str], columns: Mapping[str, str]) -> str:
+def _parts_table(evaluation: AnyEvaluation, titles: Mapping[str, str], columns: Mapping[str, str]) -> str:
     """Lay out several breakdowns in one table with common columns.
 
     Args:
-        titles: key of a breakdown -> its title.
-        columns: header -> key of a score.
+        titles: attribute of a breakdown -> its title.
+        columns: header -> attribute of a score.
     """
     rows: list[Sequence[object]] = []
-    for key, title in titles.items():
-        parts = {name: part for name, part in (values[key] or {}).items() if part["gold"] or part["predicted"]}
+    for attribute, title in titles.items():
+        breakdown_parts: Parts = getattr(evaluation, attribute) or {}
+        parts = {name: part for name, part in breakdown_parts.items() if part.gold or part.predicted}
         if parts:
             rows.append((title, *[""] * len(columns)))
         for name, part in parts.items():
-            rows.append((f"  {PART_NAMES.get(name, name)}", *(part[score] for score in columns.values())))
+            rows.append((f"  {PART_NAMES.get(name, name)}", *(getattr(part, score) for score in columns.values())))
     return table(rows, header=("", *columns), right=range(1, len(columns) + 1))
 
 
-def _describe_recurring(values: Mapping[str, Any]) -> list[str]:
+def _describe_recurring(evaluation: EntityEvaluation) -> list[str]:
     lines = ["no name recurs within a document"]
-    agreeing, drafts = values["consistency"], values["draft_consistency"]
-    if agreeing["share"] is not None and drafts["share"] is not None:
-        share = f"{agreeing['share']:.2f} % of {agreeing['occurrences']:,} occurrences"
-        lines = [f"recurring names that agree within their document: {share} (drafts: {drafts['share']:.2f} %)"]
-    right, drafts = values["recurring_names"], values["draft_recurring_names"]
-    if right["gold"]:
-        share = f"{right['recall']:.2f} % of {right['gold']:,} mentions"
-        lines.append(f"recurring names that are right: {share} (drafts: {drafts['recall']:.2f} %)")
-    right, drafts = values["co_occurrence"], values["draft_co_occurrence"]
-    if right["words"]:
-        share = f"{right['accuracy']:.2f} % of {right['words']:,} words"
-        lines.append(f"words of names that occur again and are right: {share} (drafts: {drafts['accuracy']:.2f} %)")
+    agreement, draft_agreement = evaluation.consistency, evaluation.draft_consistency
+    if agreement.share is not None and draft_agreement.share is not None:
+        share = f"{agreement.share:.2f} % of {agreement.occurrences:,} occurrences"
+        lines = [f"recurring names that agree within their document: {share} (drafts: {draft_agreement.share:.2f} %)"]
+    names, draft_names = evaluation.recurring_names, evaluation.draft_recurring_names
+    if names.gold:
+        share = f"{names.recall:.2f} % of {names.gold:,} mentions"
+        lines.append(f"recurring names that are right: {share} (drafts: {draft_names.recall:.2f} %)")
+    words, draft_words = evaluation.co_occurrence, evaluation.draft_co_occurrence
+    if words.words:
+        share = f"{words.accuracy:.2f} % of {words.words:,} words"
+        drafts = f"drafts: {draft_words.accuracy:.2f} %"
+        lines.append(f"words of names that occur again and are right: {share} ({drafts})")
     return lines
 
 
-def _describe_uncertainty(found: Mapping[str, Any]) -> str:
-    outcomes = ("right", "wrong")
-    means = [f"{mean:.3f} nats where {name}" for name in outcomes if (mean := found[f"mean_{name}"]) is not None]
-    ratio = "" if found["ratio"] is None else f" ({found['ratio']:.1f} times)"
-    return f"uncertainty of drafts: {', '.join(means)}{ratio}"
+def _describe_uncertainty(uncertainty: Uncertainty) -> str:
+    means = (("right", uncertainty.mean_right), ("wrong", uncertainty.mean_wrong))
+    described = [f"{mean:.3f} nats where {outcome}" for outcome, mean in means if mean is not None]
+    ratio = "" if uncertainty.ratio is None else f" ({uncertainty.ratio:.1f} times)"
+    return f"uncertainty of drafts: {', '.join(described)}{ratio}"

@@ -13,25 +13,24 @@ call to the store that hangs for that long; clocks must agree to within a minute
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from concord.models.errors import ConcordError
 from concord.pipeline.storage.atomic_writes import crash_point
 from concord.workflows.console import info, warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.promotion import ledger
-from concord.workflows.registry.mlflow_client import TrackingError, mlflow_errors, open_client
+from concord.workflows.registry.mlflow_client import NotFoundError, TrackingError, mlflow_errors, open_client
 from concord.workflows.registry.model_versions import LOCK_SUFFIX, create_model, set_alias
 
 CHAMPION, PREVIOUS = "champion", "previous"
 INTENT_TAG = "concord.intent"
 LOCK_SECONDS = 120.0
-"""After so many seconds a lock counts as abandoned."""
+"""A lock that is older counts as abandoned."""
 HOLD_SECONDS = 60.0
-"""A process gives up after so many, so that its last call ends before its lock can be broken."""
+"""A process gives up after this time, so that its last call ends before its lock can be broken."""
 _OWNER, _TOKEN, _SINCE = "concord.owner", "concord.token", "concord.since"
 _POLL_SECONDS = 0.3
 STEPS = ("locked", "intent", "previous", "champion", "ledger", "settled")
@@ -66,12 +65,8 @@ def settled_state(name: str) -> State:
     return model.state()
 
 
-def move_champion(name: str, *, expected: int | None, entry: ledger.Entry) -> ledger.Entry:
-    """Move the champion from ``expected`` to ``entry.went_to``, and return the line of the ledger.
-
-    Args:
-        expected: None if there is no champion yet.
-        entry: its number and the hash of the line before are set here, under the lock.
+def move_champion(name: str, *, expected: int | None, move: ledger.Move) -> ledger.Entry:
+    """Move the champion from ``expected``, None if there is no champion yet, and return the line of the ledger.
 
     Raises:
         RaceLostError: when the champion is not ``expected``.
@@ -88,7 +83,7 @@ def move_champion(name: str, *, expected: int | None, entry: ledger.Entry) -> le
                 "run it again"
             )
         last = ledger.line_hash(state.lines[-1]) if state.lines else ledger.BEGINNING
-        line = ledger.write_line(replace(entry, number=state.next_number, previous=last))
+        line = ledger.write_line(ledger.Entry.of(move, number=state.next_number, previous=last))
         lock.check()
         model.set_tag(INTENT_TAG, line)
         crash_point("intent")
@@ -105,14 +100,14 @@ class _Model:
 
     def state(self) -> State:
         with mlflow_errors(f"{self.name} could not be looked up", absent=self.name):
-            found = self._client.get_registered_model(self.name)
-        aliases = {alias: int(version) for alias, version in found.aliases.items()}
+            model = self._client.get_registered_model(self.name)
+        aliases = {alias: int(version) for alias, version in model.aliases.items()}
         return State(
             champion=aliases.get(CHAMPION),
             previous=aliases.get(PREVIOUS),
-            lines=tuple(ledger.lines_of(found.tags)),
-            next_number=ledger.next_number(found.tags),
-            intent=found.tags.get(INTENT_TAG),
+            lines=tuple(ledger.lines_of(model.tags)),
+            next_number=ledger.next_number(model.tags),
+            intent=model.tags.get(INTENT_TAG),
         )
 
     def set_tag(self, key: str, value: str) -> None:
@@ -124,26 +119,20 @@ class _Model:
             self._client.delete_registered_model_tag(self.name, key)
 
     def has_version(self, version: int) -> bool:
-        return _or_none(lambda: self._client.get_model_version(self.name, str(version))) is not None
+        with suppress(NotFoundError), mlflow_errors("the registry could not be queried"):
+            self._client.get_model_version(self.name, str(version))
+            return True
+        return False
 
     def lock_tags(self) -> dict[str, str] | None:
         """Return the tags of the lock; None if there is none."""
-        found = _or_none(lambda: self._client.get_registered_model(self.name + LOCK_SUFFIX))
-        return None if found is None else dict(found.tags)
+        with suppress(NotFoundError), mlflow_errors("the registry could not be queried"):
+            return dict(self._client.get_registered_model(self.name + LOCK_SUFFIX).tags)
+        return None
 
     def delete_lock(self) -> None:
-        _or_none(lambda: self._client.delete_registered_model(self.name + LOCK_SUFFIX))
-
-
-def _or_none(call: Callable[[], Any]) -> Any:
-    """Call the store; return None if what is asked for does not exist."""
-    try:
-        with mlflow_errors("the registry could not be queried"):
-            return call()
-    except TrackingError as error:
-        if error.code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return None
+        with suppress(NotFoundError), mlflow_errors("the registry could not be queried"):
+            self._client.delete_registered_model(self.name + LOCK_SUFFIX)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,11 +2,11 @@
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -17,11 +17,11 @@ from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.console import table
+from concord.workflows.console import plain, table
 from concord.workflows.corpora.corpora import Documents, read_gold_for, without_labels
 from concord.workflows.corpora.provenance import Overlap, find_overlap, read_provenance
-from concord.workflows.evaluation import evaluate
 from concord.workflows.evaluation.compare import CompareJob, compare, evidence
+from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
 from concord.workflows.evaluation.page import render_page
 from concord.workflows.evaluation.paired_tests import Line, Procedure
 from concord.workflows.evaluation.slices import Slice, parse_slice
@@ -82,16 +82,32 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """The seconds that two taggers took for the same documents."""
+
+    champion: float
+    candidate: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Throughput:
+    """The candidate's speed as a fraction of the champion's: the median of the turns, and their seconds."""
+
+    ratio: float
+    seconds: Sequence[Turn]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:
     """The result of an examination.
 
     Attributes:
-        evidence: as plain values.
+        evidence: part -> what it shows, a result or plain values.
         pages: HTML pages by file name.
     """
 
     conditions: Sequence[Condition]
-    evidence: dict[str, Any]
+    evidence: Mapping[str, object]
     pages: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -200,15 +216,10 @@ def first_condition(gate: GateConfig, score: float) -> Condition:
     return _at_least("min_f1", score, gate.min_f1, found=f"{score:.2f}")
 
 
-def speed_ratio(
+def compare_speed(
     champion: Tagger, candidate: Tagger, documents: Sequence[Sequence[Sentence]], *, turns: int
-) -> dict[str, Any]:
-    """Time two taggers alternately on the first documents, of ``TIMED_WORDS`` words in total.
-
-    Returns:
-        ``ratio``, the median over the turns of the candidate's speed as a fraction of the champion's, and the
-        ``seconds`` of both in each turn.
-    """
+) -> Throughput:
+    """Time two taggers alternately on the first documents, of ``TIMED_WORDS`` words in total."""
     plain = _first_words(without_labels(documents), TIMED_WORDS)
 
     def seconds(tagger: Tagger) -> float:
@@ -217,34 +228,32 @@ def speed_ratio(
         return time.perf_counter() - started
 
     seconds(champion), seconds(candidate)  # warm up caches and lazily created tensors
-    pairs: list[tuple[float, float]] = []
+    timed: list[Turn] = []
     for turn in range(turns):
         # Alternate the order: the second one runs on a warmer, or throttled, machine.
         if turn % 2:
             second, first = seconds(candidate), seconds(champion)
         else:
             first, second = seconds(champion), seconds(candidate)
-        pairs.append((first, second))
-    ratio = statistics.median(first / second for first, second in pairs)
-    return {"ratio": ratio, "seconds": [{"champion": first, "candidate": second} for first, second in pairs]}
+        timed.append(Turn(champion=first, candidate=second))
+    return Throughput(ratio=statistics.median(turn.champion / turn.candidate for turn in timed), seconds=timed)
 
 
 def _examine_first(
     candidate: ResolvedTagger, gate: GateConfig, conditions: list[Condition], *, device: str
 ) -> Findings:
     """Test a first champion, whose score must reach a minimum since there is nothing to compare it with."""
-    job = evaluate.EvaluateJob(
+    job = EvaluateJob(
         folder=candidate.folder, data=gate.data, labels=gate.labels, form=gate, train=gate.train, device=device
     )
     tagger = load_tagger(candidate.folder, device=device)
     documents = read_gold_for(tagger, gate.data, labels=gate.labels, form=gate)
-    scores = evaluate.score_tagger(tagger, documents, job)
-    score = scores["accuracy"] if "accuracy" in scores else scores["scores"]["all"]["f1"]
+    evaluation = score_tagger(tagger, documents, job)
     overlap = _overlap(candidate, documents)
-    found = [*conditions, provenance_condition(gate, overlap), first_condition(gate, score)]
+    conditions = [*conditions, provenance_condition(gate, overlap), first_condition(gate, evaluation.score)]
     data = [{"path": path, "sha256": file_sha256(Path(path))} for path in gate.data]
-    evaluation = {"tagger": candidate.name, "digest": candidate.digest, "data": data, **scores}
-    return Findings(conditions=found, evidence=_evidence(gate, found, overlap=overlap, evaluation=evaluation))
+    evidence = {"tagger": candidate.name, "digest": candidate.digest, "data": data, **plain(evaluation)}
+    return Findings(conditions=conditions, evidence=_evidence(gate, conditions, overlap=overlap, evaluation=evidence))
 
 
 def _examine_against(
@@ -265,16 +274,16 @@ def _examine_against(
     documents = [list(document.sentences) for document in comparison.documents]
     overlap = _overlap(candidate, documents)
     first, second = (load_tagger(tagger.folder, device=device) for tagger in (champion, candidate))
-    speed = speed_ratio(first, second, documents, turns=gate.throughput_turns)
-    found = [
+    speed = compare_speed(first, second, documents, turns=gate.throughput_turns)
+    conditions = [
         *conditions,
         provenance_condition(gate, overlap),
         *comparison_conditions(gate, comparison.lines),
-        throughput_condition(gate, speed["ratio"]),
+        throughput_condition(gate, speed.ratio),
     ]
     return Findings(
-        conditions=found,
-        evidence=_evidence(gate, found, overlap=overlap, comparison=evidence(job, comparison), throughput=speed),
+        conditions=conditions,
+        evidence=_evidence(gate, conditions, overlap=overlap, comparison=evidence(job, comparison), throughput=speed),
         pages={PAGE_NAME: render_page(job, comparison)},
     )
 
@@ -288,14 +297,9 @@ def _overlap(candidate: ResolvedTagger, documents: Documents) -> Overlap | None:
 
 
 def _evidence(
-    gate: GateConfig, conditions: Sequence[Condition], *, overlap: Overlap | None = None, **parts: Any
-) -> dict[str, Any]:
-    return {
-        "gate": gate.model_dump(mode="json"),
-        "conditions": [asdict(condition) for condition in conditions],
-        "provenance": None if overlap is None else asdict(overlap),
-        **parts,
-    }
+    gate: GateConfig, conditions: Sequence[Condition], *, overlap: Overlap | None = None, **parts: object
+) -> Mapping[str, object]:
+    return {"gate": gate, "conditions": conditions, "provenance": overlap, **parts}
 
 
 def _at_least(name: str, value: float, least: float, *, found: str) -> Condition:

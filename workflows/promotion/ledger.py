@@ -22,12 +22,10 @@ Action = Literal["promote", "rollback"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One move of the champion.
+class Move:
+    """A move of the champion.
 
     Attributes:
-        number: of the line, from 1.
-        previous: sha256 in hex of the line before; zeros for the first.
         who: user and host.
         when: UTC, ISO 8601.
         came_from, went_to: versions; None where there was no champion.
@@ -39,8 +37,6 @@ class Entry:
         forced: whether the champion was moved although the gate failed.
     """
 
-    number: int
-    previous: str
     action: Action
     who: str
     when: str
@@ -54,6 +50,24 @@ class Entry:
     uses: int | None = None
     forced: bool = False
     reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry(Move):
+    """A move as a line of the ledger.
+
+    Attributes:
+        number: of the line, from 1.
+        previous: sha256 in hex of the line before; zeros for the first.
+    """
+
+    number: int
+    previous: str
+
+    @classmethod
+    def of(cls, move: Move, *, number: int, previous: str) -> "Entry":
+        """Return the line of a move."""
+        return cls(number=number, previous=previous, **asdict(move))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,12 +148,12 @@ def describe_version(version: int | None) -> str:
 
 
 def _faults(entry: Entry, number: int, *, previous: str) -> list[Break]:
-    found = []
+    messages = []
     if entry.number != number:
-        found.append(f"expected line {number}, got {entry.number}: a line is missing")
+        messages.append(f"expected line {number}, got {entry.number}: a line is missing")
     if entry.previous != previous:
-        found.append(f"expected {previous[:12]} as the hash of the line before, got {entry.previous[:12]}")
-    return [Break(line=number, message=message) for message in found]
+        messages.append(f"expected {previous[:12]} as the hash of the line before, got {entry.previous[:12]}")
+    return [Break(line=number, message=message) for message in messages]
 
 
 def _keys(tags: Mapping[str, str]) -> list[str]:

@@ -11,18 +11,26 @@ import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.console import Answer, counted, table, warn
+from concord.workflows.console import INLINE, Answer, counted, plain, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.promotion.champion import RaceLostError, move_champion, settled_state
-from concord.workflows.promotion.gate import Findings, GateConfig, describe_conditions, examine, gate_slices, read_gate
-from concord.workflows.promotion.ledger import BEGINNING, LONGEST_REASON, Action, Entry, check_chain, read_line
+from concord.workflows.promotion.gate import (
+    Condition,
+    Findings,
+    GateConfig,
+    describe_conditions,
+    examine,
+    gate_slices,
+    read_gate,
+)
+from concord.workflows.promotion.ledger import LONGEST_REASON, Action, Break, Entry, Move, check_chain, read_line
 from concord.workflows.registry.mlflow_client import Run, RunStatus, TrackingError, mlflow_errors, open_client, open_run
 from concord.workflows.registry.model_versions import resolve
 
@@ -48,7 +56,51 @@ class PromoteOptions:
     device: str = "cpu"
 
 
-def run(name: str, version: int, options: PromoteOptions) -> Answer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """What an attempt to promote a version has found; it was refused, unless a move follows.
+
+    Attributes:
+        champion: the version before.
+        failed: names of the conditions that do not hold.
+        uses: how often the promotion set was used before.
+        evidence: its sha256 in hex; ``evidence_place`` is its address in the store.
+    """
+
+    model: str
+    version: int
+    champion: int | None
+    conditions: Sequence[Condition]
+    failed: Sequence[str]
+    uses: int
+    evidence: str
+    evidence_place: str
+    moved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChampionMove:
+    """A move of the champion with its line in the ledger, and the attempt behind it; a rollback has none."""
+
+    attempt: Attempt | None = field(default=None, metadata=INLINE)
+    model: str
+    champion: int
+    moved: bool = True
+    ledger: Entry
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """The champions of a model: the lines of the ledger that can be read, and where its chain is broken."""
+
+    model: str
+    champion: int | None
+    previous: int | None
+    lines: Sequence[Entry]
+    breaks: Sequence[Break]
+
+
+def promote_command(name: str, version: int, options: PromoteOptions) -> Answer:
     """Make a version the champion if it passes the gate; exit code 4 if not."""
     _check_reason(options.reason, needed=options.forced)
     gate = read_gate(options.gate)
@@ -63,71 +115,68 @@ def run(name: str, version: int, options: PromoteOptions) -> Answer:
             values={"model": name, "champion": version, "moved": False},
             text=f"Version {version} of {name} is already the champion.",
         )
-    with _attempt(name, version, promotion_set) as attempt:
-        uses = _earlier_uses(attempt, promotion_set)
+    with _attempt(name, version, promotion_set) as run:
+        uses = _earlier_uses(run, promotion_set)
         findings = examine(candidate, champion, gate, device=options.device)
-        evidence_sha256 = _log_evidence(attempt, findings, options.gate)
-        values: dict[str, Any] = {
-            "model": name,
-            "version": version,
-            "champion": champion,
-            "conditions": [asdict(condition) for condition in findings.conditions],
-            "failed": findings.failed,
-            "uses": uses,
-            "evidence": evidence_sha256,
-            "evidence_place": f"runs:/{attempt.run_id}/{EVIDENCE_NAME}",
-        }
+        attempt = Attempt(
+            model=name,
+            version=version,
+            champion=champion,
+            conditions=findings.conditions,
+            failed=findings.failed,
+            uses=uses,
+            evidence=_log_evidence(run, findings, options.gate),
+            evidence_place=f"runs:/{run.run_id}/{EVIDENCE_NAME}",
+        )
         # Files that differ from what was registered cannot be loaded, so no reason helps.
         if findings.failed and (not options.forced or "digest" in findings.failed):
-            _end(attempt, f"refused: {', '.join(findings.failed)}")
-            return _refusal(values, findings)
-        entry = Entry(
-            **_entry_fields("promote", champion, version),
+            _end(run, f"refused: {', '.join(findings.failed)}")
+            return Answer.of(attempt, text=_text(_refusal(attempt), attempt), exit_code=REFUSED)
+        move = _move(
+            "promote",
+            champion,
+            version,
             digest=candidate.digest,
-            evidence=evidence_sha256,
-            evidence_place=values["evidence_place"],
+            evidence=attempt.evidence,
+            evidence_place=attempt.evidence_place,
             gate=file_sha256(options.gate),
             promotion_set=promotion_set,
             uses=uses,
             forced=bool(findings.failed),
             reason=options.reason,
         )
-        line = move_champion(name, expected=champion, entry=entry)
-        _end(attempt, f"moved: ledger line {line.number}")
-        return _moved(line, values, findings)
+        line = move_champion(name, expected=champion, move=move)
+        _end(run, f"moved: ledger line {line.number}")
+    moved = ChampionMove(attempt=attempt, model=name, champion=line.went_to, ledger=line)
+    return Answer.of(moved, text=_text(_success(moved), attempt))
 
 
-def rollback(name: str, *, reason: str | None = None) -> Answer:
+def rollback_command(name: str, *, reason: str | None = None) -> Answer:
     """Make the previous champion the champion again, and the current one the previous."""
     _check_reason(reason, needed=False)
     state = settled_state(name)
     if state.champion is None or state.previous is None:
         raise ModelError(f"{name}: expected a champion and a previous one, got {state.champion} and {state.previous}")
     target = resolve(f"models:/{name}/{state.previous}")
-    entry = Entry(**_entry_fields("rollback", state.champion, state.previous), digest=target.digest, reason=reason)
-    line = move_champion(name, expected=state.champion, entry=entry)
-    return Answer(
-        values={"model": name, "moved": True, "champion": line.went_to, "ledger": asdict(line)},
+    move = _move("rollback", state.champion, state.previous, digest=target.digest, reason=reason)
+    line = move_champion(name, expected=state.champion, move=move)
+    return Answer.of(
+        ChampionMove(model=name, champion=line.went_to, ledger=line),
         text=f"Champion of {name}: version {line.went_to} again (was {line.came_from}); ledger line {line.number}.",
     )
 
 
-def history(name: str) -> Answer:
+def history_command(name: str) -> Answer:
     """Return the ledger of a model, oldest line first; exit code 1 if its chain is broken."""
     state = settled_state(name)
-    lines = [text for text in state.lines if _is_line(text)]
+    entries = [entry for text in state.lines if (entry := _readable(text)) is not None]
     breaks = check_chain(state.lines, champion=state.champion)
-    broken = [f"line {found.line}: {found.message}" for found in breaks]
-    values = {
-        "model": name,
-        "champion": state.champion,
-        "previous": state.previous,
-        "lines": [json.loads(text) for text in lines],
-        "breaks": [asdict(found) for found in breaks],
-    }
-    listed = _history_table([read_line(text) for text in lines])
-    verdict = ["The chain is broken:", *broken] if broken else [f"{counted(len(state.lines), 'line')}, chain intact."]
-    return Answer(values=values, text="\n".join([listed, "", *verdict]).strip(), exit_code=1 if broken else 0)
+    history = History(model=name, champion=state.champion, previous=state.previous, lines=entries, breaks=breaks)
+    verdict = [f"{counted(len(state.lines), 'line')}, chain intact."]
+    if breaks:
+        verdict = ["The chain is broken:", *(f"line {place.line}: {place.message}" for place in breaks)]
+    text = "\n".join([_history_table(entries), "", *verdict]).strip()
+    return Answer.of(history, text=text, exit_code=1 if breaks else 0)
 
 
 def _check_reason(reason: str | None, *, needed: bool) -> None:
@@ -158,21 +207,21 @@ def _attempt(name: str, version: int, promotion_set: str) -> Iterator[Run]:
 
 def _earlier_uses(attempt: Run, promotion_set: str) -> int:
     client = open_client()
-    found: list[str] = []
+    run_ids: set[str] = set()
     with mlflow_errors("the uses of the promotion set could not be counted"):
         experiment = client.get_run(attempt.run_id).info.experiment_id
         token = None
         while True:
             page = client.search_runs([experiment], f"tags.`{SET_TAG}` = '{promotion_set}'", page_token=token)
-            found += [run.info.run_id for run in page]
+            run_ids |= {run.info.run_id for run in page}
             token = page.token
             if not token:
-                return len(set(found) - {attempt.run_id})
+                return len(run_ids - {attempt.run_id})
 
 
 def _log_evidence(attempt: Run, findings: Findings, gate: Path) -> str:
     """Log the evidence to the run of the attempt, and return its sha256 in hex."""
-    text = json.dumps(findings.evidence, ensure_ascii=False, sort_keys=True, indent=1) + "\n"
+    text = json.dumps(plain(findings.evidence), ensure_ascii=False, sort_keys=True, indent=1) + "\n"
     with tempfile.TemporaryDirectory() as folder:
         for name, content in {EVIDENCE_NAME: text, **findings.pages}.items():
             path = Path(folder) / name
@@ -193,21 +242,17 @@ def _end(attempt: Run, outcome: str, *, status: RunStatus = "FINISHED") -> None:
         warn(str(error))
 
 
-def _refusal(values: dict[str, Any], findings: Findings) -> Answer:
-    name, version, champion = values["model"], values["version"], values["champion"]
-    place = "the first champion" if champion is None else f"champion in place of version {champion}"
-    head = f"Refused: version {version} of {name} does not become {place}: {', '.join(findings.failed)}."
-    return Answer(values={**values, "moved": False}, text=_text(head, values, findings), exit_code=REFUSED)
+def _refusal(attempt: Attempt) -> str:
+    place = "the first champion" if attempt.champion is None else f"champion in place of version {attempt.champion}"
+    failed = ", ".join(attempt.failed)
+    return f"Refused: version {attempt.version} of {attempt.model} does not become {place}: {failed}."
 
 
-def _moved(line: Entry, values: dict[str, Any], findings: Findings) -> Answer:
+def _success(moved: ChampionMove) -> str:
+    line, failed = moved.ledger, moved.attempt.failed if moved.attempt is not None else ()
     was = "there was none" if line.came_from is None else f"was {line.came_from}"
-    forced = f", forced past {', '.join(findings.failed)}" if line.forced else ""
-    head = f"Champion of {values['model']}: version {line.went_to} ({was}){forced}; ledger line {line.number}."
-    return Answer(
-        values={**values, "moved": True, "champion": line.went_to, "ledger": asdict(line)},
-        text=_text(head, values, findings),
-    )
+    forced = f", forced past {', '.join(failed)}" if line.forced else ""
+    return f"Champion of {moved.model}: version {line.went_to} ({was}){forced}; ledger line {line.number}."
 
 
 def _check_corpora(gate: GateConfig, path: Path) -> None:
@@ -222,36 +267,29 @@ def _check_corpora(gate: GateConfig, path: Path) -> None:
                 )
 
 
-def _text(head: str, values: dict[str, Any], findings: Findings) -> str:
-    uses = values["uses"]
+def _text(head: str, attempt: Attempt) -> str:
+    uses = attempt.uses
     used = f"was used {counted(uses, 'time')} before" if uses else "was not used before"
-    lines = [head, "", describe_conditions(findings.conditions), ""]
-    if "digest" in findings.failed:
+    lines = [head, "", describe_conditions(attempt.conditions), ""]
+    if "digest" in attempt.failed:
         lines.append("The other conditions cannot be tested without the files.")
     lines.append(f"The promotion set {used}; every use weakens what it proves.")
-    lines.append(f"evidence {values['evidence'][:12]} at {values['evidence_place']}")
+    lines.append(f"evidence {attempt.evidence[:12]} at {attempt.evidence_place}")
     return "\n".join(lines)
 
 
-def _entry_fields(action: Action, came_from: int | None, went_to: int) -> dict[str, Any]:
-    """Return the fields that every line of the ledger has; number and hash are set later, under the lock."""
-    return {
-        "number": 1,
-        "previous": BEGINNING,
-        "action": action,
-        "who": f"{getpass.getuser()}@{socket.gethostname()}",
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "came_from": came_from,
-        "went_to": went_to,
-    }
+def _move(action: Action, came_from: int | None, went_to: int, **details: Any) -> Move:
+    """Return a move that this user makes now; ``details`` are its other fields."""
+    who = f"{getpass.getuser()}@{socket.gethostname()}"
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    return Move(action=action, who=who, when=when, came_from=came_from, went_to=went_to, **details)
 
 
-def _is_line(text: str) -> bool:
+def _readable(text: str) -> Entry | None:
     try:
-        read_line(text)
+        return read_line(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _history_table(entries: Sequence[Entry]) -> str:

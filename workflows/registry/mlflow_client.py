@@ -41,6 +41,10 @@ class TrackingError(StoreError):
         self.code = code
 
 
+class NotFoundError(TrackingError):
+    """What is asked for does not exist in the store."""
+
+
 class Dataset(Config):
     """A file that a run reads."""
 
@@ -123,7 +127,8 @@ def mlflow_errors(action: str, *, absent: str | None = None) -> Iterator[None]:
     except MlflowException as error:
         if absent is not None and error.error_code in _ABSENT:
             raise ModelError(f"{absent}: not in the registry {tracking_uri()}: {error}") from error
-        raise TrackingError(f"{tracking_uri()}: {action}: {_reason(error)}", code=error.error_code) from error
+        kind = NotFoundError if error.error_code == "RESOURCE_DOES_NOT_EXIST" else TrackingError
+        raise kind(f"{tracking_uri()}: {action}: {_reason(error)}", code=error.error_code) from error
     except OSError as error:
         raise TrackingError(f"{tracking_uri()}: {action}: {error}") from error
 

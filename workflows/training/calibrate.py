@@ -69,7 +69,7 @@ class CalibrateJob:
     batch_words: int = 4096
 
 
-def run(job: CalibrateJob) -> Answer:
+def calibrate_command(job: CalibrateJob) -> Answer:
     """Calibrate a tagger and measure the effect.
 
     Raises:

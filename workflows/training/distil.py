@@ -45,12 +45,13 @@ from concord.pipeline.readers.read_file import read_piece, scan_file
 from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.file_locks import exclusive
 from concord.pipeline.worker.bisect import run_bisecting
-from concord.workflows.console import Answer, counted, info, warn
+from concord.workflows.console import INLINE, Answer, counted, info, warn
 from concord.workflows.corpora.corpora import check_teachers, gold_format, label_types, read_corpora
 from concord.workflows.corpora.provenance import Provenance, read_provenance, write_provenance
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainCorpus, TrainJob
+from concord.workflows.training.train_result import TrainResult
 
 LABELS_NAME = "labels"
 # Of an English text, some 40,000 words.
@@ -86,7 +87,16 @@ class DistilJob:
     reader: ReaderConfig = field(default_factory=ReaderConfig)
 
 
-def run(job: DistilJob) -> Answer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DistilResult:
+    """The training of the student, and the folder of what the teachers labelled."""
+
+    training: TrainResult = field(metadata=INLINE)
+    labels: Path
+    labelled: Labelling
+
+
+def distil_command(job: DistilJob) -> Answer:
     """Label the texts and train the student; a run that was interrupted is continued.
 
     Raises:
@@ -114,10 +124,9 @@ def run(job: DistilJob) -> Answer:
         if labelling.shards is None:
             _write_provenance(labels, found)
             labelling = _label(labels, labelling, teachers, texts, job.reader)
-    answer = train.run(student, options)
-    values = {**answer.values, "labels": str(labels), "labelled": labelling.model_dump(mode="json")}
+    result = DistilResult(training=train.train(student, options), labels=labels, labelled=labelling)
     size = f"{counted(labelling.words, 'word')} in {counted(labelling.documents, 'document')}"
-    return Answer(values=values, text=f"{answer.text}\nlabels      {labels} ({size})")
+    return Answer.of(result, text=f"{result.training.text}\nlabels      {labels} ({size})")
 
 
 def _check_student(student: TrainJob, labelling: Labelling) -> None:

@@ -65,7 +65,7 @@ def train_tagger(folder: Path, corpora: Path, suffix: str, *overrides: str) -> P
     path = folder / "tiny.yaml"
     path.write_text(TRAIN_YAML.format(train=corpora / f"train.{suffix}", dev=corpora / f"dev.{suffix}"))
     options = TrainOptions(folder=folder / "trained", tracked=False)
-    return Path(train.run(read_train_job(path, overrides=overrides), options).values["bundle"])
+    return train.train(read_train_job(path, overrides=overrides), options).bundle
 
 
 @pytest.fixture(scope="module")

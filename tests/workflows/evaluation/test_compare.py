@@ -24,7 +24,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
-from concord.workflows.evaluation.command import run
+from concord.workflows.evaluation.command import compare_command
 from concord.workflows.evaluation.compare import CompareJob, compare, evidence
 from concord.workflows.evaluation.page import render_page
 from concord.workflows.evaluation.paired_tests import Line, Procedure, changed_documents, compare_labels, describe_line
@@ -181,7 +181,7 @@ def test_sentence_is_the_unit_when_the_corpus_has_no_documents(
     tiny_bundle: Path, write_corpus: Callable[[str], Path]
 ) -> None:
     corpus = str(write_corpus("Ada\tB-PER\nslept\tO\n\nTom\tB-PER\nwoke\tO\n"))
-    answer = run(job(tiny_bundle, tiny_bundle, data=[corpus]))
+    answer = compare_command(job(tiny_bundle, tiny_bundle, data=[corpus]))
     assert (answer.values["unit"], answer.values["units"]) == ("sentence", 2)
     assert "mark no documents, so each sentence is one" in answer.text
 

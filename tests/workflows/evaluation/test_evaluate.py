@@ -13,8 +13,7 @@ from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
-from concord.workflows.evaluation import evaluate
-from concord.workflows.evaluation.evaluate import EvaluateJob
+from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
 
 GOLD = CHECKOUT / "examples/train/dev.conllu"
 
@@ -36,7 +35,7 @@ def agreeing(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> Path:
 
 
 def test_evaluate_scores_a_tagger_on_its_own_predictions(tiny_bundle: Path, agreeing: Path) -> None:
-    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
+    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
     assert (values["documents"], values["sentences"]) == (3, 15)
     assert values["scores"]["all"]["gold"] == values["scores"]["all"]["correct"] > 0
     assert values["scores"]["all"]["f1"] == values["draft_scores"]["all"]["f1"] == values["seqeval_f1"] == 100
@@ -46,14 +45,14 @@ def test_evaluate_scores_a_tagger_on_its_own_predictions(tiny_bundle: Path, agre
 
 
 def test_f1_equals_that_of_seqeval(tiny_bundle: Path) -> None:
-    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)])).values
+    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)])).values
     assert values["scores"]["all"]["f1"] == pytest.approx(values["seqeval_f1"])
     assert set(values["scores"]) == {"all", "LOC", "ORG", "PER"}
 
 
 def test_breakdowns_sum_to_the_whole(tiny_bundle: Path) -> None:
     job = EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], train=[str(GOLD.with_name("train.conllu"))])
-    values = evaluate.run(job).values
+    values = evaluate_command(job).values
     assert json.loads(json.dumps(values)) == values
     for part, left_out in (("by_mention_length", ""), ("by_sentence_length", ""), ("by_novelty", "seen")):
         for count in ("gold", "predicted", "correct"):
@@ -69,9 +68,9 @@ def test_breakdowns_sum_to_the_whole(tiny_bundle: Path) -> None:
 
 @pytest.mark.slow
 def test_novelty_is_decided_by_the_training_corpora(tiny_bundle: Path, agreeing: Path) -> None:
-    without = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
+    without = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
     assert without["by_novelty"] is None
-    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)], train=[str(agreeing)])).values
+    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)], train=[str(agreeing)])).values
     assert values["by_novelty"]["seen"] == values["scores"]["all"]
     assert values["by_novelty"]["unseen"]["gold"] == 0
     assert values["recurring_names"]["correct"] == values["recurring_names"]["gold"]
@@ -81,21 +80,21 @@ def test_types_unknown_to_the_tagger_count_as_missed(
     tiny_bundle: Path, write_corpus: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = str(write_corpus("Monday\tB-DAY\nis\tO\n"))
-    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
+    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
     assert values["scores"]["DAY"]["recall"] == 0
     assert "every DAY of the corpus counts as missed" in capsys.readouterr().err
-    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus], labels={"DAY": None})).values
+    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[corpus], labels={"DAY": None})).values
     assert values["scores"]["all"]["gold"] == 0
 
 
 def test_evaluate_refuses_token_labels_for_a_tagger_of_entities(tiny_bundle: Path) -> None:
     with pytest.raises(ConfigError, match="xpos holds token labels"):
-        evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], form=GoldFormat(label_column="xpos")))
+        evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], form=GoldFormat(label_column="xpos")))
 
 
 def test_evaluate_raises_model_error_when_the_folder_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"tagger\.json"):
-        evaluate.run(EvaluateJob(folder=tmp_path, data=[str(GOLD)]))
+        evaluate_command(EvaluateJob(folder=tmp_path, data=[str(GOLD)]))
 
 
 def test_evaluate_raises_input_error_when_a_corpus_has_no_sentences(
@@ -103,14 +102,14 @@ def test_evaluate_raises_input_error_when_a_corpus_has_no_sentences(
 ) -> None:
     for text in ("", "-DOCSTART-\tx\n\n"):
         with pytest.raises(InputError, match="expected a gold corpus with one sentence or more"):
-            evaluate.run(EvaluateJob(folder=tiny_bundle, data=[str(write_corpus(text))]))
+            evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(write_corpus(text))]))
 
 
 def test_evaluate_warns_of_a_corpus_without_entities(
     tiny_bundle: Path, write_corpus: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = str(write_corpus("It\tO\nrained\tO\n"))
-    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
+    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
     assert values["scores"]["all"]["gold"] == 0
     assert "the corpus holds no entity" in capsys.readouterr().err
 
@@ -118,7 +117,7 @@ def test_evaluate_warns_of_a_corpus_without_entities(
 @pytest.mark.slow
 def test_sentence_of_5000_words_is_scored_completely(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
     corpus = str(write_corpus("Ada\tB-PER\nslept\tO\n" * 2500))
-    values = evaluate.run(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
+    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
     assert (values["documents"], values["sentences"], values["words"]) == (1, 1, 5000)
     assert values["by_sentence_length"]["51+"]["gold"] == values["recurring_names"]["gold"] == 2500
 
@@ -138,7 +137,7 @@ def test_command_prints_a_table_by_type(tiny_bundle: Path) -> None:
 def test_breakdowns_of_token_labels_sum_to_the_words(token_bundle: Path) -> None:
     train = [str(GOLD.with_name("train.conllu"))]
     form = GoldFormat(label_column="upos")
-    values = evaluate.run(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form, train=train)).values
+    values = evaluate_command(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form, train=train)).values
     for part, left_out in (("by_sentence_length", ""), ("by_novelty", "seen"), ("label_scores", "")):
         parts = [found for name, found in values[part].items() if name != left_out]
         assert sum(found["gold"] for found in parts) == sum(found["predicted"] for found in parts) == values["words"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from concord_testing.promoters import entry, exit_codes, mover
+from concord_testing.promoters import exit_codes, move, mover
 from mlflow import MlflowClient
 
 from concord.models.errors import ModelError
@@ -49,9 +49,9 @@ def ledger(name: str = "tiny") -> list[tuple[int | None, int]]:
 
 
 def test_a_move_keeps_the_previous_champion_and_writes_a_line(client: MlflowClient) -> None:
-    first = move_champion("tiny", expected=None, entry=entry(1))
+    first = move_champion("tiny", expected=None, move=move(1))
     assert (settled_state("tiny").champion, settled_state("tiny").previous) == (1, None)
-    second = move_champion("tiny", expected=1, entry=entry(3, came_from=1))
+    second = move_champion("tiny", expected=1, move=move(3, came_from=1))
     state = settled_state("tiny")
     assert (state.champion, state.previous, state.intent) == (3, 1, None)
     assert [read_line(text) for text in state.lines] == [first, second]
@@ -61,11 +61,11 @@ def test_a_move_keeps_the_previous_champion_and_writes_a_line(client: MlflowClie
 
 
 def test_a_move_from_another_version_is_refused_and_changes_nothing(client: MlflowClient) -> None:
-    move_champion("tiny", expected=None, entry=entry(2))
+    move_champion("tiny", expected=None, move=move(2))
     before = settled_state("tiny")
     for expected in (None, 1):
         with pytest.raises(RaceLostError, match="the champion is now version 2") as caught:
-            move_champion("tiny", expected=expected, entry=entry(3, came_from=expected))
+            move_champion("tiny", expected=expected, move=move(3, came_from=expected))
         assert caught.value.exit_code == LOST
     assert settled_state("tiny") == before
     assert not is_locked(client)
@@ -77,7 +77,7 @@ def is_locked(client: MlflowClient) -> bool:
 
 def test_an_unknown_model_is_named(client: MlflowClient) -> None:
     with pytest.raises(ModelError, match="other: not in the registry"):
-        move_champion("other", expected=None, entry=entry(1))
+        move_champion("other", expected=None, move=move(1))
     assert not is_locked(client)
 
 
@@ -90,24 +90,24 @@ def test_a_move_killed_at_any_step_is_completed_by_the_next_call(client: MlflowC
         assert is_locked(client), step
         if step == "locked":
             assert settled_state("tiny").champion == champion
-            move_champion("tiny", expected=champion, entry=entry(target, came_from=champion))
+            move_champion("tiny", expected=champion, move=move(target, came_from=champion))
         done.append((champion, target))
         assert ledger() == done, step
         state = settled_state("tiny")
         assert (state.champion, state.previous) == (target, champion), step
         champion, target = target, 1 + target % 3
     # The lock of the last move still exists, and its owner is dead.
-    move_champion("tiny", expected=champion, entry=entry(target, came_from=champion))
+    move_champion("tiny", expected=champion, move=move(target, came_from=champion))
     assert not is_locked(client)
 
 
 def test_an_intent_is_undone_when_the_champion_was_moved_by_hand(
     client: MlflowClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    move_champion("tiny", expected=None, entry=entry(1))
+    move_champion("tiny", expected=None, move=move(1))
     stop_at("intent", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        move_champion("tiny", expected=1, entry=entry(2, came_from=1))
+        move_champion("tiny", expected=1, move=move(2, came_from=1))
     client.set_registered_model_alias("tiny", "champion", "3")
     state = settled_state("tiny")
     assert (state.champion, state.previous, state.intent, len(state.lines)) == (3, None, None, 1)
@@ -117,10 +117,10 @@ def test_an_intent_is_undone_when_the_champion_was_moved_by_hand(
 def test_an_intent_is_undone_when_its_version_was_deleted(
     client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    move_champion("tiny", expected=None, entry=entry(1))
+    move_champion("tiny", expected=None, move=move(1))
     stop_at("intent", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        move_champion("tiny", expected=1, entry=entry(2, came_from=1))
+        move_champion("tiny", expected=1, move=move(2, came_from=1))
     client.delete_model_version("tiny", "2")
     assert ledger() == [(None, 1)]
 
@@ -131,10 +131,10 @@ def test_an_unreadable_intent_is_deleted(client: MlflowClient) -> None:
 
 
 def test_the_number_of_a_missing_line_is_not_reused(client: MlflowClient) -> None:
-    move_champion("tiny", expected=None, entry=entry(1))
-    move_champion("tiny", expected=1, entry=entry(2, came_from=1))
+    move_champion("tiny", expected=None, move=move(1))
+    move_champion("tiny", expected=1, move=move(2, came_from=1))
     client.delete_registered_model_tag("tiny", tag_of(1))
-    assert move_champion("tiny", expected=2, entry=entry(3, came_from=2)).number == 3
+    assert move_champion("tiny", expected=2, move=move(3, came_from=2)).number == 3
     state = settled_state("tiny")
     assert [found.line for found in check_chain(state.lines, champion=3)] == [1, 1]
 
@@ -160,7 +160,7 @@ def test_an_abandoned_lock_is_broken(
     client: MlflowClient, owner: str, age: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hold_lock(owner=owner.replace("here:", f"{socket.gethostname()}:"), age=age)
-    move_champion("tiny", expected=None, entry=entry(1))
+    move_champion("tiny", expected=None, move=move(1))
     assert "Breaking the lock of tiny" in capsys.readouterr().err
     assert not is_locked(client)
 
@@ -175,7 +175,7 @@ def test_a_held_lock_is_waited_for(client: MlflowClient, monkeypatch: pytest.Mon
 
     hold_lock(owner=process_name(), age=0.0)
     monkeypatch.setattr(time, "sleep", sleep)
-    move_champion("tiny", expected=None, entry=entry(1))
+    move_champion("tiny", expected=None, move=move(1))
     assert len(waits) == 3
 
 
@@ -186,14 +186,14 @@ def test_a_move_stops_when_its_lock_was_broken_or_is_old(client: MlflowClient, m
 
     monkeypatch.setattr(promotion, "crash_point", steal)
     with pytest.raises(TrackingError, match="another process has broken the lock"):
-        move_champion("tiny", expected=None, entry=entry(1))
+        move_champion("tiny", expected=None, move=move(1))
     # The lock belongs to another process now.
     assert is_locked(client)
     client.delete_registered_model(f"tiny{LOCK_SUFFIX}")
     monkeypatch.setattr(promotion, "crash_point", lambda _: None)
     monkeypatch.setattr(promotion, "HOLD_SECONDS", -1.0)
     with pytest.raises(TrackingError, match="the store is too slow"):
-        move_champion("tiny", expected=None, entry=entry(1))
+        move_champion("tiny", expected=None, move=move(1))
     assert not is_locked(client)
     assert settled_state("tiny").champion is None
 
@@ -205,7 +205,7 @@ def test_one_of_four_concurrent_moves_wins(
     if place == "server":
         monkeypatch.setenv("MLFLOW_TRACKING_URI", request.getfixturevalue("mlflow_server"))
     client = make_versions(5)
-    move_champion("tiny", expected=None, entry=entry(1))
+    move_champion("tiny", expected=None, move=move(1))
     codes = exit_codes([mover(1, version) for version in (2, 3, 4, 5)], uri=tracking_uri())
     assert sorted(codes, key=str) == [0, LOST, LOST, LOST]
     winner = 2 + codes.index(0)

@@ -17,13 +17,13 @@ from concord.workflows.evaluation.slices import parse_slice
 from concord.workflows.promotion import gate
 from concord.workflows.promotion.gate import (
     GateConfig,
+    compare_speed,
     comparison_conditions,
     describe_conditions,
     digest_condition,
     first_condition,
     provenance_condition,
     read_gate,
-    speed_ratio,
     throughput_condition,
 )
 from concord.workflows.yaml_values import read_yaml
@@ -121,10 +121,10 @@ def test_changed_files_fail() -> None:
 def test_speeds_are_measured_in_turns(tiny_bundle: Path) -> None:
     tagger = load_tagger(tiny_bundle)
     documents = read_corpora([str(CHECKOUT / "examples/train/dev.conllu")], labels={})
-    found = speed_ratio(tagger, tagger, documents, turns=4)
-    assert len(found["seconds"]) == 4
-    ratios = sorted(turn["champion"] / turn["candidate"] for turn in found["seconds"])
-    assert ratios[1] <= found["ratio"] <= ratios[2]
+    found = compare_speed(tagger, tagger, documents, turns=4)
+    assert len(found.seconds) == 4
+    ratios = sorted(turn.champion / turn.candidate for turn in found.seconds)
+    assert ratios[1] <= found.ratio <= ratios[2]
 
 
 def test_no_more_documents_are_timed_than_needed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +134,6 @@ def test_no_more_documents_are_timed_than_needed(tiny_bundle: Path, monkeypatch:
     document = [Sentence(words=("Ada", "slept", "."))]
     for words, expected in ((1, 1), (3, 1), (4, 2), (100, 5)):
         monkeypatch.setattr(gate, "TIMED_WORDS", words)
-        speed_ratio(tagger, tagger, [document] * 5, turns=1)
+        compare_speed(tagger, tagger, [document] * 5, turns=1)
         assert set(timed) == {expected}
         timed.clear()

@@ -4,12 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from concord_testing.promoters import entry
+from concord_testing.promoters import move
 
 from concord.workflows.promotion.ledger import (
     BEGINNING,
     LONGEST_LINE,
     LONGEST_REASON,
+    Entry,
     check_chain,
     line_hash,
     lines_of,
@@ -20,12 +21,16 @@ from concord.workflows.promotion.ledger import (
 )
 
 
+def entry(went_to: int, *, came_from: int | None = None) -> Entry:
+    return Entry.of(move(went_to, came_from=came_from), number=1, previous=BEGINNING)
+
+
 def chain(*versions: int) -> list[str]:
     """Return the lines of successive moves to these versions."""
     lines: list[str] = []
     for number, version in enumerate(versions, start=1):
         previous = line_hash(lines[-1]) if lines else BEGINNING
-        lines.append(write_line(replace(entry(version), number=number, previous=previous)))
+        lines.append(write_line(Entry.of(move(version), number=number, previous=previous)))
     return lines
 
 

@@ -218,8 +218,8 @@ def test_a_training_killed_in_a_fold_continues_there(
 
     monkeypatch.setattr(folds, "fit", killed)
     with pytest.raises(KeyboardInterrupt):
-        train.run(job, TrainOptions(**options))  # type: ignore[arg-type]
+        train.train(job, TrainOptions(**options))  # type: ignore[arg-type]
     first = (tmp_path / "run" / "folds" / "1" / "state.safetensors").stat().st_mtime_ns
-    train.run(job, TrainOptions(resume=True, **options))  # type: ignore[arg-type]
+    train.train(job, TrainOptions(resume=True, **options))  # type: ignore[arg-type]
     assert (tmp_path / "run" / "folds" / "1" / "state.safetensors").stat().st_mtime_ns == first
     assert (tmp_path / "run" / "bundle" / "tagger.json").exists()

@@ -160,13 +160,13 @@ def test_store_that_fails_during_training_causes_a_warning(
 
 def test_resolved_job_repeats_the_training(store: Path, train_file: Path) -> None:
     options = TrainOptions(folder=store / "first", tracked=False)
-    first = train.run(read_train_job(train_file, overrides=["fit.epochs=1"]), options)
+    first = train.train(read_train_job(train_file, overrides=["fit.epochs=1"]), options)
     resolved = store / "first" / "config.resolved.yaml"
     config = read_train_config(resolved)
     assert config.profiles["small"].model["lstm"] == {"hidden": 16, "layers": 1, "dropout": 0.5}
     assert config.profiles["small"].fit["epochs"] == 1
-    again = train.run(read_train_job(resolved), TrainOptions(folder=store / "again", tracked=False))
-    assert again.values["digest"] == first.values["digest"]
+    again = train.train(read_train_job(resolved), TrainOptions(folder=store / "again", tracked=False))
+    assert again.digest == first.digest
 
 
 def test_train_exits_with_75_when_the_store_is_down(
@@ -182,9 +182,9 @@ def test_train_exits_with_75_when_the_store_is_down(
 
 def test_train_refuses_a_folder_with_another_training(train_file: Path, tmp_path: Path) -> None:
     options = TrainOptions(folder=tmp_path / "run", tracked=False)
-    train.run(read_train_job(train_file), options)
+    train.train(read_train_job(train_file), options)
     with pytest.raises(ConfigError, match=r"contains another training; .*--resume .* fit\.seed \(None, now 2\)$"):
-        train.run(read_train_job(train_file, overrides=["fit.seed=2"]), options)
+        train.train(read_train_job(train_file, overrides=["fit.seed=2"]), options)
 
 
 def test_train_names_a_folder_that_cannot_be_made(train_file: Path) -> None:
@@ -196,8 +196,8 @@ def test_train_names_a_folder_that_cannot_be_made(train_file: Path) -> None:
 def test_train_accepts_a_folder_without_a_state(train_file: Path, tmp_path: Path) -> None:
     options = TrainOptions(folder=tmp_path / "run", tracked=False)
     with pytest.raises(ConfigError, match=r"fit\.optimizers"):
-        train.run(read_train_job(train_file, overrides=["fit.optimizers={other: {}}"]), options)
-    assert train.run(read_train_job(train_file), options).exit_code == 0
+        train.train(read_train_job(train_file, overrides=["fit.optimizers={other: {}}"]), options)
+    assert train.train_command(read_train_job(train_file), options).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,13 @@ def test_train_accepts_a_folder_without_a_state(train_file: Path, tmp_path: Path
 def test_train_names_an_unknown_key(train_file: Path, tmp_path: Path, override: str, message: str) -> None:
     job = read_train_job(train_file, overrides=[override])
     with pytest.raises(ConfigError, match=message):
-        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+        train.train(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
 def test_train_refuses_an_invalid_model_name_first(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["register_as=news/mine"])
     with pytest.raises(ConfigError, match=r"a model's name: .* got 'news/mine'"):
-        train.run(job, TrainOptions(folder=tmp_path / "run"))
+        train.train(job, TrainOptions(folder=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -231,7 +231,7 @@ def test_train_names_a_missing_device(train_file: Path, tmp_path: Path, monkeypa
 
 def test_train_does_not_learn_a_dropped_type(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["data.labels={ORG: null}", "fit.epochs=1"])
-    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    train.train(job, TrainOptions(folder=tmp_path / "run", tracked=False))
     assert load_tagger(tmp_path / "run" / "bundle").entity_types == ("LOC", "PER")
 
 
@@ -268,7 +268,7 @@ def test_tagger_of_parts_of_speech_is_trained_and_scored_but_cannot_annotate(sto
 def test_train_refuses_parts_of_speech_for_a_tagger_of_entities(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["data.label_column=upos"])
     with pytest.raises(ConfigError, match=r"upos holds token labels.*--set model\.scheme=TOKENS"):
-        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+        train.train(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
 def test_train_warns_of_token_labels_that_only_dev_has(
@@ -278,7 +278,7 @@ def test_train_warns_of_token_labels_that_only_dev_has(
     dev = tmp_path / "dev.conllu"
     dev.write_text("1\tOh\toh\tINTERJECTION\t_\t_\t0\troot\t_\t_\n")
     job = read_train_job(train_file, overrides=[*overrides, f"data.dev={dev}"])
-    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    train.train(job, TrainOptions(folder=tmp_path / "run", tracked=False))
     assert "holds INTERJECTION, the training corpora do not" in capsys.readouterr().err
 
 
@@ -299,7 +299,7 @@ def test_train_refuses_a_corpus_without_sentences(
     empty = write_corpus("-DOCSTART-\n")
     job = read_train_job(train_file, overrides=[f"data.{split}={[str(empty)] if split == 'train' else empty}"])
     with pytest.raises(InputError, match=r"gold\.conll: expected a gold corpus with one sentence or more, got none"):
-        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+        train.train(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
 def test_train_names_types_that_only_dev_has(
@@ -308,20 +308,20 @@ def test_train_names_types_that_only_dev_has(
     dev = write_corpus("Monday\tB-DAY\n")
     job = read_train_job(train_file, overrides=[f"data.dev={dev}"])
     with pytest.raises(ConfigError, match=r"holds entities of type DAY.*--set data\.labels\.DAY=null"):
-        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+        train.train(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
 def test_missing_encoder_is_a_model_error(train_file: Path, tmp_path: Path) -> None:
     job = read_train_job(train_file, overrides=["model.encoder={source: no_such_package}"])
     with pytest.raises(ModelError, match="no_such_package"):
-        train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+        train.train(job, TrainOptions(folder=tmp_path / "run", tracked=False))
 
 
 def test_pretrained_vectors_are_loaded(train_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("".join(f"{word} {' '.join(['0.5'] * 16)}\n" for word in ("the", "unheard")))
     job = read_train_job(train_file, overrides=[f"data.vectors={vectors}", "fit.epochs=1"])
-    train.run(job, TrainOptions(folder=tmp_path / "run", tracked=False))
+    train.train(job, TrainOptions(folder=tmp_path / "run", tracked=False))
     assert "words have a pretrained vector" in capsys.readouterr().err
     assert "unheard" in load_tagger(tmp_path / "run" / "bundle").vocabulary.words
 
