@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from concord.doc import Doc, docs_from_rows
-from concord.models.errors import ConfigError
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.output.tables import annotated_rows
 from concord.pipeline.texts import TextAnnotator
-from concord.workflows.annotation.job import job_values, names_model, read_annotate_job
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.annotation.job import find_job_tagger, read_text_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,13 +145,8 @@ def load(
 ) -> Nlp:
     """Load a tagger and its parser; see ``concord.load``."""
     paths = {name: None if path is None else str(path) for name, path in (("model", model), ("terms", terms))}
-    values = job_values({**paths, "device": device}, settings)
-    for key in values:
-        if not key.startswith(("parser.", "tagger.")):
-            raise ConfigError(f"{key}: expected a key of parser or tagger, since nothing else has an effect on load")
-    # A job needs both places; nothing is read or written there.
-    config = read_annotate_job(None, values={"input": ".", "output": ".", **values})
-    tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
+    config = read_text_config({**paths, "device": device}, settings)
+    tagger = find_job_tagger(config)
     return Nlp(TextAnnotator.load(tagger, parser=config.parser, run=config.tagger), tagger)
 
 

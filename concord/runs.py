@@ -18,7 +18,7 @@ from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.storage.output_paths import output_path
-from concord.workflows.annotation import annotate as annotation
+from concord.workflows.annotation.annotate import annotate_collection
 from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job
 from concord.workflows.job_paths import absolute
 
@@ -236,7 +236,7 @@ def annotate(
         config = read_annotate_job(source, values=values)
     else:
         config = read_annotate_job(None, values={"input": str(input), **values})
-    answer = annotation.run(config)
+    answer = annotate_collection(config)
     if answer.exit_code:
         raise DeadLetterLimitError(
             f"{config.output.path}: {answer.values['dead_letters']} of {answer.values['read']} records are dead "

@@ -37,10 +37,7 @@ def find_package(config: ParserConfig) -> StanzaPackage:
         if config.language != "en":
             raise ModelError(f"parser.package: {EMBEDDED_PACKAGE} is for language 'en', not {config.language!r}")
         return _read_package(_EMBEDDED_FOLDER, language="en", name="default")
-    from stanza.resources.common import DEFAULT_MODEL_DIR
-
-    folder = DEFAULT_MODEL_DIR if config.directory is None else config.directory
-    return _read_package(Path(folder), language=config.language, name=config.package)
+    return _read_package(Path(config.directory or _default_directory()), language=config.language, name=config.package)
 
 
 def parser_identity(config: ParserConfig) -> ComponentIdentity:
@@ -64,6 +61,14 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
     }
     digest = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return ComponentIdentity(name=f"stanza/{config.package}", version=version("stanza"), digest=digest)
+
+
+def _default_directory() -> str:
+    """Return where Stanza looks for packages; this imports Stanza, and torch with it."""
+    from stanza.resources.common import DEFAULT_MODEL_DIR
+
+    folder: str = DEFAULT_MODEL_DIR
+    return folder
 
 
 def _read_package(folder: Path, *, language: str, name: str) -> StanzaPackage:

@@ -209,7 +209,7 @@ def test_load_names_what_it_does_not_know() -> None:
         concord.load("entities_en_smal")
     with pytest.raises(ConfigError, match=r"parser\.pakage"):
         concord.load(settings={"parser.pakage": "x"})
-    with pytest.raises(ConfigError, match="limit: expected a key of parser or tagger"):
+    with pytest.raises(ConfigError, match="limit: unknown key; known keys: parser, tagger"):
         concord.load(settings={"limit": 3})
     with pytest.raises(ModelError, match="no_such_tagger"):
         concord.load(settings={"tagger": {"model": "no_such_tagger"}})

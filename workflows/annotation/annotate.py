@@ -16,14 +16,13 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.workflows.annotation.inspect import describe_no_match, existing_dead_letters
-from concord.workflows.annotation.job import annotate_config, names_model
+from concord.workflows.annotation.inspection import describe_no_match, existing_dead_letters
+from concord.workflows.annotation.job import annotate_config, find_job_tagger
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, total_counts
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.registry.model_versions import is_reference
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
@@ -37,10 +36,10 @@ NAMED_KINDS = {
 }
 
 
-def run(config: AnnotateConfig) -> Answer:
+def annotate_collection(config: AnnotateConfig) -> Answer:
     """Annotate everything that the output does not hold yet."""
     _warn_of_ray_settings(config)
-    return _run(config, find_entity_tagger(config.tagger.model, named=names_model(config)))
+    return _run(config, find_job_tagger(config))
 
 
 def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
@@ -65,7 +64,7 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
 
 def preview(config: AnnotateConfig) -> Answer:
     """Report what a run would do, without writing anything."""
-    tagger = find_entity_tagger(config.tagger.model, named=names_model(config))
+    tagger = find_job_tagger(config)
     report = dry_run(config, tagger=tagger)
     executor = config.executor
     seconds = _expected_seconds(report)

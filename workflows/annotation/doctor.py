@@ -37,7 +37,7 @@ class Check:
     advice: str = ""
 
 
-def run(output: OutputPath) -> Answer:
+def check_machine(output: OutputPath) -> Answer:
     """Check this machine and the place of future runs; exit code 1 if something must be fixed before a run."""
     checks = [
         _python(),

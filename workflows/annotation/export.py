@@ -19,7 +19,9 @@ LEFT_OUT = 3
 SHOWN_SENTENCES = 10
 
 
-def export(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None) -> Answer:
+def write_export(
+    output: OutputPath, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None
+) -> Answer:
     """Export a collection; exit code 3 if the text of a document is no longer available."""
     chosen = None if ids is None else read_ids(ids)
     with tqdm(unit="document", disable=not sys.stderr.isatty(), leave=False) as bar:
@@ -27,8 +29,10 @@ def export(output: OutputPath, destination: Path, *, to: ExportForm, ids: Path |
     return _answer(report, destination, to=to, lines=_export_lines(report, destination))
 
 
-def review(output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]) -> Answer:
-    """Write a review queue without the documents that the files ``done`` list; exit codes as of ``export``."""
+def write_review(
+    output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]
+) -> Answer:
+    """Write a review queue without the documents that the files ``done`` list; exit codes as of ``write_export``."""
     exclude = frozenset().union(*map(read_ids, done))
     report = write_review_queue(output, destination, to=to, quotas=quotas, exclude=exclude)
     return _answer(report, destination, to=to, lines=_review_lines(report, destination))

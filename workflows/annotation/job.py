@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from concord.pipeline.config import AnnotateConfig
+from concord.models.config import Config
+from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfig
+from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.job_paths import absolute, absolute_model, absolute_parser
+from concord.workflows.registry.resolve_tagger import find_entity_tagger
 from concord.workflows.yaml_values import flatten, parse_override, read_yaml, set_value
 
 JOB_SUFFIXES = {".yaml", ".yml"}
@@ -50,16 +53,25 @@ def read_annotate_job(
     paths: dict[str, Any] = {
         "input": absolute(config.input),
         "output": config.output.model_copy(update={"path": absolute(config.output.path)}),
-        **absolute_parser(config.parser),
+        **_absolute_components(config),
     }
-    tagger: dict[str, Any] = {}
-    if names_model(config):
-        tagger["model"] = absolute_model(config.tagger.model)
-    if config.tagger.terms is not None:
-        tagger["terms"] = absolute(config.tagger.terms)
-    if tagger:
-        paths["tagger"] = config.tagger.model_copy(update=tagger)
     return config.model_copy(update=paths)
+
+
+class TextConfig(Config):
+    """The sections of an annotation job that apply to texts in memory."""
+
+    parser: ParserConfig = ParserConfig()
+    tagger: TaggerRunConfig = TaggerRunConfig()
+
+
+def read_text_config(options: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> TextConfig:
+    """Return how to annotate texts in memory; options and settings are those of ``job_values``."""
+    job: dict[str, Any] = {}
+    for key, value in job_values(options, settings).items():
+        set_value(job, key, value)
+    config = TextConfig.from_mapping(job)
+    return config.model_copy(update=_absolute_components(config))
 
 
 def annotate_config(
@@ -80,6 +92,22 @@ def annotate_config(
     return AnnotateConfig.from_mapping(job, where=where)
 
 
-def names_model(config: AnnotateConfig) -> bool:
+def names_model(config: AnnotateConfig | TextConfig) -> bool:
     """Return whether the job names its tagger; otherwise the default may be replaced by its fallback."""
     return "model" in config.tagger.model_fields_set
+
+
+def find_job_tagger(config: AnnotateConfig | TextConfig) -> ResolvedTagger:
+    """Find the tagger of a job; raises what ``find_entity_tagger`` raises."""
+    return find_entity_tagger(config.tagger.model, named=names_model(config))
+
+
+def _absolute_components(config: AnnotateConfig | TextConfig) -> dict[str, Any]:
+    """Return parser and tagger with absolute paths where the job sets them; a default must not look like a choice."""
+    tagger: dict[str, Any] = {}
+    if names_model(config):
+        tagger["model"] = absolute_model(config.tagger.model)
+    if config.tagger.terms is not None:
+        tagger["terms"] = absolute(config.tagger.terms)
+    changed = {"tagger": config.tagger.model_copy(update=tagger)} if tagger else {}
+    return {**absolute_parser(config.parser), **changed}

@@ -1,41 +1,98 @@
-"""``concord tag``: the entities of one text, for a look; nothing is written."""
+"""``concord tag``, the entities of one text, and texts from stdin."""
 
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import click
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
-from concord.pipeline.texts import TextAnnotator
-from concord.workflows.annotation.job import job_values, read_annotate_job
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.tables import annotated_rows
+from concord.pipeline.planning.inputs import absolute_output
+from concord.pipeline.readers.read_file import reader_for
+from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors
+from concord.workflows.annotation.job import find_job_tagger, read_text_config
 from concord.workflows.console import Answer, printable, table
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
+STDIN_NAME = "stdin"
 _COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red")
 _SHOWN = ("text", "label", "confidence", "start_char", "end_char")
 
 
-def run(text: str, *, model: str | None, device: str | None) -> Answer:
+def tag_text(text: str, *, model: str | None, device: str | None) -> Answer:
     """Annotate one text and return its entities; offsets are code points of the text.
 
     Raises:
         InputError: when the text cannot be annotated.
         ModelError: when the tagger or the parser cannot be loaded.
     """
-    # A job needs both places; nothing is read or written there.
-    values = {"input": ".", "output": ".", **job_values({"model": model, "device": device})}
-    config = read_annotate_job(None, values=values)
-    tagger = find_entity_tagger(config.tagger.model, named=model is not None)
-    annotator = TextAnnotator.load(tagger, parser=config.parser, run=config.tagger)
-    outcomes = annotator.annotate([text])
-    for outcome in outcomes:
-        if isinstance(outcome, DeadLetter):
-            raise InputError(outcome.message)
-    entities = annotator.tables(outcomes)["entities"].to_pylist()
-    rows = [{name: entity[name] for name in (*_SHOWN, "sent_id")} for entity in entities]
-    values = {"text": text, "tagger": tagger.identity.model_dump(), "entities": rows}
-    return Answer(values=values, text=_describe(text, rows))
+    config = read_text_config({"model": model, "device": device})
+    tagger = find_job_tagger(config)
+    from concord.pipeline.texts import TextAnnotator  # imports torch
+
+    [outcome] = TextAnnotator.load(tagger, parser=config.parser, run=config.tagger).annotate([text])
+    if isinstance(outcome, DeadLetter):
+        raise InputError(outcome.message)
+    entities = [
+        {name: entity[name] for name in (*_SHOWN, "sent_id")} for entity in annotated_rows([outcome])["entities"]
+    ]
+    values = {"text": text, "tagger": tagger.identity.model_dump(), "entities": entities}
+    return Answer(values=values, text=_describe(text, entities))
+
+
+def read_stdin() -> str:
+    """Read one text in UTF-8; a byte order mark is dropped.
+
+    Raises:
+        InputError: when stdin is closed, or in another encoding.
+    """
+    try:
+        return _stdin().read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"stdin: expected text in utf-8, got {error}; convert it, as with iconv") from None
+
+
+def keep_stdin(*, output: str, format: str) -> str:
+    """Copy stdin to ``_run`` below the output, where it can be planned again, and return the copy's path or URL.
+
+    It replaces that of an earlier run.
+
+    Args:
+        format: of the reader; ``auto`` is one text.
+
+    Raises:
+        InputError: when stdin is closed, there is no such format, or the output cannot be used.
+        StoreError: when there is no space.
+    """
+    stream = _stdin()
+    name = "text" if format == "auto" else format
+    folder = OutputFolder(absolute_output(output))
+    _check_empty_or_collection(folder)
+    kept = folder.run / f"{STDIN_NAME}{reader_for(name).suffixes[0]}"
+    with store_errors(kept):
+        move_into_place(stage_file(folder.staging, lambda staged: shutil.copyfileobj(stream, staged)), kept)
+    return str(kept)
+
+
+def _check_empty_or_collection(folder: OutputFolder) -> None:
+    """Refuse a folder of other files, which a copy of stdin would turn into the output of a run."""
+    if isinstance(folder.output, Path) and not (folder.output / "_run").exists():
+        other = next(folder.output.glob("*"), None)
+        if other is not None:
+            raise InputError(
+                f"{folder.output}: expected a new folder or a collection, got one that contains {other.name}; choose "
+                "another --output"
+            )
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise InputError("stdin: expected a text, got a closed stream")
+    return sys.stdin.buffer
 
 
 def _describe(text: str, entities: Sequence[Mapping[str, Any]]) -> str:

@@ -67,17 +67,17 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     For a model from the registry (models:/...), counts, rates and the report are logged to MLflow at the end. If MLflow
     is down, 'concord registry sync' sends them later.
     """
-    from concord.workflows.annotation.annotate import preview, run
+    from concord.workflows.annotation.annotate import annotate_collection, preview
 
     config = _annotate_job(source, options, overrides)
     if source == STDIN:
         if dry_run:
             raise click.UsageError("Expected an input that is kept for --dry-run, got stdin (-).")
-        from concord.workflows.annotation import stdin
+        from concord.workflows.annotation.tag import keep_stdin
 
-        kept = stdin.keep(output=config.output.path, format=config.reader.format)
+        kept = keep_stdin(output=config.output.path, format=config.reader.format)
         config = config.model_copy(update={"input": kept})
-    return preview(config) if dry_run else run(config)
+    return preview(config) if dry_run else annotate_collection(config)
 
 
 @verb(example='concord tag "Ada met Charles in London."')
@@ -89,15 +89,14 @@ def tag(text: str, *, model: str | None, device: str) -> Answer:
 
     TEXT is the text itself, or - to read it from stdin. Nothing is written.
     """
-    from concord.workflows.annotation import stdin
-    from concord.workflows.annotation.tag import run
+    from concord.workflows.annotation.tag import read_stdin, tag_text
     from concord.workflows.console import info
 
     if text == STDIN:
-        text = stdin.read_text()
+        text = read_stdin()
     elif os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises an error for a text that is too long for a name
         info(f"The words of the argument are tagged; for the text in the file: concord tag - < {text}")
-    return run(text, model=model, device=device)
+    return tag_text(text, model=model, device=device)
 
 
 @verb(example="concord submit conf/annotate/nightly.yaml")
@@ -184,9 +183,9 @@ def status(output: "OutputPath") -> Answer:
 
     OUTPUT is the folder or URL of an annotated collection. The run may be in progress.
     """
-    from concord.workflows.annotation import inspect
+    from concord.workflows.annotation import inspection
 
-    return inspect.status(output)
+    return inspection.status(output)
 
 
 @verb(example="concord verify out/news")
@@ -198,9 +197,9 @@ def verify(output: "OutputPath", *, shallow: bool) -> Answer:
     OUTPUT is the folder or URL of an annotated collection. Every file, hash and row count is compared with the
     run's manifest. Exit code 1 if anything differs.
     """
-    from concord.workflows.annotation import inspect
+    from concord.workflows.annotation import inspection
 
-    return inspect.verify(output, deep=not shallow)
+    return inspection.verify(output, deep=not shallow)
 
 
 @verb(example="concord diff out/monday out/tuesday --output out/diff.html")
@@ -258,9 +257,9 @@ def list_errors(output: "OutputPath", **fields: tuple[str, ...]) -> Answer:
     Options may be repeated. --json lists all of them with their complete messages.
     """
     from concord.pipeline.output.dead_letters import DeadLetterFilter
-    from concord.workflows.annotation import inspect
+    from concord.workflows.annotation import inspection
 
-    return inspect.list_dead_letters(output, DeadLetterFilter(**fields))
+    return inspection.list_dead_letters(output, DeadLetterFilter(**fields))
 
 
 @verb(example="concord errors retry out/news --error parse_failed", group=errors)
@@ -291,9 +290,9 @@ def report(output: "OutputPath") -> Answer:
 
     OUTPUT is the folder or URL of an annotated collection.
     """
-    from concord.workflows.annotation import inspect
+    from concord.workflows.annotation import inspection
 
-    return inspect.report(output)
+    return inspection.report(output)
 
 
 browser_option = click.option("--no-browser", is_flag=True, help="Only print the address.")
@@ -347,9 +346,9 @@ def export(output: "OutputPath", **options: Any) -> Answer:
     All formats but CoNLL-U include the raw text. It is read again from the input and verified by hash; documents that
     have changed since are left out and listed beside the export, with exit code 3.
     """
-    from concord.workflows.annotation import export as exports
+    from concord.workflows.annotation.export import write_export
 
-    return exports.export(output, **options)
+    return write_export(output, **options)
 
 
 @verb(example="concord review out/news --output queues/first.json --size 200 --per-type 80")
@@ -401,9 +400,9 @@ def review(
         if done or to is not None:
             raise click.UsageError("--done and --to go with --output; the browser shows what is done")
         return run(output, port=None, browser=not no_browser, who=who, quotas=Quotas(**quotas))
-    from concord.workflows.annotation import export as exports
+    from concord.workflows.annotation.export import write_review
 
-    return exports.review(output, destination, to=to or "label-studio", quotas=Quotas(**quotas), done=done)
+    return write_review(output, destination, to=to or "label-studio", quotas=Quotas(**quotas), done=done)
 
 
 @verb(example="concord schema tokens")
@@ -413,9 +412,9 @@ def schema(table: str | None) -> Answer:
 
     TABLE is documents, sentences, tokens, entities or errors; all of them if omitted.
     """
-    from concord.workflows.annotation import inspect
+    from concord.workflows.annotation import inspection
 
-    return inspect.schema(table)
+    return inspection.schema(table)
 
 
 @verb(example="concord doctor --output /data/out")
@@ -429,9 +428,9 @@ def schema(table: str | None) -> Answer:
 )
 def doctor(output: "OutputPath") -> Answer:
     """Check whether this machine can run Concord."""
-    from concord.workflows.annotation.doctor import run
+    from concord.workflows.annotation.doctor import check_machine
 
-    return run(output)
+    return check_machine(output)
 
 
 def _annotate_job(source: str, options: Mapping[str, Any], overrides: tuple[str, ...]) -> "AnnotateConfig":

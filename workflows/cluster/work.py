@@ -10,9 +10,8 @@ from concord.pipeline.corrections.log import LOG_NAME
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state
-from concord.workflows.annotation.job import names_model
+from concord.workflows.annotation.job import find_job_tagger
 from concord.workflows.registry import model_versions
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 
 def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
@@ -51,4 +50,4 @@ def is_finished(config: AnnotateConfig) -> bool:
 def _tagger(config: AnnotateConfig) -> str:
     if model_versions.is_reference(config.tagger.model):
         return model_versions.resolve(config.tagger.model).reference
-    return find_entity_tagger(config.tagger.model, named=names_model(config)).digest
+    return find_job_tagger(config).digest

@@ -13,7 +13,7 @@ from concord import open as open_run
 from concord.pipeline.exchange.export import ExportForm, export_collection
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.schema import SCHEMAS
-from concord.workflows.annotation import inspect
+from concord.workflows.annotation import inspection
 from concord.workflows.annotation.summary import describe_run, total_counts
 
 
@@ -44,9 +44,9 @@ def test_an_empty_collection_is_a_result(kind: str, tmp_path: Path) -> None:
         assert "the input has no records" in summary
         assert "0 entities in 0 documents" in summary
     output = runs.folder_of(report)
-    assert inspect.status(output).values["finished"]
-    assert inspect.verify(output, deep=True).exit_code == 0
-    assert Path(inspect.report(output).values["report"]).exists()
+    assert inspection.status(output).values["finished"]
+    assert inspection.verify(output, deep=True).exit_code == 0
+    assert Path(inspection.report(output).values["report"]).exists()
     run = open_run(output)
     assert [getattr(run, name).count_rows() for name in SCHEMAS] == [0, 0, 0, 0, 0]
     forms: tuple[ExportForm, ...] = ("conllu", "jsonl", "brat", "label-studio")

@@ -15,7 +15,7 @@ from concord.pipeline.planning.planner import Planner
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.runs import open_run
-from concord.workflows.annotation import inspect
+from concord.workflows.annotation import inspection
 from concord.workflows.annotation.summary import describe_run
 
 
@@ -39,7 +39,7 @@ def test_summary_status_and_report_name_a_shard_that_backed_off(config: Annotate
     assert "1 shard backed off, and may differ in bytes from those of an undisturbed run" in summary
     assert f"{name} one document at a time" in summary
 
-    answer = inspect.status(report.output)
+    answer = inspection.status(report.output)
     assert answer.values["backed_off"] == {name: "alone"}
     assert f"shard {name} was done one document at a time" in answer.text
 
@@ -52,7 +52,7 @@ def test_an_undisturbed_run_does_not_mention_backing_off(config: AnnotateConfig)
     runs.write_collection(Path(config.input))
     report = runs.run_job(config)
     assert "backed off" not in summary_of(report, config)
-    assert inspect.status(report.output).values["backed_off"] == {}
+    assert inspection.status(report.output).values["backed_off"] == {}
     assert isinstance(report.report, Path)
     assert "back off" not in report.report.read_text(encoding="utf-8")
 
@@ -62,7 +62,7 @@ def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> N
     output = runs.run_job(config).output
     plan = OutputFolder(output).plan()
     CrashLog(plan).record_death(plan.shards[0], "worker_died", None)
-    answer = inspect.status(output)
+    answer = inspection.status(output)
     assert answer.values["trials"]["00000"]["deaths"] == 1
     assert "shard 00000: workers that died: 1 on the whole shard" in answer.text
 
@@ -71,13 +71,13 @@ def test_status_report_and_summary_speak_of_the_collection_and_of_its_last_chang
     source = runs.write_collection(tmp_path / "in.jsonl")
     config = runs.job(source, tmp_path / "out", report=True)
     first = runs.run_job(config)
-    status = inspect.status(first.output)
+    status = inspection.status(first.output)
     assert status.values["collection"]["documents"] == status.values["last_change"]["annotated"] == 12
     lines = source.read_text().splitlines(keepends=True)
     source.write_text("".join([*lines[2:], json.dumps({"id": "new", "text": "Anna met Bob."}) + "\n"]))
     report = runs.run_job(config)
 
-    status = inspect.status(report.output)
+    status = inspection.status(report.output)
     entities = open_collection(report.output).manifest.shards
     assert status.values["collection"]["documents"] == 11
     assert status.values["collection"]["entities"] == sum(shard.stats["entities"] for shard in entities)
@@ -104,7 +104,7 @@ def test_status_during_an_update_describes_what_readers_see(tmp_path: Path) -> N
     runs.write_collection(source, documents=8)
     folder = OutputFolder(report.output)
     folder.write_plan(Planner(config, folder, tagger=runs.TAGGER, parser=fakes.PARSER).resolve())
-    status = inspect.status(report.output)
+    status = inspection.status(report.output)
     assert not status.values["finished"]
     assert (status.values["generation"], status.values["collection"]["documents"]) == (1, 12)
     assert status.values["last_change"]["generation"] == 0
@@ -112,14 +112,14 @@ def test_status_during_an_update_describes_what_readers_see(tmp_path: Path) -> N
     current = folder.generations.current()
     assert current is not None
     stores.local(current.manifest_path).write_bytes(b"broken")
-    assert inspect.status(report.output).values["collection"] is None
+    assert inspection.status(report.output).values["collection"] is None
 
 
 def test_status_of_a_collection_of_an_earlier_release(tmp_path: Path) -> None:
     report = runs.run_job(runs.job(runs.write_collection(tmp_path / "in.jsonl"), tmp_path / "out"))
     earlier_release.downgrade(runs.folder_of(report))
     earlier_release.flatten(runs.folder_of(report))
-    status = inspect.status(report.output)
+    status = inspection.status(report.output)
     assert status.values["finished"]
     assert status.values["collection"]["documents"] == 12
 
