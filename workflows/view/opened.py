@@ -81,21 +81,24 @@ class OpenedCollection:
         """Return the raw text of a document, or why there is none."""
         key = row.doc_id, row.text_sha256
         with self._lock:
-            found = self._texts.pop(key, None)
-            if found is None:
-                try:
-                    found = SourceTexts.of(self._snapshot.collection.plan).find(row)
-                except ConcordError as error:
-                    found = DeadLetter(
-                        doc_id=row.doc_id,
-                        source_uri=row.source_uri,
-                        position=row.source_position,
-                        stage="read",
-                        error="source_gone",
-                        message=str(error),
-                    )
-            self._texts[key] = found
-            return found
+            text = self._texts.get(key)
+            plan = self._snapshot.collection.plan
+        if text is None:
+            # Without the lock, which every page needs: a source may take long to read.
+            try:
+                text = SourceTexts.of(plan).find(row)
+            except ConcordError as error:
+                text = DeadLetter(
+                    doc_id=row.doc_id,
+                    source_uri=row.source_uri,
+                    position=row.source_position,
+                    stage="read",
+                    error="source_gone",
+                    message=str(error),
+                )
+            with self._lock:
+                self._texts[key] = text
+        return text
 
     def wait(self) -> None:
         """Return when the index holds the newest state that was seen."""

@@ -8,8 +8,10 @@ import stat
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from pathlib import Path
+from threading import Event
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,8 +20,11 @@ from concord_testing.checkout import CHECKOUT
 from starlette.testclient import TestClient
 
 from concord.models.errors import ConfigError
+from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import PlanError
+from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.document_rows import DocumentRow
 from concord.workflows.view import document
 from concord.workflows.view.app import build_app
 from concord.workflows.view.opened import OpenedCollection
@@ -213,6 +218,28 @@ def test_a_document_whose_text_is_gone_is_shown_by_its_words(tmp_path: Path) -> 
     page = words(read(client, "/document?id=yard"))
     assert "shown without their raw text" in page
     assert "closes the yard" in page
+
+
+def test_a_slow_source_holds_up_no_other_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
+    client = viewing.open_client(output, tmp_path / "cache")
+    started, released = Event(), Event()
+    find = SourceTexts.find
+
+    def find_slowly(texts: SourceTexts, row: DocumentRow) -> str | DeadLetter:
+        started.set()
+        assert released.wait(60)
+        return find(texts, row)
+
+    monkeypatch.setattr(SourceTexts, "find", find_slowly)
+    with ThreadPoolExecutor() as threads:
+        try:
+            slow = threads.submit(client.get, "/document?id=yard")
+            assert started.wait(60)
+            assert threads.submit(client.get, "/").result(timeout=20).status_code == 200
+        finally:
+            released.set()
+        assert "closes the yard" in words(slow.result(timeout=60).text)
 
 
 def test_paragraphs_are_those_of_the_raw_text(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction, Mark, Seen, check_type, current_corrections, undone_ids
@@ -31,6 +32,19 @@ class Change(NamedTuple):
     start: int
     end: int
     label: str | None
+
+    @classmethod
+    def decode(cls, value: str) -> "Change":
+        """Return the change that ``encoded`` gave; RefusedError if the value is none."""
+        start, end, label, doc_id = (value.split(" ", 3) + [""] * 3)[:4]
+        if not (start.isdecimal() and end.isdecimal() and len(start + end) < 24):
+            raise RefusedError(f"expected a place, got {value[:80]!r}; load the page again")
+        return cls(unquote(doc_id), int(start), int(end), label or None)
+
+    @property
+    def encoded(self) -> str:
+        """The change as the value of one field of a form."""
+        return f"{self.start} {self.end} {self.label or ''} {quote(self.doc_id, safe='')}"
 
 
 class LogState(NamedTuple):

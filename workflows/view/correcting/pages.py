@@ -11,7 +11,6 @@ from concord.workflows.view.correcting import templates
 from concord.workflows.view.correcting.correcting import Change, Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
 from concord.workflows.view.correcting.moves import Moves
-from concord.workflows.view.correcting.requests import encode_change
 from concord.workflows.view.finding import PAGE_ROWS, all_labels, documents_with, find_document
 from concord.workflows.view.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Paging, Query
@@ -137,7 +136,7 @@ def _listed_place(document: CurrentDocument, title: str, place: Place, label: st
         match=text[place.start : place.end],
         right=text[place.end : place.end + _CONTEXT],
         labels=tuple(dict.fromkeys(mark.type for mark in place.found)),
-        change=encode_change(Change(place.doc_id, place.start, place.end, label)),
+        change=Change(place.doc_id, place.start, place.end, label).encoded,
     )
 
 

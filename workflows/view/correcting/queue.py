@@ -14,7 +14,6 @@ from concord.pipeline.output.document_rows import read_collection
 from concord.workflows.view.correcting import templates
 from concord.workflows.view.correcting.correcting import Change, Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.correcting.requests import encode_change
 from concord.workflows.view.finding import PAGE_ROWS
 from concord.workflows.view.opened import OpenedCollection
 from concord.workflows.view.page import Page, Paging, Query
@@ -122,7 +121,7 @@ def sentence_changes(document: CurrentDocument, sent_id: int) -> tuple[list[str]
     doc_id, start, end = document.row.doc_id, words[0][0], words[-1][1]
     found = document.place(start, end).found
     changes = [Change(doc_id, mark.start, mark.end, mark.type) for mark in found] or [Change(doc_id, start, end, None)]
-    return [encode_change(change) for change in changes], len(found)
+    return [change.encoded for change in changes], len(found)
 
 
 def _looked_at(state: LogState, sentences: Sequence[QueuedSentence], bounds: Sequence[Offsets]) -> list[bool]:

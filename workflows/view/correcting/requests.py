@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qs, unquote
 
 from concord.pipeline.corrections.correction import check_type
 from concord.workflows.view.correcting.correcting import Change, Correcting, RefusedError
@@ -75,11 +75,6 @@ def check_key(form: Form, token: str) -> None:
         raise RefusedError("the form does not come from this server; load the page again")
 
 
-def encode_change(change: Change) -> str:
-    """Return a change as the value of one field."""
-    return f"{change.start} {change.end} {change.label or ''} {quote(change.doc_id, safe='')}"
-
-
 def correct_one(opened: OpenedCollection, correcting: Correcting, form: Form) -> None:
     """Correct the words that a person has chosen: by their offsets, or by a selection in a sentence."""
     if form.text("sentence"):
@@ -93,12 +88,7 @@ def correct_one(opened: OpenedCollection, correcting: Correcting, form: Form) ->
 def correct_places(opened: OpenedCollection, correcting: Correcting, form: Form) -> None:
     """Make the changes that a person has ticked in a list."""
     del opened
-    changes = []
-    for value in form.fields.get("change", ()):
-        start, end, label, doc_id = (value.split(" ", 3) + [""] * 3)[:4]
-        if not (start.isdecimal() and end.isdecimal() and len(start + end) < 24):
-            raise RefusedError(f"expected a place, got {value[:80]!r}; load the page again")
-        changes.append(Change(unquote(doc_id), int(start), int(end), label or None))
+    changes = [Change.decode(value) for value in form.fields.get("change", ())]
     correcting.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
 
 
