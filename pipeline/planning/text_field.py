@@ -1,16 +1,15 @@
 """Looks for the text field in the first records of an input, so that a wrong name is found before the run."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
-from concord.pipeline.plan import Piece
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.fields import names_wrong_field
-from concord.pipeline.readers.read_file import read_piece, scan_file
+from concord.pipeline.readers.read_file import read_records
 
 FIRST_RECORDS = 100
 """How many records of each format are looked at, spread over its files; the first one with a text suffices."""
@@ -29,9 +28,11 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
             by_format[file.format].append(file)
     for format, group in by_format.items():
         most = max(1, FIRST_RECORDS // len(group))
-        records = chain.from_iterable(_first_records(file, config, most=most) for file in group)
+        files_of_records = (
+            read_records(file.path, format=format, name=file.name, config=config, limit=most) for file in group
+        )
         faults: list[DeadLetter] = []
-        for record in islice(records, FIRST_RECORDS):
+        for _, record in islice(chain.from_iterable(files_of_records), FIRST_RECORDS):
             if isinstance(record, Document):
                 break
             if names_wrong_field(record):
@@ -42,11 +43,3 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
                     f"reader.text_field: none of the first records of the {format} files has a text in the field "
                     f"{config.text_field!r}; {faults[0].message}"
                 )
-
-
-def _first_records(file: InputFile, config: ReaderConfig, *, most: int) -> Iterator[Document | DeadLetter]:
-    scanned = list(islice(scan_file(file.path, format=file.format, name=file.name, config=config), most))
-    if scanned:
-        end = scanned[-1].end
-        piece = Piece(uri=file.path, format=file.format, start=0, end=end, records=len(scanned), name=file.name)
-        yield from read_piece(piece, config)

@@ -7,46 +7,43 @@ first line is given up, and the next line starts a record.
 import csv
 import sys
 from collections import deque
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.errors import InputError
-from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import Encoding, decode_line, encoding_of_lines
-from concord.pipeline.readers.fields import build_document, document_id, record_text
-from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, too_large
-from concord.pipeline.readers.streams import LineStream, cursor_at, with_codecs
+from concord.pipeline.readers.reader import Fields, Record, StreamReader
+from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.readers.streams import LineStream, with_codecs
 
 # A record is bounded by reader.max_record_bytes instead.
 csv.field_size_limit(sys.maxsize)
-
-Fields = dict[str, str | None]
 
 
 class DelimitedStream:
     """The records of a file.
 
     Attributes:
-        delimiter: what separates two fields.
-        may_lack_quoting: whether quotes may be a part of the text.
-        start: the byte at which the last record starts.
         position: the byte at which the next record starts, or blank lines before it.
-        encoding: of the whole file.
     """
 
-    delimiter: ClassVar[str]
-    may_lack_quoting: ClassVar[bool]
-
-    def __init__(self, path: str, config: ReaderConfig) -> None:
+    def __init__(self, path: str, config: ReaderConfig, *, delimiter: str, may_lack_quoting: bool) -> None:
         """Open a file and read its header.
+
+        Args:
+            may_lack_quoting: whether quotes may be a part of the text.
 
         Raises:
             RecordError: when there is no usable header.
         """
-        self.start = self.position = 0
-        self.encoding = _encoding(path, config)
+        self.position = 0
+        self._start = 0
+        self._delimiter = delimiter
+        self._may_lack_quoting = may_lack_quoting
+        self._encoding = _encoding(path, config)
         self._config = config
         self._stream = LineStream(path, config)
         # Lines, or errors in place of lines, and their lengths: read already, for a record that was given up.
@@ -61,25 +58,18 @@ class DelimitedStream:
             self.close()
             raise
 
-    def read_record(self) -> Fields | None:
-        """Read the next record's fields; None at the end of the file.
-
-        Raises:
-            RecordError: when it cannot be read.
-        """
-        row = self._read_row()
-        if row is None:
-            return None
-        fields: Fields = dict(zip(self._columns or (), row, strict=True))
-        # There is no other way to leave an id out.
-        if not fields.get(self._config.id_field):
-            fields.pop(self._config.id_field, None)
-        return fields
-
-    @property
-    def used_encoding(self) -> Encoding:
-        """The encoding of the last record; one of ASCII alone says nothing about it."""
-        return Encoding("utf-8") if self._is_ascii else self.encoding
+    def read(self) -> Record | None:
+        """Read the next record; None at the end of the file."""
+        try:
+            row = self._read_row()
+            if row is None:
+                return None
+            fields: Fields | RecordError = self._fields(row)
+        except RecordError as error:
+            fields = error.with_traceback(None)
+        # A record of ASCII alone says nothing about the encoding of the file.
+        encoding = Encoding("utf-8") if self._is_ascii else self._encoding
+        return Record(self._start, self.position, fields, self.position - self._start, encoding)
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a record."""
@@ -93,14 +83,22 @@ class DelimitedStream:
         """Close the file."""
         self._stream.close()
 
+    def _fields(self, row: list[str]) -> Fields:
+        fields = dict(zip(self._columns or (), row, strict=True))
+        # There is no other way to leave an id out.
+        if not fields.get(self._config.id_field):
+            fields.pop(self._config.id_field, None)
+        return fields
+
     def _read_row(self) -> list[str] | None:
         """Read the next row that is not blank; None at the end of the file."""
         while True:
-            self.start = self.position
+            self._start = self.position
             taken: list[tuple[bytes | RecordError, int]] = []
             try:
-                row = next(csv.reader(self._take_lines(taken), delimiter=self.delimiter, strict=True), None)
+                row = next(csv.reader(self._take_lines(taken), delimiter=self._delimiter, strict=True), None)
             except RecordError as error:
+                error.with_traceback(None)  # which leads to this frame and its lines
                 # An error in place of the first line is that of the record; a later one cuts the record off.
                 if len(taken) > 1:
                     row = self._give_up(taken, str(error))
@@ -125,23 +123,22 @@ class DelimitedStream:
             taken.append(self._waiting.popleft() if self._waiting else self._next_line())
             line, length = taken[-1]
             if isinstance(line, RecordError):
-                # A copy: its traceback leads to this frame, which holds the original and the lines before it.
-                raise RecordError(line.code, str(line))
+                raise line
             if not line:
                 taken.pop()
                 return
             size += length
             if size > self._config.max_record_bytes:
                 raise too_large(self._config.max_record_bytes)
-            text = line.decode(self.encoding.name, "surrogateescape")
-            yield text.removeprefix("\ufeff") if self.start == 0 and len(taken) == 1 else text
+            text = line.decode(self._encoding.name, "surrogateescape")
+            yield text.removeprefix("\ufeff") if self._start == 0 and len(taken) == 1 else text
 
     def _next_line(self) -> tuple[bytes | RecordError, int]:
         start = self._stream.position
         try:
             line: bytes | RecordError = self._stream.read_line()
         except RecordError as error:
-            line = RecordError(error.code, str(error))
+            line = error.with_traceback(None)
         return line, self._stream.position - start
 
     def _give_up(self, taken: list[tuple[bytes | RecordError, int]], reason: str) -> list[str]:
@@ -149,9 +146,9 @@ class DelimitedStream:
         line, length = taken[0]
         self._waiting.extendleft(reversed(taken[1:]))
         self.position += length
-        text = decode_line(line, encoding=self.encoding.name) if isinstance(line, bytes) else ""
-        row = text.rstrip("\r\n").split(self.delimiter)
-        if self.may_lack_quoting and self._columns is not None and len(row) == len(self._columns):
+        text = decode_line(line, encoding=self._encoding.name) if isinstance(line, bytes) else ""
+        row = text.rstrip("\r\n").split(self._delimiter)
+        if self._may_lack_quoting and self._columns is not None and len(row) == len(self._columns):
             self._is_ascii = text.isascii()
             return row
         raise RecordError(
@@ -165,113 +162,40 @@ class DelimitedStream:
         content = b"".join(line for line, _ in taken if isinstance(line, bytes))
         self._is_ascii = content.isascii()
         if not self._is_ascii:
-            decode_line(content, encoding=self.encoding.name)
+            decode_line(content, encoding=self._encoding.name)
         if row and self._columns is not None and len(row) != len(self._columns):
             lines = f" in {len(taken)} lines" if len(taken) > 1 else ""
             raise RecordError(
                 "wrong_columns",
                 f"expected {len(self._columns)} columns as in the header, got {len(row)}{lines}; put fields that hold "
-                f"{self.delimiter!r} in quotes",
+                f"{self._delimiter!r} in quotes",
             )
 
 
-class CsvStream(DelimitedStream):
-    """The records of a CSV file."""
-
-    delimiter = ","
-    may_lack_quoting = False
-
-
-class TsvStream(DelimitedStream):
-    """The records of a TSV file, whose fields are in quotes where they need to be, or never."""
-
-    delimiter = "\t"
-    may_lack_quoting = True
-
-
-class DelimitedReader:
+@dataclass(frozen=True)
+class DelimitedReader(StreamReader):
     """Reads files of one record per row, whose first line names the columns."""
 
-    stream: ClassVar[type[CsvStream] | type[TsvStream]]
+    suffixes: Sequence[str]
+    delimiter: str
+    may_lack_quoting: bool
+    unit = "byte"
 
-    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-        """Find the records of a file; one for a file without a usable header."""
-        try:
-            stream = self.stream(path, config)
-        except RecordError:
-            yield ScannedRecord(position=0, end=1, size=1, doc_id=None)
-            return
-        try:
-            while True:
-                doc_id = None
-                try:
-                    fields = stream.read_record()
-                    if fields is None:
-                        return
-                    doc_id = document_id(fields, name=name, position=stream.start, config=config)
-                except RecordError:
-                    pass
-                start, end = stream.start, stream.position
-                yield ScannedRecord(position=start, end=end, size=end - start, doc_id=doc_id)
-        finally:
-            stream.close()
-
-    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read the records that start in a piece."""
-        duplicates = frozenset(piece.duplicates)
-        try:
-            with cursor_at(piece.uri, piece.start, opened_by=self.stream, config=config) as stream:
-                while stream.position < piece.end:
-                    try:
-                        fields = stream.read_record()
-                        if fields is None or stream.position > piece.end:
-                            raise InputError(
-                                f"{piece.uri}, byte {stream.start}: expected a record that ends by byte {piece.end};"
-                                " the file has changed since the plan was made: run again into a new output folder"
-                            )
-                        encoding = stream.used_encoding
-                        yield build_document(
-                            fields,
-                            piece=piece,
-                            position=stream.start,
-                            is_duplicate=stream.start in duplicates,
-                            config=config,
-                            encoding=encoding.name,
-                            confidence=encoding.confidence,
-                        )
-                    except RecordError as error:
-                        yield dead_letter(error, piece=piece, position=stream.start, unit="byte")
-        except RecordError as error:
-            yield dead_letter(error, piece=piece, position=piece.start, unit="byte")
-
-    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of the record that starts at a byte of the decompressed stream."""
-        with cursor_at(path, position, opened_by=self.stream, config=config) as stream:
-            return record_text(stream.read_record() or {}, doc_id=None, config=config)
+    @override
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> DelimitedStream:
+        return DelimitedStream(path, config, delimiter=self.delimiter, may_lack_quoting=self.may_lack_quoting)
 
 
-class CsvReader(DelimitedReader):
-    """Reads CSV files."""
-
-    suffixes = with_codecs(".csv")
-    stream = CsvStream
-
-
-class TsvReader(DelimitedReader):
-    """Reads TSV files."""
-
-    suffixes = with_codecs(".tsv")
-    stream = TsvStream
+CSV = DelimitedReader(with_codecs(".csv"), ",", may_lack_quoting=False)
+TSV = DelimitedReader(with_codecs(".tsv"), "\t", may_lack_quoting=True)
+"""Of files whose fields are in quotes where they need to be, or never."""
 
 
 def _encoding(path: str, config: ReaderConfig) -> Encoding:
     if config.encoding != "auto":
         return Encoding(config.encoding)
-    stream = LineStream(path, config)
-    try:
+    with closing(LineStream(path, config)) as stream:
         return encoding_of_lines(_lines(stream))
-    finally:
-        stream.close()
 
 
 def _lines(stream: LineStream) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ import orjson
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
+from concord.pipeline.readers.encodings import Encoding
 from concord.pipeline.readers.records import RecordError, too_large
 
 DUPLICATE_ID = "duplicate_id"
@@ -39,13 +40,9 @@ def build_document(
     position: int,
     is_duplicate: bool,
     config: ReaderConfig,
-    encoding: str | None = None,
-    confidence: float | None = None,
+    encoding: Encoding | None = None,
 ) -> Document:
     """Build the document; all fields but id and text become its meta.
-
-    Args:
-        encoding, confidence: as Document.encoding and Document.encoding_confidence.
 
     Raises:
         RecordError: naming the field that is wrong, or when the id is a duplicate.
@@ -61,8 +58,8 @@ def build_document(
         source_uri=piece.uri,
         source_position=position,
         meta=meta,
-        encoding=encoding,
-        encoding_confidence=confidence,
+        encoding=encoding.name if encoding else None,
+        encoding_confidence=encoding.confidence if encoding else None,
     )
 
 
@@ -87,9 +84,11 @@ def record_text(fields: Mapping[str, Any], *, doc_id: str | None, config: Reader
     )
 
 
-def names_wrong_field(found: DeadLetter) -> bool:
+def names_wrong_field(dead_letter: DeadLetter) -> bool:
     """Tell whether a dead letter suggests that reader.text_field is wrong: no such field, or one that is no string."""
-    return found.error == TEXT_NOT_STRING or (found.error == MISSING_TEXT and _NULL not in found.message)
+    if dead_letter.error == MISSING_TEXT:
+        return _NULL not in dead_letter.message
+    return dead_letter.error == TEXT_NOT_STRING
 
 
 def duplicate_id(doc_id: str) -> RecordError:

@@ -2,78 +2,52 @@
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.errors import InputError
-from concord.pipeline.plan import Piece
-from concord.pipeline.readers.encodings import decode_line, stated_encoding
-from concord.pipeline.readers.fields import build_document, document_id, record_text
-from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
-from concord.pipeline.readers.streams import LineStream, cursor_at, with_codecs
+from concord.pipeline.readers.encodings import Encoding, decode_line, stated_encoding
+from concord.pipeline.readers.reader import Record, StreamReader
+from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.streams import LineStream, with_codecs
 
 
-class JsonLinesReader:
+class JsonLines(LineStream):
+    """The records of a file: each non-blank line, and the position where a truncated stream breaks off."""
+
+    def __init__(self, path: str, config: ReaderConfig) -> None:
+        super().__init__(path, config)
+        self._config = config
+        self._encoding = Encoding(stated_encoding(config.encoding))
+
+    def read(self) -> Record | None:
+        """Read the next record; None at the end of the file."""
+        while True:
+            start = self.position
+            try:
+                line = self.read_line()
+                if not line:
+                    return None
+                if not _without_bom(line, start).strip():
+                    continue
+                fields: dict[str, Any] | RecordError = _fields(line, start, self._config)
+            except RecordError as error:
+                fields = error.with_traceback(None)
+            return Record(start, self.position, fields, self.position - start, self._encoding)
+
+
+class JsonLinesReader(StreamReader):
     """Reads files of one JSON object per line."""
 
     suffixes = (*with_codecs(".jsonl"), *with_codecs(".ndjson"))
+    unit = "byte"
 
-    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-        """Find the records of a file: each non-blank line, and the position where a truncated stream breaks off."""
-        stream = LineStream(path, config)
-        try:
-            while True:
-                start = stream.position
-                doc_id = None
-                try:
-                    line = stream.read_line()
-                    if not line:
-                        return
-                    if not _without_bom(line, start).strip():
-                        continue
-                    doc_id = document_id(_fields(line, start, config), name=name, position=start, config=config)
-                except RecordError:
-                    pass
-                end = stream.position
-                yield ScannedRecord(position=start, end=end, size=end - start, doc_id=doc_id)
-        finally:
-            stream.close()
-
-    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read the lines that start in a piece."""
-        duplicates = frozenset(piece.duplicates)
-        with cursor_at(piece.uri, piece.start, opened_by=LineStream, config=config) as stream:
-            while (start := stream.position) < piece.end:
-                try:
-                    line = stream.read_line()
-                    if not line or stream.position > piece.end:
-                        raise InputError(
-                            f"{piece.uri}, byte {start}: expected the line to end by byte {piece.end}; the file has"
-                            " changed since the plan was made: run again into a new output folder"
-                        )
-                    if not _without_bom(line, start).strip():
-                        continue
-                    fields = _fields(line, start, config)
-                    yield build_document(
-                        fields,
-                        piece=piece,
-                        position=start,
-                        is_duplicate=start in duplicates,
-                        config=config,
-                        encoding=stated_encoding(config.encoding),
-                    )
-                except RecordError as error:
-                    yield dead_letter(error, piece=piece, position=start, unit="byte")
-
-    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of the line that starts at a byte of the decompressed stream."""
-        with cursor_at(path, position, opened_by=LineStream, config=config) as stream:
-            line = stream.read_line()
-        return record_text(_fields(line, position, config), doc_id=None, config=config)
+    @override
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> JsonLines:
+        return JsonLines(path, config)
 
 
 def _without_bom(line: bytes, start: int) -> bytes:

@@ -5,11 +5,11 @@ raises one. A file that cannot be opened raises an InputError, one whose disk or
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
+from itertools import islice
 from pathlib import PurePath
-from typing import Protocol
 
 from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
@@ -17,49 +17,24 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers import html
-from concord.pipeline.readers.columnar import ArrowReader, ParquetReader
-from concord.pipeline.readers.delimited import CsvReader, TsvReader
+from concord.pipeline.readers.columnar import ARROW, PARQUET
+from concord.pipeline.readers.delimited import CSV, TSV
 from concord.pipeline.readers.jsonl import JsonLinesReader
-from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
+from concord.pipeline.readers.reader import Reader
+from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed
 from concord.pipeline.readers.text import TextReader
 from concord.pipeline.storage.files import read_error
 
 logger = logging.getLogger(__name__)
 
 
-class Reader(Protocol):
-    """Reads the files of one format. Its methods may raise OSError where a file cannot be read."""
-
-    @property
-    def suffixes(self) -> Sequence[str]:
-        """How the names of its files end, in lower case, as in ``.jsonl``."""
-
-    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-        """Find the records of a file, in order; a record that cannot be read is one with ``doc_id`` None.
-
-        Args:
-            name: the file's path below the input folder; names the records that have no id of their own.
-        """
-
-    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read a piece of a file: one document or dead letter for each record that ``scan`` found in it.
-
-        Raises:
-            InputError: when the file has visibly changed since it was scanned.
-        """
-
-    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of the record that starts at a position (see Document.source_position).
-
-        Raises:
-            RecordError: when no text starts there.
-        """
-
-
 ENTRY_POINTS = "concord.readers"
 
 LINE_BASED = frozenset({"jsonl", "csv", "tsv"})
 """The bundled formats whose records are found by their line ends."""
+
+_FAULTS = (Exception, SystemExit)
+"""What a library or the code of another package may raise for a file; code that was written as a command exits."""
 
 
 @cache
@@ -68,17 +43,17 @@ def readers() -> Mapping[str, Reader]:
 
     An entry point that cannot be loaded is left out with a warning, since the files of other formats do not need it.
     """
-    found: dict[str, Reader] = {
+    by_format: dict[str, Reader] = {
         "text": TextReader(),
         "jsonl": JsonLinesReader(),
-        "csv": CsvReader(),
-        "tsv": TsvReader(),
-        "parquet": ParquetReader(),
-        "arrow": ArrowReader(),
+        "csv": CSV,
+        "tsv": TSV,
+        "parquet": PARQUET,
+        "arrow": ARROW,
     }
     if html.is_available():
-        found["html"] = html.HtmlReader()
-    bundled = frozenset(found)
+        by_format["html"] = html.HtmlReader()
+    bundled = frozenset(by_format)
     for plugin in entry_points(group=ENTRY_POINTS):
         try:
             reader: Reader = plugin.load()()
@@ -88,76 +63,101 @@ def readers() -> Mapping[str, Reader]:
         else:
             if plugin.name in bundled:
                 logger.warning("%s: is not used, since the format %s has a bundled reader", plugin.value, plugin.name)
-            found.setdefault(plugin.name, reader)
-    return found
+            by_format.setdefault(plugin.name, reader)
+    return by_format
 
 
-def reader_for(format: str, *, where: str = "reader.format") -> Reader:
-    """Return the reader of a format; an InputError that names what asks for it if there is none."""
-    reader = readers().get(format)
+def reader_for(format: str, *, where: str = "reader.format", available: Mapping[str, Reader] | None = None) -> Reader:
+    """Return the reader of a format, out of ``readers()`` by default.
+
+    Raises:
+        InputError: when there is none, naming what asks for it.
+    """
+    available = readers() if available is None else available
+    reader = available.get(format)
     if reader is None and format == "html":
         raise InputError(f"{where}: reading HTML needs resiliparse: pip install 'concord-annotate[html]'")
     if reader is None:
-        raise InputError(f"{where}: expected one of the formats {', '.join(readers())}, got {format!r}")
+        raise InputError(f"{where}: expected one of the formats {', '.join(available)}, got {format!r}")
     return reader
 
 
-def format_of(name: str) -> str | None:
+def format_of(name: str, *, available: Mapping[str, Reader] | None = None) -> str | None:
     """Return the format that a file's suffixes name, None if no reader knows them."""
     suffix = "".join(PurePath(name).suffixes[-2:]).lower()
-    return next((format for format, reader in readers().items() if suffix.endswith(tuple(reader.suffixes))), None)
+    available = readers() if available is None else available
+    return next((format for format, reader in available.items() if suffix.endswith(tuple(reader.suffixes))), None)
 
 
-def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-    """Find a file's records, for the planner; arguments as for ``Reader.scan``.
+def scan_file(
+    path: str, *, format: str, name: str, config: ReaderConfig, available: Mapping[str, Reader] | None = None
+) -> Iterator[ScannedRecord]:
+    """Find a file's records, for the planner; arguments as for ``Reader.scan`` and ``reader_for``.
 
     Where the reader fails, the last record stands for the rest of the file, and becomes a dead letter.
     """
-    reader, end = reader_for(format, where=path), 0
+    reader, end = reader_for(format, where=path, available=available), 0
     try:
         for record in reader.scan(path, name=name, config=config):
             end = record.end
             yield record
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - of a library, or the code of another package
+    except _FAULTS as error:
         _raise_if_unreadable(path, error)
         yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None)
 
 
-def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+def read_piece(
+    piece: Piece, config: ReaderConfig, *, available: Mapping[str, Reader] | None = None
+) -> Iterator[Document | DeadLetter]:
     """Read a piece's records: one document or dead letter for each that the planner counted.
 
     Raises:
         InputError: when there are more or fewer: the file has changed since the plan was made.
     """
-    reader, count = reader_for(piece.format, where=piece.uri), 0
+    reader, count = reader_for(piece.format, where=piece.uri, available=available), 0
     try:
         for record in reader.read(piece, config):
             if not isinstance(record, Document | DeadLetter):
                 raise TypeError(f"expected documents and dead letters, got {type(record).__name__}")
             count += 1
             yield record
-    except (Exception, SystemExit) as error:
+    except _FAULTS as error:
         _raise_if_unreadable(piece.uri, error)
         if count + 1 != piece.records:
             raise InputError(f"{piece.uri}: cannot be read after {count} records ({_reason(error)})") from error
         count += 1
         position = piece.start if piece.records == 1 else piece.end - 1
-        yield dead_letter(_failure(piece.format, error), piece=piece, position=position, unit="position")
+        yield dead_letter(_failure(piece.format, error), piece=piece, position=position, unit=reader.unit)
     if count != piece.records:
-        raise InputError(
-            f"{piece.uri}: expected {piece.records} records, got {count}; the file has changed since the plan was "
-            "made: run again"
-        )
+        raise file_changed(piece.uri, f"{piece.records} records", count)
 
 
-def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig) -> str:
-    """Read the text of one record; arguments and RecordError as for ``Reader.text_at``."""
-    reader = reader_for(format, where=path)
+def read_records(
+    path: str,
+    *,
+    format: str,
+    name: str,
+    config: ReaderConfig,
+    limit: int | None = None,
+    available: Mapping[str, Reader] | None = None,
+) -> Iterator[tuple[ScannedRecord, Document | DeadLetter]]:
+    """Scan a file, or its first records, and then read it; arguments as for ``scan_file``."""
+    records = list(islice(scan_file(path, format=format, name=name, config=config, available=available), limit))
+    if records:
+        piece = Piece(uri=path, format=format, start=0, end=records[-1].end, records=len(records), name=name)
+        yield from zip(records, read_piece(piece, config, available=available), strict=True)
+
+
+def read_text_at(
+    path: str, *, format: str, position: int, config: ReaderConfig, available: Mapping[str, Reader] | None = None
+) -> str:
+    """Read the text of one record; arguments and RecordError as for ``Reader.text_at`` and ``reader_for``."""
+    reader = reader_for(format, where=path, available=available)
     try:
         return reader.text_at(path, position, config)
     except RecordError:
         raise
-    except (Exception, SystemExit) as error:
+    except _FAULTS as error:
         _raise_if_unreadable(path, error)
         raise _failure(format, error) from error
 

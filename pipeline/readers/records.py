@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from concord.pipeline.documents import DeadLetter
+from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 
 
@@ -25,6 +26,14 @@ def too_large(most: int) -> RecordError:
     return RecordError(
         "record_too_large",
         f"expected at most {most:,} bytes, got a longer record; split it, or raise reader.max_record_bytes in a retry",
+    )
+
+
+def file_changed(path: str, expected: str, got: object) -> InputError:
+    """Return the error of a file that is not as it was planned."""
+    return InputError(
+        f"{path}: expected {expected}, got {got}; the file has changed since the plan was made: run the same command "
+        "again"
     )
 
 

@@ -7,20 +7,16 @@ that unpacks to far more than its size is cut as well (``reader.max_unpack_ratio
 """
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Protocol, TypeVar
+from pathlib import PurePath
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.errors import InputError
-from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.readers.records import RecordError, file_changed, too_large
 from concord.pipeline.storage.atomic_writes import CODECS
-from concord.pipeline.storage.files import file_state, open_file, open_for_arrow
-from concord.pipeline.storage.urls import is_url
+from concord.pipeline.storage.files import open_file, open_for_arrow
 
 _CHUNK_BYTES = 1 << 16
 _READ_BYTES = 1 << 20
@@ -35,18 +31,6 @@ _DEFAULT = ReaderConfig()
 def with_codecs(suffix: str) -> tuple[str, ...]:
     """Return a suffix alone and followed by that of each supported compression."""
     return (suffix, *(f"{suffix}{codec}" for codec in CODECS))
-
-
-class Cursor(Protocol):
-    """An open file that is read forward from a position."""
-
-    position: int
-
-    def skip_to(self, position: int) -> None:
-        """Skip forward to a position."""
-
-    def close(self) -> None:
-        """Close the file."""
 
 
 class LineStream:
@@ -116,10 +100,7 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
         if expected_size is not None:
             size = stream.seek(0, io.SEEK_END) if decompressed is None else decompressed.size_on_disk
             if size != expected_size:
-                raise InputError(
-                    f"{path}: expected {expected_size} bytes, got {size}; the file has changed since the plan was"
-                    " made: run again into a new output folder"
-                )
+                raise file_changed(path, f"{expected_size} bytes", size)
             if decompressed is None:
                 stream.seek(0)
         content = _read_at_most(stream, config.max_record_bytes + 1)
@@ -128,47 +109,6 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
     if len(content) > config.max_record_bytes:
         raise too_large(config.max_record_bytes)
     return content
-
-
-CursorT = TypeVar("CursorT", bound=Cursor)
-
-_parked: dict[Any, Any] = {}
-"""The cursor of the last piece that was read to its end, which the next piece usually continues.
-
-If a compressed file (or a large Parquet row group) were opened again for each piece, reading it would take time that
-grows with the square of its size.
-"""
-
-
-@contextmanager
-def cursor_at(
-    path: str, position: int, *, opened_by: Callable[[str, ReaderConfig], CursorT], config: ReaderConfig
-) -> Iterator[CursorT]:
-    """Open a cursor at a position of a file, reusing the one of the last piece if possible."""
-    key = (opened_by, config, path, *_version(path))
-    cursor: CursorT | None = _parked.pop(key, None)
-    if cursor is not None and cursor.position > position:
-        cursor.close()
-        cursor = None
-    if cursor is None:
-        cursor = opened_by(path, config)
-    try:
-        cursor.skip_to(position)
-        yield cursor
-    except BaseException:
-        cursor.close()
-        raise
-    while _parked:
-        _parked.popitem()[1].close()
-    _parked[key] = cursor
-
-
-def _version(path: str) -> tuple[object, ...]:
-    """Return what distinguishes a file from an earlier one of the same name."""
-    if is_url(path):
-        return file_state(path)
-    status = Path(path).stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class _Decompressed(io.RawIOBase):

@@ -24,6 +24,7 @@ class TextReader:
     """Reads files of one document each."""
 
     suffixes: tuple[str, ...] = with_codecs(".txt")
+    unit = "byte"
 
     def extract(self, content: bytes, config: ReaderConfig) -> Extract:
         """Return the text in the decompressed content of a file.
@@ -47,7 +48,7 @@ class TextReader:
                 raise duplicate_id(piece.name)
         except RecordError as error:
             error.doc_id = piece.name
-            yield dead_letter(error, piece=piece, position=0, unit="byte")
+            yield dead_letter(error, piece=piece, position=0, unit=self.unit)
             return
         yield Document(
             doc_id=piece.name,

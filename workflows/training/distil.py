@@ -38,10 +38,9 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.pipeline.plan import Piece
 from concord.pipeline.planning.inputs import InputFile, absolute_input, find_inputs
 from concord.pipeline.planning.text_field import check_text_field
-from concord.pipeline.readers.read_file import read_piece, scan_file
+from concord.pipeline.readers.read_file import read_records
 from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.file_locks import exclusive
 from concord.pipeline.worker.bisect import run_bisecting
@@ -280,14 +279,10 @@ def _read_texts(files: Sequence[InputFile], config: ReaderConfig) -> Iterator[Do
     """Read the documents of files and warn of records that cannot be read."""
     letters: list[DeadLetter] = []
     for file in files:
-        scanned = list(scan_file(file.path, format=file.format, name=file.name, config=config))
-        if scanned:
-            end = scanned[-1].end
-            piece = Piece(uri=file.path, format=file.format, start=0, end=end, records=len(scanned), name=file.name)
-            for record in read_piece(piece, config):
-                if isinstance(record, Document):
-                    yield record
-                else:
-                    letters.append(record)
+        for _, record in read_records(file.path, format=file.format, name=file.name, config=config):
+            if isinstance(record, Document):
+                yield record
+            else:
+                letters.append(record)
     if letters:
         warn(f"{counted(len(letters), 'record')} left out; the first: {letters[0].message}")

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.record_reader import Record, RecordReader
+from concord.pipeline.readers.reader import Fields, RecordReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import read_whole
 
@@ -18,7 +18,7 @@ class XmlReader(RecordReader):
     suffixes: ClassVar[tuple[str, ...]] = (".xml", ".xml.gz")
 
     @override
-    def records(self, path: str, config: ReaderConfig) -> Iterator[Record]:
+    def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | RecordError]:
         # Malformed XML raises an error here, and the file becomes one dead letter.
         for item in ElementTree.fromstring(read_whole(path, config=config)).iter("item"):
             if any(len(field) for field in item):

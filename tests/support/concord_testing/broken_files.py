@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.plan import Piece
-from concord.pipeline.readers.read_file import read_piece, scan_file
+from concord.pipeline.readers.read_file import read_records
+from concord.pipeline.readers.reader import Reader
 
 RECORDS = 40
 _MOST_RECORDS = 5000
@@ -128,17 +128,14 @@ def truncate(content: bytes, chance: random.Random) -> bytes:
 DAMAGES: Mapping[str, Callable[[bytes, random.Random], bytes]] = {"flip": flip, "truncate": truncate}
 
 
-def read_all(path: Path, format: str, config: ReaderConfig) -> list[Document | DeadLetter]:
+def read_all(
+    path: Path, format: str, config: ReaderConfig, available: Mapping[str, Reader] | None = None
+) -> list[Document | DeadLetter]:
     """Scan and read a file as a run does; an AssertionError where the two disagree, or the file seems endless."""
-    records = []
-    for record in scan_file(str(path), format=format, name=path.name, config=config):
-        records.append(record)
-        assert len(records) <= _MOST_RECORDS, "the file seems endless"
-    if not records:
-        return []
-    piece = Piece(uri=str(path), format=format, start=0, end=records[-1].end, records=len(records), name=path.name)
-    found = list(read_piece(piece, config))
-    assert len(found) == len(records)
+    limit = _MOST_RECORDS + 1
+    pairs = read_records(str(path), format=format, name=path.name, config=config, limit=limit, available=available)
+    found = [record for _, record in pairs]
+    assert len(found) <= _MOST_RECORDS, "the file seems endless"
     assert all(
         record.stage == "read" and str(path) in record.message for record in found if isinstance(record, DeadLetter)
     )
