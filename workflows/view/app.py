@@ -17,18 +17,19 @@ from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME
 from concord.pipeline.report.templates import load_template, type_colours
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.workflows.view import finding_pages, reading_page
-from concord.workflows.view.comparing import Comparisons
-from concord.workflows.view.correcting import pages as correcting_pages
-from concord.workflows.view.correcting.correcting import Correcting, RefusedError
-from concord.workflows.view.correcting.moves import Moves
-from concord.workflows.view.correcting.own_tagger import OwnTagger
-from concord.workflows.view.correcting.queue import QUOTAS, Queue
-from concord.workflows.view.correcting.requests import FORMS, MAX_FORM_BYTES, Form, check_key, form_key
-from concord.workflows.view.correcting.why import Why
+from concord.workflows.view.correcting.attention import Why
+from concord.workflows.view.correcting.collection_tagger import OwnTagger
+from concord.workflows.view.correcting.correction_log import Correcting, RefusedError
+from concord.workflows.view.correcting.review_queue import QUOTAS, Queue
+from concord.workflows.view.correcting.ripple import Moves
 from concord.workflows.view.guard import Guard
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query, link
+from concord.workflows.view.pages import correcting as correcting_pages
+from concord.workflows.view.pages import finding as finding_pages
+from concord.workflows.view.pages import reading as reading_page
+from concord.workflows.view.pages.comparing import Comparisons
+from concord.workflows.view.pages.forms import FORMS, MAX_FORM_BYTES, Form, check_key, form_key
 
 _POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; form-action 'self'; base-uri 'none'"
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
@@ -147,7 +148,7 @@ def _render(shown: _Shown, query: Query, page: Page, *, status: int) -> Response
     if page.values.get("fetches"):
         policy += "; connect-src 'self'"
     manifest = opened.snapshot.collection.manifest
-    html = load_template(page.package, page.template).render(
+    html = load_template("concord.workflows.view.templates", page.template).render(
         **page.values,
         query=query,
         link=link,

@@ -15,7 +15,6 @@ class Page(NamedTuple):
 
     template: str
     values: Mapping[str, Any]
-    package: str = "concord.workflows.view.templates"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, info
 from concord.workflows.view.app import build_app
-from concord.workflows.view.correcting.queue import QUOTAS
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.correcting.review_queue import QUOTAS
+from concord.workflows.view.index.opened import OpenedCollection
 
 ADDRESS = "127.0.0.1"
 PORT = 7391

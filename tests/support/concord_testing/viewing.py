@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from concord.pipeline.documents import DeadLetter
 from concord.workflows.view.app import build_app
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.server import listen
 from concord_testing import finished_runs
 

@@ -20,7 +20,7 @@ from concord.workflows.evaluation import page as comparison_page
 from concord.workflows.evaluation.compare import CompareJob
 from concord.workflows.evaluation.paired_tests import Procedure
 from concord.workflows.registry.resolve_tagger import find_tagger
-from concord.workflows.view.correcting import own_tagger
+from concord.workflows.view.correcting import collection_tagger
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def open_page(visit: Visit, path: str) -> Page:
 def test_pages_for_reading_are_accessible(
     window: BrowserContext, sides: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
     with viewing.served(sides[1], tmp_path, against=sides[0]) as url:
         visit = Visit(window, url)
         for path in READING:
@@ -107,7 +107,7 @@ def test_pages_for_correcting_are_accessible(
     window: BrowserContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
-    monkeypatch.setattr(own_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
     with viewing.served(output, tmp_path / "cache", who="ada") as url:
         visit = Visit(window, url)
         open_page(visit, "/review")

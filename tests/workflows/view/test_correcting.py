@@ -24,7 +24,7 @@ from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.corrections.corrections import list_statuses
-from concord.workflows.view.correcting import own_tagger, queue
+from concord.workflows.view.correcting import collection_tagger, review_queue
 from concord.workflows.view.server import run
 
 ORIGIN = {"origin": "http://127.0.0.1:7391"}
@@ -326,7 +326,7 @@ def test_tables_with_corrections_show_the_tagger_again_when_they_are_undone(tmp_
 def test_what_stage_two_would_move_is_shown_and_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob here.",))
     runs.run_job(runs.job(source, tmp_path / "out"))
-    monkeypatch.setattr(own_tagger, "_load", lambda plan: (fakes.SuggestibleTagger(), None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.SuggestibleTagger(), None))
     client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
     assert "Nothing is corrected in this document yet" in Window(client, "/moves?id=d0").words
     window = Window(client, "/document?id=d0")
@@ -361,7 +361,7 @@ def test_another_generation_is_asked_again(tmp_path: Path, monkeypatch: pytest.M
     source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob here.",))
     runs.run_job(runs.job(source, tmp_path / "out"))
     tagger = CountingTagger()
-    monkeypatch.setattr(own_tagger, "_load", lambda plan: (tagger, None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (tagger, None))
     client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
     window = Window(client, "/document?id=d0")
     window.correct(*window.entities[0])
@@ -370,7 +370,7 @@ def test_another_generation_is_asked_again(tmp_path: Path, monkeypatch: pytest.M
             window.open(path)
     assert tagger.asked == ["moves", "moves", "why"]
     runs.run_job(runs.job(source, tmp_path / "out"))
-    monkeypatch.setattr("concord.workflows.view.opened._LOOK_SECONDS", -1.0)
+    monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
     for path in ("/moves?id=d0", "/why?id=d0&name=Anna"):
         for _ in range(200):
             if client.get(path).status_code == 200:
@@ -390,8 +390,8 @@ def test_the_tagger_is_loaded_again_for_another_plan_and_after_a_failure(
         loaded.append(plan)
         return answers[len(loaded) - 1]
 
-    monkeypatch.setattr(own_tagger, "_load", load)
-    tagger = own_tagger.OwnTagger()
+    monkeypatch.setattr(collection_tagger, "_load", load)
+    tagger = collection_tagger.OwnTagger()
     assert tagger.load(plan) == "gone"
     assert tagger.load(plan) is tagger.load(plan) is answers[1]
     other = plan.model_copy(update={"tagger": plan.tagger.model_copy(update={"terms": "f" * 64})})
@@ -410,7 +410,7 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
         return fakes.FakeTagger()
 
     monkeypatch.setattr(checkpoint, "load_tagger", load)
-    assert not isinstance(own_tagger.OwnTagger().load(plan), str)
+    assert not isinstance(collection_tagger.OwnTagger().load(plan), str)
     assert devices == ["auto"]
 
 
@@ -431,13 +431,13 @@ def test_a_tagger_that_is_gone_is_named(client: TestClient) -> None:
 def test_the_weights_behind_a_name_are_shown(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = viewing.open_client(output, tmp_path / "cache")
     assert "/why?id=yard&amp;name=Alan+Baxter" in Window(client, "/document?id=yard&name=Alan+Baxter").page
-    monkeypatch.setattr(own_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
     words = Window(client, "/why?id=yard&name=Alan+Baxter").words
     assert words.count("decided by the draft") == 2
     assert "Baxter decided by the draft 0.70 Baxter closes the yard . B-PER \u2192 B-ORG 0.30 Nobody called" in words
     assert "No entity of this document is called so" in Window(client, "/why?id=yard&name=x").words
     assert client.get("/why?id=nothing").status_code == 404
-    monkeypatch.setattr("concord.workflows.view.correcting.why.MAX_WORDS", 3)
+    monkeypatch.setattr("concord.workflows.view.correcting.attention.MAX_WORDS", 3)
     assert "more than 3 words" in Window(client, "/why?id=yard&name=Baxter").words
 
 
@@ -447,7 +447,7 @@ def test_a_tagger_without_a_memory_has_no_weights(
     client = viewing.open_client(output, tmp_path / "cache")
     plain = fakes.FakeTagger()
     monkeypatch.setattr(plain, "attention_maps", lambda document: [{} for _ in document], raising=False)
-    monkeypatch.setattr(own_tagger, "_load", lambda plan: (plain, None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (plain, None))
     assert "has no document memory" in Window(client, "/why?id=yard&name=Baxter").words
 
 
@@ -480,7 +480,7 @@ def test_the_queue_is_walked_from_sentence_to_sentence(client: TestClient, outpu
     window.open(second)
     assert "Sentence 2 of 6" in window.words
     assert "in the queue" not in Window(client, "/document?id=yard&queue=99").words
-    assert queue.QUOTAS.size == 200
+    assert review_queue.QUOTAS.size == 200
 
 
 def queued_page(client: TestClient, rank: int) -> str:
@@ -554,7 +554,7 @@ def test_a_queue_that_cannot_be_selected_says_why(
         raise KeyError("broken")
 
     with monkeypatch.context() as patched:
-        patched.setattr(queue, "select_sentences", fail)
+        patched.setattr(review_queue, "select_sentences", fail)
         window = open_queue(client)
     assert "The queue cannot be selected: KeyError: 'broken'" in window.words
     assert "cannot be selected" in caplog.text
@@ -564,7 +564,7 @@ def test_a_queue_that_cannot_be_selected_says_why(
 def test_every_page_of_the_queue_leads_to_its_first_open_sentence(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "PAGE_ROWS", 2)
+    monkeypatch.setattr(review_queue, "PAGE_ROWS", 2)
     open_queue(client)
     for page in range(3):
         assert "Go on with sentence 1 " in Window(client, f"/review?page={page}").words

@@ -25,9 +25,9 @@ from concord.pipeline.errors import PlanError
 from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import DocumentRow
-from concord.workflows.view import document
 from concord.workflows.view.app import build_app
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index import document
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.server import listen
 
 
@@ -289,7 +289,7 @@ def test_a_run_in_progress_is_shown_as_far_as_it_is(tmp_path: Path, monkeypatch:
     assert "The first run is not finished" in page
     assert "2 documents" in page
     hidden.rename(records[0])
-    monkeypatch.setattr("concord.workflows.view.opened._LOOK_SECONDS", -1.0)
+    monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
     for _ in range(200):
         if "3 documents" in words(read(client, "/")):
             break
@@ -322,7 +322,7 @@ def test_a_folder_that_is_removed_is_reported_on_the_pages(tmp_path: Path, monke
     output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
     client = viewing.open_client(output, tmp_path / "cache")
     output.rename(tmp_path / "elsewhere")
-    monkeypatch.setattr("concord.workflows.view.opened._LOOK_SECONDS", -1.0)
+    monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
     assert "found no plan" in words(read(client, "/"))
     read(client, "/document?id=yard", status=503)
 

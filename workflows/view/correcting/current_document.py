@@ -12,8 +12,8 @@ from concord.pipeline.corrections.fitting import Fit, Offsets, Place, corrected_
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.tables import normalize_name
-from concord.workflows.view.document import DocumentPage, read_row
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.document import DocumentPage, read_row
+from concord.workflows.view.index.opened import OpenedCollection
 
 CORRECTED = "corrected"
 

@@ -20,8 +20,8 @@ from concord.pipeline.output.document_rows import (
     TokenRow,
 )
 from concord.pipeline.output.manifest import ShardReport
-from concord.workflows.view.opened import OpenedCollection
-from concord.workflows.view.search_index import SLOT_BITS
+from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.search_index import SLOT_BITS
 
 PAGE_WORDS = 2500
 """Words on a page of a document, to the end of the sentence."""

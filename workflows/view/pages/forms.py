@@ -7,9 +7,9 @@ from hashlib import sha256
 from urllib.parse import parse_qs, unquote
 
 from concord.pipeline.corrections.correction import check_type
-from concord.workflows.view.correcting.correcting import Change, Correcting, RefusedError
-from concord.workflows.view.finding import find_document
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.correcting.correction_log import Change, Correcting, RefusedError
+from concord.workflows.view.index.finding import find_document
+from concord.workflows.view.index.opened import OpenedCollection
 
 MAX_FORM_BYTES = 4_000_000
 """Some thousand places in documents with long ids."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
-from concord.workflows.view.index_rows import document_rows, entity_rows, sentence_rows
+from concord.workflows.view.index.index_rows import document_rows, entity_rows, sentence_rows
 
 VERSION = 1
 SLOT_BITS = 32

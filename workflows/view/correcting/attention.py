@@ -8,11 +8,10 @@ from concord.models.outputs import AttentionMap
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow
 from concord.workflows.corrections.ripple import tagged_sentences
-from concord.workflows.view.correcting import templates
-from concord.workflows.view.correcting.own_tagger import OwnTagger
-from concord.workflows.view.document import read_document
-from concord.workflows.view.finding import Line, all_labels, find_document, places_of_name
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.correcting.collection_tagger import OwnTagger
+from concord.workflows.view.index.document import read_document
+from concord.workflows.view.index.finding import Line, all_labels, find_document, places_of_name
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query
 from concord.workflows.view.recent import Recent
 
@@ -75,7 +74,7 @@ class Why:
             "count": count,
             "labels": labels,
         }
-        return Page("why.html.j2", values, templates.__name__)
+        return Page("why.html.j2", values)
 
     def _weights(self, collection: Collection, document: CollectedDocument) -> list[Mapping[str, AttentionMap]] | str:
         """Return the attention maps of each sentence, or why there are none."""

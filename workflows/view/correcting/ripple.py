@@ -5,10 +5,10 @@ import sqlite3
 from concord.pipeline.corrections.correction import Mark
 from concord.pipeline.corrections.fitting import Place
 from concord.workflows.corrections.ripple import find_moves
+from concord.workflows.view.correcting.collection_tagger import OwnTagger
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.correcting.own_tagger import OwnTagger
-from concord.workflows.view.document import read_document
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.document import read_document
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.recent import Recent
 
 _KEPT = 4

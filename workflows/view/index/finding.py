@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from concord.workflows.view.index_rows import GLUE, INNER_SPACE, SHARED
-from concord.workflows.view.search_index import BANDS, SLOT_BITS
+from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED
+from concord.workflows.view.index.search_index import BANDS, SLOT_BITS
 
 PAGE_ROWS = 50
 SOURCES = 12

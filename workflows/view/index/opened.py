@@ -17,8 +17,8 @@ from concord.pipeline.output.manifest import Manifest, ShardReport, sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.environment import cache_folder
+from concord.workflows.view.index.search_index import Progress, SearchIndex, shard_key
 from concord.workflows.view.recent import Recent
-from concord.workflows.view.search_index import Progress, SearchIndex, shard_key
 
 _LOOK_SECONDS = 2.0
 _LOOK_SECONDS_STORE = 30.0

@@ -6,12 +6,11 @@ from typing import Any
 
 from concord.models.errors import ConcordError
 from concord.pipeline.output.tables import normalize_name
-from concord.workflows.view.correcting.correcting import Correcting, LogState
+from concord.workflows.view.correcting.correction_log import Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument, with_corrections
-from concord.workflows.view.correcting.pages import card
-from concord.workflows.view.correcting.queue import Queue, sentence_changes
-from concord.workflows.view.document import read_page
-from concord.workflows.view.finding import (
+from concord.workflows.view.correcting.review_queue import Queue, sentence_changes
+from concord.workflows.view.index.document import read_page
+from concord.workflows.view.index.finding import (
     Line,
     all_labels,
     find_document,
@@ -20,10 +19,11 @@ from concord.workflows.view.finding import (
     places_of_name,
     search,
 )
-from concord.workflows.view.finding_pages import letters_of
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query
-from concord.workflows.view.reading import STRENGTHS, UNCERTAIN, KnownNames, lay_out
+from concord.workflows.view.pages.correcting import card
+from concord.workflows.view.pages.finding import letters_of
+from concord.workflows.view.pages.text_layout import STRENGTHS, UNCERTAIN, KnownNames, lay_out
 
 SHOWN_NAMES = 40
 

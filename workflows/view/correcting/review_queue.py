@@ -11,11 +11,10 @@ from concord.pipeline.corrections.fitting import Offsets
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import read_collection
-from concord.workflows.view.correcting import templates
-from concord.workflows.view.correcting.correcting import Change, Correcting, LogState
+from concord.workflows.view.correcting.correction_log import Change, Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.finding import PAGE_ROWS
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.finding import PAGE_ROWS
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import Page, Paging, Query
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class Queue:
         """List the queue with what has been looked at."""
         selection = self._select()
         if not selection.is_done:
-            return Page("review.html.j2", {"state": "working"}, templates.__name__)
+            return Page("review.html.j2", {"state": "working"})
         if selection.fault:
             with self._lock:
                 if self._selection is selection:
@@ -66,7 +65,7 @@ class Queue:
             "first": next(following, None),
             "paging": Paging(page, len(looked), PAGE_ROWS),
         }
-        return Page("review.html.j2", values, templates.__name__)
+        return Page("review.html.j2", values)
 
     def at(self, number: int | None, doc_id: str) -> dict[str, Any]:
         """Return what the reading page of a document shows of the queue at a rank: the sentence, and those before and

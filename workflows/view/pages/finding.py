@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Literal
 
-from concord.workflows.view.finding import (
+from concord.workflows.view.index.finding import (
     DOCUMENT_ORDERS,
     NAME_ORDERS,
     PAGE_ROWS,
@@ -17,10 +17,10 @@ from concord.workflows.view.finding import (
     labels_of_names,
     places_of_name,
 )
-from concord.workflows.view.finding import search as find_words
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.finding import search as find_words
+from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.search_index import BANDS
 from concord.workflows.view.page import NotFoundError, Page, Paging, Query
-from concord.workflows.view.search_index import BANDS
 
 
 def documents(opened: OpenedCollection, query: Query) -> Page:

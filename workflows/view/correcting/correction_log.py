@@ -14,8 +14,8 @@ from concord.pipeline.corrections.correction import Correction, Mark, Seen, chec
 from concord.pipeline.corrections.fitting import marks_at
 from concord.pipeline.corrections.log import LOG_NAME, extend_log, read_log
 from concord.workflows.view.correcting.current_document import CurrentDocument, read_current
-from concord.workflows.view.finding import find_document
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.finding import find_document
+from concord.workflows.view.index.opened import OpenedCollection
 
 
 class RefusedError(Exception):

@@ -14,12 +14,12 @@ from concord.workflows.diff.diff import Diff, compare_opened
 from concord.workflows.diff.differences import EntityChange
 from concord.workflows.diff.entity_changes import CHANGES
 from concord.workflows.diff.page import describe_kind, split_context
-from concord.workflows.view.finding import PAGE_ROWS, band_name
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.index.finding import PAGE_ROWS, band_name
+from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.search_index import BANDS
 from concord.workflows.view.page import NotFoundError, Page, Paging, Query
-from concord.workflows.view.reading import band
+from concord.workflows.view.pages.text_layout import band
 from concord.workflows.view.recent import Recent
-from concord.workflows.view.search_index import BANDS
 
 LISTED = 5000
 """Changes of a comparison that are kept, the most certain ones."""

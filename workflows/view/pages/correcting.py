@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.corrections.fitting import Place, find_places
 from concord.workflows.corrections.corrections import NO_DOCUMENT, fit_statuses
-from concord.workflows.view.correcting import templates
-from concord.workflows.view.correcting.correcting import Change, Correcting, LogState
+from concord.workflows.view.correcting.correction_log import Change, Correcting, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.correcting.moves import Moves
-from concord.workflows.view.finding import PAGE_ROWS, all_labels, documents_with, find_document
-from concord.workflows.view.opened import OpenedCollection
+from concord.workflows.view.correcting.ripple import Moves
+from concord.workflows.view.index.finding import PAGE_ROWS, all_labels, documents_with, find_document
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Paging, Query
 
 LISTED = 500
@@ -62,7 +61,7 @@ def everywhere(opened: OpenedCollection, correcting: Correcting, query: Query) -
         "labels": sorted({*labels, label} - {""}),
         "seen": len(state.lines),
     }
-    return Page("everywhere.html.j2", values, templates.__name__)
+    return Page("everywhere.html.j2", values)
 
 
 def corrections(opened: OpenedCollection, correcting: Correcting, query: Query) -> Page:
@@ -81,7 +80,7 @@ def corrections(opened: OpenedCollection, correcting: Correcting, query: Query) 
             "doc_id": doc_id,
             "labels": all_labels(index),
         }
-    return Page("corrections.html.j2", values, templates.__name__)
+    return Page("corrections.html.j2", values)
 
 
 def moves(opened: OpenedCollection, correcting: Correcting, found: Moves, query: Query) -> Page:
@@ -105,7 +104,7 @@ def moves(opened: OpenedCollection, correcting: Correcting, found: Moves, query:
         "labels": labels,
         "seen": len(state.lines),
     }
-    return Page("moves.html.j2", values, templates.__name__)
+    return Page("moves.html.j2", values)
 
 
 def _documents(index: sqlite3.Connection, surface: str, doc_id: str) -> list[int]:

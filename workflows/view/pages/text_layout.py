@@ -11,7 +11,7 @@ from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.output.document_rows import TokenRow
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
-from concord.workflows.view.document import DocumentPage, ReadSentence
+from concord.workflows.view.index.document import DocumentPage, ReadSentence
 
 UNCERTAIN = (0.1, 0.3, 0.6, 0.9)
 """Nats from which a word is underlined, and underlined more strongly."""
