@@ -1,8 +1,9 @@
-"""Export to brat standoff (https://brat.nlplab.org/standoff.html): a folder for brat's data directory.
+"""Export to brat standoff (https://brat.nlplab.org/standoff.html), and import of its entities.
 
-Each document is a ``.txt`` file with its text and an ``.ann`` file with its entities, their confidence as notes. The
-files are named after the document's id; unsafe characters are replaced and a hash is appended. ``documents.jsonl`` maps
-files to documents, ``annotation.conf`` lists the entity types.
+The folder is for brat's data directory. Each document is a ``.txt`` file with its text and an ``.ann`` file with its
+entities, their confidence as notes. The files are named after the document's id; unsafe characters are replaced and a
+hash is appended. ``documents.jsonl`` maps files to documents, also for the import; ``annotation.conf`` lists the entity
+types.
 """
 
 import re
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import orjson
 
-from concord.pipeline.exchange.export_item import ExportItem, normalize_line_ends
+from concord.pipeline.corpora.corpus_format import numbered_lines
+from concord.pipeline.errors import InputError
+from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, normalize_line_ends
 from concord.pipeline.output.document_rows import EntityRow
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
@@ -25,6 +28,7 @@ _HASH_DIGITS = 16
 _LINE_BREAK = re.compile(r"[^\S\n]*\n\s*")
 _NOT_IN_TYPE = re.compile(r"[^\w-]")
 _WHITE_SPACE = re.compile(r"\s")
+_ENTITY = re.compile(r"T\d+\t(?P<type>\S+) (?P<offsets>\d+ \d+(?:;\d+ \d+)*)(?:\t.*)?")
 
 
 def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[str]) -> None:
@@ -82,3 +86,46 @@ def _fragments(entity: EntityRow, text: str) -> Iterator[tuple[int, int]]:
 def type_name(label: str) -> str:
     """Return an entity type as brat allows it, with other characters as underscores."""
     return _NOT_IN_TYPE.sub("_", label)
+
+
+def read_brat(folder: Path) -> Iterator[AnnotatedPassage]:
+    """Yield the passages of a folder that was exported, in the order of its index.
+
+    The fragments of an entity are one span; everything but entities is ignored.
+
+    Raises:
+        InputError: when a file is missing or a line has another form; the message says which.
+    """
+    index = folder / INDEX_NAME
+    if not index.is_file():
+        raise InputError(f"{folder}: expected the {INDEX_NAME} that 'concord export' wrote with its files, found none")
+    for number, line in numbered_lines(index):
+        if not line.strip():
+            continue
+        try:
+            row = orjson.loads(line)
+            name, doc_id, start = row["file"], row["doc_id"], row.get("start_char", 0)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{index}: line {number}: expected an object with file and doc_id: {error}") from None
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InputError(f"{index}: line {number}: expected the name of a file in the folder, got {name!r}")
+        text, path = folder / f"{name}.txt", folder / f"{name}.ann"
+        try:
+            content = text.read_bytes().decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{text}: expected the text of document {doc_id!r}: {error}") from None
+        spans = tuple(_spans(path))
+        yield AnnotatedPassage(where=str(path), doc_id=doc_id, spans=spans, start=start, text=content)
+
+
+def _spans(path: Path) -> Iterator[AnnotatedSpan]:
+    for number, line in numbered_lines(path):
+        if not line.startswith("T"):
+            continue
+        entity = _ENTITY.fullmatch(line)
+        if entity is None:
+            raise InputError(
+                f"{path}: line {number}: expected an entity such as 'T1<tab>PER 0 4<tab>Anna', got {line[:80]!r}"
+            )
+        offsets = [int(number) for number in re.split("[ ;]", entity["offsets"])]
+        yield AnnotatedSpan(min(offsets), max(offsets), entity["type"])

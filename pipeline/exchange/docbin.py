@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from concord.models.errors import ConfigError
-from concord.pipeline.exchange.export_item import ExportItem, round_float
+from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.document_rows import CollectedSentence, TokenRow, group_words
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 

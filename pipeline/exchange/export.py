@@ -15,7 +15,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import write_brat
 from concord.pipeline.exchange.conllu import write_conllu
 from concord.pipeline.exchange.docbin import require_spacy, write_docbin
-from concord.pipeline.exchange.export_item import ExportItem
+from concord.pipeline.exchange.items import ExportItem
 from concord.pipeline.exchange.jsonl import write_json_lines
 from concord.pipeline.exchange.label_studio import write_label_studio
 from concord.pipeline.exchange.source_texts import SourceTexts

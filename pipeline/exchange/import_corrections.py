@@ -1,24 +1,49 @@
 """Import of corrections from the files of other tools, the inverse of the export to them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from concord.pipeline.corrections.correction import Correction, check_name, current_corrections
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, check_name, current_corrections
+from concord.pipeline.corrections.fitting import corrected_marks, fit_corrections, paired_marks
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
-from concord.pipeline.exchange.brat_read import read_brat
-from concord.pipeline.exchange.conllu_read import read_conllu
-from concord.pipeline.exchange.edits import Refused, Target, find_edits
-from concord.pipeline.exchange.label_studio_read import read_label_studio
-from concord.pipeline.exchange.passage import AnnotatedPassage
+from concord.pipeline.exchange.brat import read_brat, type_name
+from concord.pipeline.exchange.conllu import read_conllu
+from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, normalize_line_ends
+from concord.pipeline.exchange.label_studio import read_label_studio
 from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import read_collection
+from concord.pipeline.output.document_rows import CollectedDocument, entity_marks, read_collection, sentence_offsets
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.output_paths import OutputPath
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """A part of a file that cannot be imported, and why."""
+
+    where: str
+    doc_id: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A document of the collection, as edits are compared with it.
+
+    Attributes:
+        log: its corrections so far that count, in the order of the log.
+        types: the entity types of the collection.
+    """
+
+    document: CollectedDocument
+    text: str
+    generation: int
+    log: Sequence[Correction]
+    types: Sequence[str]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -71,9 +96,9 @@ def import_corrections(path: Path, output: OutputPath, *, who: str, dry_run: boo
     types = entity_types(collection.manifest.shards)
     for document in read_collection(collection, wanted=passages.__contains__):
         doc_id = document.row.doc_id
-        own, text = passages.pop(doc_id), texts.find(document.row)
+        edited, text = passages.pop(doc_id), texts.find(document.row)
         if isinstance(text, DeadLetter):
-            report.refused.append(Refused(where=own[0].where, doc_id=doc_id, reason=text.message))
+            report.refused.append(Refused(where=edited[0].where, doc_id=doc_id, reason=text.message))
             continue
         target = Target(
             document=document,
@@ -82,15 +107,15 @@ def import_corrections(path: Path, output: OutputPath, *, who: str, dry_run: boo
             log=current.get(doc_id, ()),
             types=types,
         )
-        for passage in own:
+        for passage in edited:
             for edit in find_edits(passage, target, who=who):
                 if isinstance(edit, Refused):
                     report.refused.append(edit)
                 else:
                     report.corrections.append(edit)
     report.refused += [
-        Refused(where=own[0].where, doc_id=doc_id, reason="the collection has no document of this id")
-        for doc_id, own in passages.items()
+        Refused(where=edited[0].where, doc_id=doc_id, reason="the collection has no document of this id")
+        for doc_id, edited in passages.items()
     ]
     if not dry_run:
         append_to_log(log, report.corrections)
@@ -113,3 +138,70 @@ def read_passages(path: Path) -> Iterator[AnnotatedPassage]:
     raise InputError(
         f"{path}: expected a folder of brat, a .json file of Label Studio or a .conllu file, each from 'concord export'"
     )
+
+
+def find_edits(passage: AnnotatedPassage, target: Target, *, who: str) -> Iterator[Correction | Refused]:
+    """Yield the corrections by which the collection's entities become those of a passage.
+
+    What the log already says is left out, so that a file can be imported twice.
+    """
+    text = target.text
+    end = len(text) if passage.text is None else passage.start + len(passage.text)
+    if passage.text is not None and normalize_line_ends(text[passage.start : end]) != passage.text:
+        yield _refused(passage, "its text is not that of the document; export the collection again")
+        return
+    existing = entity_marks(target.document, text)
+    before = [mark for mark in existing if mark.start < end and passage.start < mark.end]
+    types = {type_name(label): label for label in target.types}
+    after: list[Mark] = []
+    for span in sorted(passage.spans, key=lambda span: (span.start, -span.end)):
+        try:
+            mark = _mark(span, passage, text, {mark.start: mark for mark in before}, types)
+            if after and mark.overlaps(after[-1]):
+                raise ValueError(f"{mark.text!r} overlaps {after[-1].text!r}, and labels hold only one of the two")
+        except ValueError as error:
+            yield _refused(passage, str(error))
+        else:
+            after.append(mark)
+    row = target.document.row
+    seen = Seen(doc_id=row.doc_id, tagger=row.tagger, generation=target.generation)
+    sentences = list(sentence_offsets(target.document))
+    view = corrected_marks(existing, fit_corrections(target.log, text, sentences).corrections)
+    for old, new in paired_marks(before, after):
+        if _is_done(old, new, view):
+            continue
+        edit = Correction.of(old, new, text=text, seen=seen, who=who)
+        misfits = fit_corrections([edit], text, sentences).misfits
+        if misfits:
+            yield _refused(passage, misfits[0].reason)
+        else:
+            yield edit
+
+
+def _refused(passage: AnnotatedPassage, reason: str) -> Refused:
+    return Refused(where=passage.where, doc_id=passage.doc_id, reason=reason)
+
+
+def _mark(
+    span: AnnotatedSpan, passage: AnnotatedPassage, text: str, before: Mapping[int, Mark], types: Mapping[str, str]
+) -> Mark:
+    """Return a span as a mark in the raw text, without white space at its ends; ValueError where it cannot be one."""
+    start, end = passage.start + span.start, passage.start + span.end
+    surface = text[start:end]
+    if not 0 <= start < end <= len(text) or not surface.strip():
+        raise ValueError(f"expected offsets of words in its {len(text):,} code points, got {span.start} to {span.end}")
+    start += len(surface) - len(surface.lstrip())
+    surface = surface.strip()
+    existing = before.get(start)
+    # brat replaces characters in the names of types.
+    is_same = existing is not None and type_name(existing.type) == span.type
+    label = existing.type if existing and is_same else types.get(span.type, span.type)
+    try:
+        return Mark(start=start, end=start + len(surface), type=label, text=surface)
+    except ValueError as error:
+        raise ValueError(f"{surface!r}: type {label!r}: {error}") from None
+
+
+def _is_done(old: Mark | None, new: Mark | None, view: Sequence[Mark]) -> bool:
+    """Return whether the entities are already as a correction wants them."""
+    return new in view if new is not None else not any(old is not None and old.overlaps(mark) for mark in view)

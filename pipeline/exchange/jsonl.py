@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from concord.pipeline.exchange.export_item import ExportItem, round_float
+from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.document_rows import CollectedSentence
 from concord.pipeline.storage.atomic_writes import write_compressed
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from concord.pipeline.exchange.export import ExportStream, check_destination, writers
-from concord.pipeline.exchange.export_item import ExportItem, round_float
+from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import (

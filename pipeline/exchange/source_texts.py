@@ -4,7 +4,6 @@ A text of the input is the one that was annotated if its SHA-256 is the same. It
 position; if another text is there, because records were inserted or removed, it is searched for in the whole file.
 """
 
-import re
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Self
@@ -99,8 +98,7 @@ class SourceTexts:
 
     def _text_at(self, row: DocumentRow, position: int) -> str | None:
         """Return the text at a position if it is the one of a row, which knows its encoding if it was guessed."""
-        known = row.encoding or _encoding_in_meta(row.meta) or self._config.encoding
-        for encoding in dict.fromkeys((self._config.encoding, known)):
+        for encoding in dict.fromkeys((self._config.encoding, row.encoding or self._config.encoding)):
             config = self._config.model_copy(update={"encoding": encoding})
             text = self._text_in(config, row.source_uri, position)
             if text is not None and _digest(text) == row.text_sha256:
@@ -119,12 +117,6 @@ class SourceTexts:
         if format is None:
             raise InputError(f"{uri}: its name does not show its format; set reader.format")
         return format
-
-
-def _encoding_in_meta(meta: str | None) -> str | None:
-    """Return the guessed encoding of a text file, which rows without the column ``encoding`` hold in their meta."""
-    found = re.fullmatch(r'\{"encoding":"([a-z0-9_]+)"\}', meta or "")
-    return found and found[1]
 
 
 def _digest(text: str) -> str:

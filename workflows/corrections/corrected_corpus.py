@@ -15,7 +15,7 @@ from concord.pipeline.corrections.fitting import Fit, corrected_marks, fit_corre
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
-from concord.pipeline.exchange.export_item import percent_encode
+from concord.pipeline.exchange.items import percent_encode
 from concord.pipeline.identity import component_signature
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, entity_marks, sentence_offsets

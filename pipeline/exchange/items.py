@@ -1,9 +1,9 @@
-"""The unit of every export, a document or a passage with its text, and helpers that several formats share."""
+"""The units of every export and import, documents or passages of them, and helpers that several formats share."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -36,6 +36,31 @@ class ExportItem:
         row = self.document.row
         meta = {} if row.meta is None else {"meta": orjson.loads(row.meta)}
         return {"doc_id": row.doc_id, "source_uri": row.source_uri, **self.fields, **meta}
+
+
+class AnnotatedSpan(NamedTuple):
+    """An entity of a file; offsets are half-open, in code points of the passage."""
+
+    start: int
+    end: int
+    type: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnnotatedPassage:
+    """A document or a passage of one, as an annotator left it in a file.
+
+    Attributes:
+        where: file and place, for messages.
+        start: offset of the passage in the raw text, in code points.
+        text: as exported, with normalized line ends; None for a whole document in a format without the text.
+    """
+
+    where: str
+    doc_id: str
+    spans: tuple[AnnotatedSpan, ...]
+    start: int = 0
+    text: str | None = None
 
 
 def percent_encode(name: str, *, also: str = "") -> str:
