@@ -110,8 +110,7 @@ RowT = TypeVar("RowT", Token, Entity)
 
 
 def _from_row(row: dict[str, Any], kind: type[RowT]) -> RowT:
-    # A collection of an earlier release may lack columns, which then have their defaults.
-    return kind(**{name: row[name] for name in kind._fields if name in row})
+    return kind(**{name: row[name] for name in kind._fields})
 
 
 def _pieces(doc: Doc) -> Iterator[str]:

@@ -73,11 +73,10 @@ def annotate(
     _check_output(folder)
     if config.output.delta:
         check_delta(folder.output)
-    folder.settle()
+    folder.generations.settle()
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.resolve() if retry is None else planner.retry(retry)
     _make_output(folder)
-    folder.convert()
     folder.write_plan(plan)
     if retry is None:
         # A retry hashes only some files, and would drop the others from the cache.

@@ -1,10 +1,10 @@
 """The configuration of an annotation job; conf/annotate/*.yaml map to AnnotateConfig key for key."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from concord.models.config import Config
+from concord.models.config import Config, Incidental
 
 
 class ReaderConfig(Config):
@@ -23,9 +23,10 @@ class ReaderConfig(Config):
     main_content: bool = False
     """Of html files, read only the main content, without navigation, sidebars and footers; these are told apart by
     rules that may drop lists and captions of the article as well."""
-    max_record_bytes: int = Field(default=1 << 30, ge=1)
+    # Records beyond these bounds are dead letters, which may be tried again with other bounds.
+    max_record_bytes: Annotated[int, Incidental] = Field(default=1 << 30, ge=1)
     """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""
-    max_unpack_ratio: float = Field(default=100, ge=1)
+    max_unpack_ratio: Annotated[float, Incidental] = Field(default=100, ge=1)
     """A compressed file is read up to this many times its size, but at least up to 64 MiB; what follows becomes a dead
     letter."""
 
@@ -38,9 +39,9 @@ class PlanningConfig(Config):
     compact_at: int | None = Field(default=8, ge=2)
     """A run that changes a collection merges its small shards (less than a quarter of shard_bytes in characters) when
     there are at least this many; never if null."""
-    rehash: bool = False
+    rehash: Annotated[bool, Incidental] = False
     """Hash every input file, even those whose size and time are unchanged since they were last hashed."""
-    hash_with_ray_bytes: int = Field(default=2_000_000_000, ge=1)
+    hash_with_ray_bytes: Annotated[int, Incidental] = Field(default=2_000_000_000, ge=1)
     """With the Ray executor, inputs larger than this many bytes in total are hashed by Ray tasks."""
 
 
@@ -50,7 +51,7 @@ class ParserConfig(Config):
     package: str = "parser_en"
     """`parser_en` is the bundled compact package; any other name is a Stanza package installed for `language`."""
     language: str = "en"
-    directory: str | None = None
+    directory: Annotated[str | None, Incidental] = None
     """The folder of Stanza's packages; Stanza's default if null. Nothing is ever downloaded."""
     sentence_cap: int = Field(default=200, ge=10)
     """In words; a longer sentence is parsed in pieces marked `continues`."""
@@ -62,7 +63,7 @@ class ParserConfig(Config):
 class TaggerRunConfig(Config):
     """The tagger and how it is run."""
 
-    model: str = "entities_en"
+    model: Annotated[str, Incidental] = "entities_en"
     """A folder, the name of a bundled tagger, or models:/NAME@ALIAS of the MLflow registry."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -76,11 +77,11 @@ class TaggerRunConfig(Config):
     gate: float | None = Field(default=None, ge=0)
     """Entropy in nats from which a word sends its sentence from the first pass of a tagger that has one to the encoder
     and both stages; the tagger's own gate if null, and all sentences if 0."""
-    terms: str | None = None
+    terms: Annotated[str | None, Incidental] = None
     """A list of terms and patterns, one JSON object a line as for spaCy's EntityRuler: words that match it where the
     tagger says otherwise are decided by stage two, which reads the list's label as their draft; a tagger of one stage
     takes the list's label where it is not sure of its own."""
-    accept_parser: bool = False
+    accept_parser: Annotated[bool, Incidental] = False
     """Allow a tagger that reads trees to run with another parser than the one whose trees it learned from."""
 
 
@@ -138,20 +139,24 @@ class ExecutorConfig(Config):
 class OutputConfig(Config):
     """Where the annotated collection is, and what it keeps."""
 
-    path: str
+    path: Annotated[str, Incidental]
     """Its folder, or its URL (s3://, gs://, az://). It is created, or brought up to date with the input."""
     keep_text: bool = False
     """Store the raw text of each document in the table of documents, for when the input moves away."""
-    keep: int = Field(default=1, ge=1)
+    keep: Annotated[int, Incidental] = Field(default=1, ge=1)
     """How many generations are kept, the newest included. Those with a name (concord history --tag) are kept anyway."""
-    grace_seconds: float = Field(default=3600, ge=0)
+    grace_seconds: Annotated[float, Incidental] = Field(default=3600, ge=0)
     """For how long a generation is kept after the next one is finished, so that programs can finish reading it."""
-    delta: bool = False
+    delta: Annotated[bool, Incidental] = False
     """Also write a Delta log for each table, with a version for each generation; needs the extra `delta`."""
 
 
 class AnnotateConfig(Config):
-    """One annotation job."""
+    """One annotation job.
+
+    A field is ``Incidental`` if it cannot change a byte of the output, or if the plan covers it: threads of the
+    executor, and the digests of parser, tagger and terms in place of their paths.
+    """
 
     input: str
     """A file, a folder, or a pattern such as archive/*.jsonl.gz; a path, or a URL such as s3://bucket/archive."""
@@ -161,16 +166,16 @@ class AnnotateConfig(Config):
     planning: PlanningConfig = PlanningConfig()
     parser: ParserConfig = ParserConfig()
     tagger: TaggerRunConfig = TaggerRunConfig()
-    executor: ExecutorConfig = ExecutorConfig()
-    max_dead_letters: float = Field(default=0.1, ge=0, le=1)
+    executor: Annotated[ExecutorConfig, Incidental] = ExecutorConfig()
+    max_dead_letters: Annotated[float, Incidental] = Field(default=0.1, ge=0, le=1)
     """Share of the records that may become dead letters; above it the run ends with exit code 3."""
-    max_removed: float = Field(default=0.5, ge=0, le=1)
+    max_removed: Annotated[float, Incidental] = Field(default=0.5, ge=0, le=1)
     """Share of the existing documents that may be gone from the input; above it the run is refused."""
-    accept_input: bool = False
+    accept_input: Annotated[bool, Incidental] = False
     """Accept another input than the one the collection was made from, for example after the archive was moved."""
     limit: int | None = Field(default=None, ge=1)
     """Read only this many records, for a trial run."""
-    report: bool = True
+    report: Annotated[bool, Incidental] = True
     """Write _run/report.html at the end of the run."""
 
     @field_validator("output", mode="before")

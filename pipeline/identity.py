@@ -4,24 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
-
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
-
-_NOT_DECIDING: dict[str, Any] = {
-    **dict.fromkeys(("executor", "max_dead_letters", "max_removed", "accept_input", "report"), True),
-    "output": {"path", "keep", "grace_seconds", "delta"},
-    "planning": {"hash_with_ray_bytes", "rehash"},
-    "reader": {"max_record_bytes", "max_unpack_ratio"},
-    "parser": {"directory"},
-    "tagger": {"model", "terms", "accept_parser"},
-}
-
-
-_LATER_KEYS = {"output": {"keep_text"}, "reader": {"main_content"}, "tagger": {"gate"}}
-"""Keys by section that the first release's plans lack. Digests cover them only where they differ from their defaults,
-so that the digest of a plan without them stays."""
 
 
 class ComponentIdentity(Config):
@@ -34,12 +18,6 @@ class ComponentIdentity(Config):
     """SHA-256 in hex over its weight files and configuration."""
     terms: str | None = None
     """SHA-256 in hex of the list of terms that a tagger is run with."""
-
-    @model_serializer(mode="wrap")
-    def _without_missing_list(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Earlier releases had no lists: the digest of a plan without one stays.
-        values: dict[str, Any] = dump(self)
-        return {key: value for key, value in values.items() if key != "terms" or value is not None}
 
 
 class Recipe(Config):
@@ -107,31 +85,9 @@ def component_signature(component: ComponentIdentity) -> str:
     return f"{component.name}@{component.digest}{terms}"
 
 
-def deciding_config(config: AnnotateConfig) -> dict[str, Any]:
-    """Return the part of a configuration that can change a byte of the output.
-
-    Left out are the path of the output, the executor (its threads are a field of the plan), what only decides the exit
-    code, the report or what a run is allowed to do, the files of parser, tagger and terms (they have digests), whether
-    the tagger may have learned from another parser's trees, and the bounds of what is read: a record beyond
-    them is a dead letter, which may be tried again with others.
-    """
-    return config.model_dump(mode="json", exclude=_NOT_DECIDING)
-
-
-def digested_config(config: AnnotateConfig) -> dict[str, Any]:
-    """Return ``deciding_config`` as the digest of a plan covers it."""
-    values = deciding_config(config)
-    for section, keys in _LATER_KEYS.items():
-        defaults = {key: type(getattr(config, section)).model_fields[key].default for key in keys}
-        values[section] = {
-            key: value for key, value in values[section].items() if key not in keys or value != defaults[key]
-        }
-    return {key: value for key, value in values.items() if value != {}}
-
-
 def row_config(config: AnnotateConfig) -> dict[str, Any]:
     """Return the part of a configuration that can change a document's rows by more than rounding.
 
-    Unlike in ``deciding_config``, the input and how it is cut into shards are left out as well.
+    Of what decides the output, the input and how it is cut into shards are left out.
     """
-    return {key: value for key, value in deciding_config(config).items() if key not in {"input", "limit", "planning"}}
+    return {key: value for key, value in config.deciding_values().items() if key not in {"input", "limit", "planning"}}

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Self
+from typing import Annotated, Final, Literal, Self
 
 import orjson
 from pydantic import Field, ValidationError
 
-from concord.models.config import Config, first_fault
+from concord.models.config import Config, Incidental, first_fault
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.errors import PlanError
-from concord.pipeline.identity import ComponentIdentity, Recipe, digested_config
+from concord.pipeline.identity import ComponentIdentity, Recipe
 
 _COUNTED_IN_BYTES = {"jsonl", "csv", "tsv", "text", "html"}
 
@@ -166,11 +166,7 @@ class Changes(Config):
         return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no changes"
 
 
-PLAN_VERSION = 2
-_DECIDING = {
-    *("plan_version", "schema_version", "generation", "parser", "tagger", "threads", "sources", "shards", "kept"),
-    "corrected",
-}
+PLAN_VERSION: Final = 3
 
 
 class Source(Config):
@@ -191,15 +187,15 @@ class Source(Config):
 class Plan(Config):
     """A frozen run: equal plans give equal bytes on one build and CPU type."""
 
-    plan_version: int = PLAN_VERSION
+    plan_version: Literal[3] = PLAN_VERSION
     schema_version: int
     generation: int = 0
     config: AnnotateConfig
     """Resolved: all paths absolute."""
     parser: ComponentIdentity
     tagger: ComponentIdentity
-    tagger_folder: str
-    """The folder of the tagger's bundle. Not part of the digest, which covers the bundle itself."""
+    tagger_folder: Annotated[str, Incidental]
+    """The folder of the tagger's bundle; the digest covers the bundle itself."""
     threads: int
     """Threads of a worker; the same for every executor."""
     sources: tuple[Source, ...]
@@ -209,20 +205,19 @@ class Plan(Config):
     """Committed shards of earlier generations that stay untouched."""
     corrected: dict[str, str] = Field(default_factory=dict)
     """The digest of the corrections in a document's rows, by id; documents without corrections are left out."""
-    changes: Changes = Changes()
+    changes: Annotated[Changes, Incidental] = Changes()
     """How the input differs from the existing output."""
-    reasons: tuple[str, ...] = ()
+    reasons: Annotated[tuple[str, ...], Incidental] = ()
     """Why unchanged documents are annotated again, if they are."""
-    read: int
+    read: Annotated[int, Incidental]
     """Records of the whole input, as the planner counted them."""
-    ignored: int = 0
-    """Files in the input's folders whose names have no known suffix. Not part of the digest."""
-    named: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude=True)
+    ignored: Annotated[int, Incidental] = 0
+    """Files in the input's folders whose names have no known suffix."""
+    named: Annotated[dict[str, tuple[str, ...]], Incidental] = Field(default_factory=dict, exclude=True)
     """The documents that differ, by field of Changes: their ids, ``old -> new`` for renamed ones. Filled only when the
     planner is asked to, and not part of the JSON."""
-    marks: dict[str, str] = Field(default_factory=dict)
-    """Etag or time of each input file behind a URL when it was planned. Not part of the digest, which covers the
-    content."""
+    marks: Annotated[dict[str, str], Incidental] = Field(default_factory=dict)
+    """Etag or time of each input file behind a URL when it was planned; the digest covers the content."""
 
     def to_json(self) -> bytes:
         """Return the canonical JSON text: sorted keys, no white space, equal for equal plans."""
@@ -239,21 +234,14 @@ class Plan(Config):
             return cls.model_validate_json(content)
         except ValidationError as error:
             raise PlanError(
-                f"expected a plan of version {PLAN_VERSION}, got one that does not fit ({first_fault(error)});"
-                " it was cut short, or written by another release: choose a new output folder"
+                f"expected a plan of version {PLAN_VERSION}, got one that does not fit ({first_fault(error)}): it was "
+                "cut short, or written by another version; annotate the input again, into a new output folder"
             ) from None
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 in hex of everything that decides the output; see deciding_config for what does not."""
-        values = self.model_dump(mode="json", include=_DECIDING) | {"config": digested_config(self.config)}
-        # So that the digest of a plan without corrections is that of earlier releases.
-        if not values["corrected"]:
-            del values["corrected"]
-        for shard in values["shards"]:
-            if not shard["corrections"]:
-                del shard["corrections"]
-        return sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        """SHA-256 in hex of everything that decides the output."""
+        return sha256(orjson.dumps(self.deciding_values(), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property
     def recipe(self) -> Recipe:

@@ -157,15 +157,13 @@ def _commit(
         _link({name: path for name, path in parts.items() if not (folder / name).exists()}, folder)
     if written is not None and (written > generation or (written == generation and active == parts.keys())):
         return
-    # With another schema all parts are new, and the library removes the others itself.
-    same_columns = [field.name for field in table.schema().fields] == schema.names
     actions: list[AddAction | RemoveAction] = [
         *_additions(folder, {part: path for part, path in parts.items() if part not in active}),
-        *_removals(sorted(active - parts.keys()) if same_columns else ()),
+        *_removals(sorted(active - parts.keys())),
     ]
     table.create_write_transaction(
         actions,
-        "append" if same_columns else "overwrite",
+        "append",
         schema,
         commit_properties=_properties(generation),
         post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),

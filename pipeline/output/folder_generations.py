@@ -21,12 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name
 from concord.pipeline.output.manifest import Manifest, PartFile, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.atomic_writes import crash_point, stage_file, sync_folder
-from concord.pipeline.storage.links import hard_link, is_real_folder, link_target, place_link, remove_tree
+from concord.pipeline.storage.links import hard_link, link_target, place_link, remove_tree
 from concord.pipeline.storage.output_paths import OutputPath
 
 MANIFEST, PLAN = "manifest.json", "plan.json"
@@ -65,25 +64,16 @@ class FolderGenerations(Generations):
                 # A run that was killed or stopped may have made it current long after it was complete.
                 return replace(found, finished=max(found.finished, _changed(self._link)))
             # Superseded and removed since the link was read.
-        if is_real_folder(self._link):
-            # The folder was copied by a tool that follows links.
-            return _at(self._link, self._link / MANIFEST, plans=None)
-        # The layout of an earlier release, or the folder of a single generation.
-        return _at(self.output, self.output / "_run" / MANIFEST, plans=self.output / "_run" / "plans") or _at(
-            self.output, self.output / MANIFEST, plans=None
-        )
+        # The collection was copied by a tool that follows links, or this is the folder of a single generation.
+        return _at(self._link) or _at(self.output)
 
     def find_part(self, path: str) -> Path:
         # Called for every part several times in a run: text is joined much faster than paths.
-        for root in (self.pending, self._link):
-            if os.path.lexists(found := f"{root}/{path}"):
-                return Path(found)
-        # Where the layout of an earlier release has them.
-        return self.output / path
+        pending = f"{self.pending}/{path}"
+        return Path(pending if os.path.lexists(pending) else f"{self._link}/{path}")
 
-    def publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
+    def _publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
         def attempt() -> Generation:
-            self._convert()
             if not any(found.number > manifest.generation for found in self.history()):
                 self._make_links()
                 self._build(manifest, _local(plan))
@@ -91,21 +81,14 @@ class FolderGenerations(Generations):
 
         return _retried(attempt)
 
-    def check_whole(self) -> None:
-        if (self.output / MANIFEST).exists() and (self.output / PLAN).exists():
-            raise PlanError(
-                f"{self.output}: is one generation of a collection, which can only be read; expected the collection's "
-                "own folder"
-            )
-
-    def settle(self) -> None:
+    def _settle(self) -> None:
         if self.history() and not self._is_newest():
             _retried(self._point)
 
     def is_settled(self) -> bool:
         return self._is_newest() and all(link_target(link) == target for link, target in self._links.items())
 
-    def unnamed(self, manifest: Manifest) -> Iterator[Path]:
+    def _unnamed(self, manifest: Manifest) -> Iterator[Path]:
         current = self.current()
         if current is not None:
             # Another driver may have made a newer generation current.
@@ -120,15 +103,15 @@ class FolderGenerations(Generations):
     def discard(self, path: OutputPath) -> None:
         found = _local(path)
         if found.parent == self._folder:
-            self._remove(found)
+            self._remove_hidden(found)
         else:
             remove_tree(found)
 
     def plans(self) -> set[OutputPath]:
         return set()
 
-    def remove(self, generation: Generation) -> None:
-        self._remove(_local(generation.root))
+    def _remove(self, generation: Generation) -> None:
+        self._remove_hidden(_local(generation.root))
 
     def versions(self) -> Mapping[str, str]:
         targets = {path.name: link_target(path) for path in _entries(self._versions)}
@@ -137,48 +120,8 @@ class FolderGenerations(Generations):
     def _tag(self, generation: Generation, version: str) -> None:
         place_link(self._versions / version, f"../generations/{generation.name}", staged=self._staged())
 
-    def untag(self, version: str) -> None:
+    def _untag(self, version: str) -> None:
         (self._versions / version).unlink(missing_ok=True)
-
-    @property
-    def is_converted(self) -> bool:
-        """Whether the folder has no real folders or files where there should be links."""
-        places = (self._link, *self._links)
-        return not any(is_real_folder(place) or (place.is_file() and not place.is_symlink()) for place in places)
-
-    def convert(self) -> None:
-        """Convert the layout of an earlier release, or of a copy made without links; killed, it is continued."""
-        _retried(self._convert)
-
-    def _convert(self) -> None:
-        """Give the parts second names first, then exchange each folder for a link: every step leaves the same rows."""
-        if self.is_converted:
-            return
-        try:
-            found = self.current()
-            manifest = None if found is None else found.manifest()
-        except IntegrityError:
-            # Plans and commit records say the same as a broken manifest.
-            found = manifest = None
-        if found is not None and manifest is not None:
-            self._build(manifest, _local(found.plan_path), complete=False)
-        self._link_pending(-1 if manifest is None else manifest.generation)
-        crash_point("convert")
-        if self.history():
-            self._point()
-        crash_point("convert")
-        self._make_links()
-        crash_point("convert")
-
-    def _link_pending(self, generation: int) -> None:
-        """Give parts of generations after this one, which are not finished, their names below ``_run/parts``."""
-        for name in SCHEMAS:
-            if is_real_folder(self.output / name):
-                (self.pending / name).mkdir(parents=True, exist_ok=True)
-                for part in (self.output / name).glob("part-*"):
-                    target = self.pending / name / part.name
-                    if generation_of_part(part.name) > generation and not target.exists():
-                        hard_link(part, target)
 
     def _generation(self, name: str) -> Generation | None:
         root = self._folder / name
@@ -213,26 +156,21 @@ class FolderGenerations(Generations):
         # Only a folder that was replaced by the link is left.
         remove_tree(staged)
 
-    def _build(self, manifest: Manifest, plan: Path, *, complete: bool = True) -> None:
-        """Make the folder of a generation; one with the same manifest gets the parts that it has lost.
-
-        Args:
-            complete: whether a missing part is an error.
-        """
+    def _build(self, manifest: Manifest, plan: Path) -> None:
+        """Make the folder of a generation; one with the same manifest gets the parts that it has lost."""
         content = canonical_json(manifest)
         same_number = [found for found in self.history() if found.number == manifest.generation]
         parts = [part for shard in manifest.shards for part in shard.files.values()]
         if same_number and same_number[-1].manifest_path.read_bytes() == content:
-            self._link_parts(parts, _local(same_number[-1].root), complete=complete)
+            self._link_parts(parts, _local(same_number[-1].root))
             return
         staged = self._staged(manifest.generation)
         try:
             staged.mkdir()
             for name in SCHEMAS:
                 (staged / name).mkdir()
-            self._link_parts(parts, staged, complete=complete)
-            if complete or plan.exists():
-                hard_link(plan, staged / PLAN)
+            self._link_parts(parts, staged)
+            hard_link(plan, staged / PLAN)
             stage_file(staged, lambda stream: stream.write(content)).replace(staged / MANIFEST)
             for folder in (*(staged / name for name in SCHEMAS), staged):
                 sync_folder(folder)
@@ -252,14 +190,12 @@ class FolderGenerations(Generations):
         sync_folder(self._folder)
         crash_point("publish")
 
-    def _link_parts(self, parts: list[PartFile], root: Path, *, complete: bool) -> None:
+    def _link_parts(self, parts: list[PartFile], root: Path) -> None:
         for part in parts:
             target = root / part.path
             if _size(target) == part.size:
                 continue
             source = self.find_part(part.path)
-            if not complete and not source.exists():
-                continue
             if not target.exists():
                 with suppress(FileExistsError):
                     hard_link(source, target)
@@ -273,18 +209,12 @@ class FolderGenerations(Generations):
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder / f".{generation_name(number)}-{uuid.uuid4().hex}{_STAGED}"
 
-    def _remove(self, path: Path) -> None:
+    def _remove_hidden(self, path: Path) -> None:
         """Remove a folder in ``generations``; hidden first, so that nobody reads or fills one that is half removed."""
         staged = self._staged()
         with suppress(FileNotFoundError):  # another driver may have removed it
             path.replace(staged)
         remove_tree(staged)
-
-
-def generation_of_part(name: str) -> int:
-    """Return the generation in a part's name; 0 if it has none."""
-    number = name.partition("-g")[2].partition("-")[0]
-    return int(number) if number.isdecimal() else 0
 
 
 def _retried(work: Callable[[], ResultT]) -> ResultT:
@@ -299,15 +229,13 @@ def _local(path: OutputPath) -> Path:
     return cast("Path", path)
 
 
-def _at(root: Path, manifest_path: Path, *, plans: Path | None) -> Generation | None:
-    """Return the generation that is not in ``generations``, if there is one."""
-    manifest = read_manifest(manifest_path)
+def _at(root: Path) -> Generation | None:
+    """Return the generation in a folder that is not in ``generations``, if there is one."""
+    manifest = read_manifest(root / MANIFEST)
     if manifest is None:
         return None
-    plan_path = root / PLAN if plans is None else plans / f"{manifest.generation}.json"
-    return Generation(
-        name=generation_name(manifest.generation), root=root, manifest_path=manifest_path, plan_path=plan_path
-    )
+    name = generation_name(manifest.generation)
+    return Generation(name=name, root=root, manifest_path=root / MANIFEST, plan_path=root / PLAN)
 
 
 def _entries(folder: Path) -> list[Path]:

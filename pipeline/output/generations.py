@@ -15,9 +15,11 @@ from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.manifest import Manifest, read_manifest
 from concord.pipeline.plan import Plan
+from concord.pipeline.storage.atomic_writes import every_store_error
 from concord.pipeline.storage.output_paths import OutputPath
 
 GENERATION_NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
+_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|trials)/(\d+)/|/plans/(\d+)\.json$")
 _VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -99,32 +101,8 @@ class Generations(ABC):
         """Return where a committed part is, given its path in the commit record."""
 
     @abstractmethod
-    def publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
-        """Make a generation current, unless a newer one is complete; return the current one. It may be done twice."""
-
-    @abstractmethod
-    def convert(self) -> None:
-        """Convert the layout of an earlier release; killed, it is continued by the next call."""
-
-    def check_whole(self) -> None:
-        """Raise PlanError for the folder of a single generation, which can be read, but not verified or changed."""
-        return
-
-    @abstractmethod
-    def settle(self) -> None:
-        """Make the newest generation current, where a run was killed before it did."""
-
-    @abstractmethod
     def is_settled(self) -> bool:
         """Tell whether the newest generation is current and every name leads to it."""
-
-    @abstractmethod
-    def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
-        """Yield the parts and leftovers, except those of newer generations, that no generation names.
-
-        Args:
-            manifest: of the current generation.
-        """
 
     @abstractmethod
     def discard(self, path: OutputPath) -> None:
@@ -135,26 +113,77 @@ class Generations(ABC):
         """Return plans in ``_run/plans`` that kept generations need."""
 
     @abstractmethod
-    def remove(self, generation: Generation) -> None:
-        """Remove a generation that is not current."""
-
-    @abstractmethod
     def versions(self) -> Mapping[str, str]:
         """Return the names that users gave to generations: version -> name of the generation."""
+
+    @abstractmethod
+    def _publish(self, manifest: Manifest, plan: OutputPath) -> Generation: ...
+
+    @abstractmethod
+    def _settle(self) -> None: ...
+
+    @abstractmethod
+    def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]: ...
+
+    @abstractmethod
+    def _remove(self, generation: Generation) -> None: ...
 
     @abstractmethod
     def _tag(self, generation: Generation, version: str) -> None: ...
 
     @abstractmethod
+    def _untag(self, version: str) -> None: ...
+
+    def check_whole(self) -> None:
+        """Raise PlanError for the folder of a single generation, which can be read, but not verified or changed."""
+        if not self.history() and self.current() is not None:
+            raise PlanError(
+                f"{self.output}: is one generation of a collection, which can only be read; expected the collection's "
+                "own folder"
+            )
+
+    def publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
+        """Make a generation current, unless a newer one is complete; return the current one. It may be done twice.
+
+        Raises:
+            StoreError: when the store fails.
+        """
+        with every_store_error(self.output, f"generation {manifest.generation} is not published"):
+            return self._publish(manifest, plan)
+
+    def settle(self) -> None:
+        """Make the newest complete generation current, where a run was killed before it did.
+
+        Raises:
+            PlanError: for the folder of a single generation.
+            StoreError: when the store fails.
+        """
+        self.check_whole()
+        with every_store_error(self.output, "nothing is lost"):
+            self._settle()
+
+    def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
+        """Yield the parts and leftovers, except those of newer generations, that no generation names.
+
+        Args:
+            manifest: of the current generation.
+        """
+        yield from (path for path in self._unnamed(manifest) if (generation_of(path) or 0) <= manifest.generation)
+
     def untag(self, version: str) -> None:
-        """Remove a version's name."""
+        """Remove a version's name; StoreError when the store fails."""
+        with every_store_error(self.output, "no name was removed"):
+            self._untag(version)
 
     def tag(self, generation: Generation, version: str) -> None:
         """Give a generation a name, under which it is kept.
 
         Raises:
             ConfigError: when the name cannot be used, or is that of another generation.
+            PlanError: for the folder of a single generation.
+            StoreError: when the store fails.
         """
+        self.check_whole()
         if not _VERSION_NAME.fullmatch(version):
             raise ConfigError(f"version: expected letters, digits, '.', '_' and '-', as in paper-2026, got {version!r}")
         named = self.versions().get(version)
@@ -162,9 +191,8 @@ class Generations(ABC):
             raise ConfigError(
                 f"{self.output}: {version} is generation {named}; choose another name, or remove that one with --untag"
             )
-        if generation.name not in {found.name for found in self.history()}:
-            raise PlanError(f"{self.output}: is in the layout of an earlier release; 'concord annotate' converts it")
-        self._tag(generation, version)
+        with every_store_error(self.output, "no name was given"):
+            self._tag(generation, version)
 
     def find(self, *, generation: int | None = None, version: str | None = None) -> Generation:
         """Return one generation, by number or version; the current one if neither is given.
@@ -205,16 +233,33 @@ class Generations(ABC):
         ]
 
     def prune(self, retention: Retention) -> list[Generation]:
-        """Remove the generations that are no longer to be kept, and return them."""
-        expired = self.expired(retention)
-        for generation in expired:
-            self.remove(generation)
+        """Remove the generations that are no longer to be kept, with their parts, and return them.
+
+        A run may be in progress.
+
+        Raises:
+            PlanError: when no run is finished.
+            StoreError: when the store fails.
+        """
+        manifest = self.find().manifest()
+        with every_store_error(self.output, "not everything that is no longer kept is removed"):
+            expired = self.expired(retention)
+            for generation in expired:
+                self._remove(generation)
+            for path in list(self.unnamed(manifest)):
+                self.discard(path)
         return expired
 
 
 def generation_name(number: int, repetition: int = 0) -> str:
     """Return a generation's name."""
     return f"{number:06d}-{repetition}" if repetition else f"{number:06d}"
+
+
+def generation_of(path: OutputPath) -> int | None:
+    """Return the generation of a part, commit record or plan; None for any other file."""
+    match = _OF_GENERATION.search(f"/{path.parent.parent.name}/{path.parent.name}/{path.name}")
+    return int(next(filter(None, match.groups()))) if match else None
 
 
 def read_plan(path: OutputPath) -> Plan:

@@ -5,7 +5,6 @@ record; nothing else is consulted. Once all shards of a generation are committed
 ``generations``), and what no kept generation names (parts without a commit record, and expired generations) is removed.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ import orjson
 
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.folder_generations import FolderGenerations
-from concord.pipeline.output.generations import KEEP_NEWEST, Generation, Generations, Retention, read_plan
+from concord.pipeline.output.generations import KEEP_NEWEST, Generations, Retention, generation_of, read_plan
 from concord.pipeline.output.manifest import (
     Manifest,
     PartFile,
@@ -31,8 +30,6 @@ from concord.pipeline.storage.atomic_writes import crash_point, every_store_erro
 from concord.pipeline.storage.output_paths import Listing, OutputPath, list_files, output_path, staging_folder
 
 STATS_NAME = "stats.json"
-
-_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|trials)/(\d+)/|/plans/(\d+)\.json$")
 
 
 class OutputFolder:
@@ -169,22 +166,6 @@ class OutputFolder:
                 with store_errors(path):
                     path.unlink(missing_ok=True)
 
-    def settle(self) -> None:
-        """Make the newest complete generation current, where a run was killed before it did.
-
-        Raises:
-            PlanError: for the folder of a single generation.
-            StoreError: when the store fails.
-        """
-        self.generations.check_whole()
-        with every_store_error(self.output, "nothing is lost"):
-            self.generations.settle()
-
-    def convert(self) -> None:
-        """Convert the layout of an earlier release."""
-        with every_store_error(self.output, "the folder is not converted to generations yet, and nothing is lost"):
-            self.generations.convert()
-
     def finish(self, plan: Plan, retention: Retention = KEEP_NEWEST) -> Manifest:
         """Check the totals, publish the generation, and remove orphans and expired generations.
 
@@ -199,40 +180,15 @@ class OutputFolder:
         manifest = self._new_manifest(plan)
         if self.latest_generation() != plan.generation:
             raise PlanError(f"{self.output}: another run has started a newer generation; run the command again")
-        with every_store_error(self.output, f"generation {plan.generation} is not published"):
-            current = self.generations.publish(manifest, self.plan_path(plan.generation))
+        current = self.generations.publish(manifest, self.plan_path(plan.generation))
         if current.number != plan.generation:
             raise PlanError(f"{self.output}: another run has finished a newer generation; run the command again")
+        self.generations.prune(retention)
         with every_store_error(self.output, "the run is finished, but not everything that it replaces is removed"):
-            self.generations.prune(retention)
-            for orphan in list(self.orphans(manifest)):
+            for orphan in list(self._orphans_of_run(manifest)):
                 self.generations.discard(orphan)
         crash_point("sweep")
         return manifest
-
-    def prune(self, retention: Retention) -> list[Generation]:
-        """Remove the generations that are no longer to be kept and return them; a run may be in progress.
-
-        Raises:
-            PlanError: when no run is finished.
-            StoreError: when the store fails.
-        """
-        manifest = self.generations.find().manifest()
-        with every_store_error(self.output, "not every generation that is no longer kept is removed"):
-            removed = self.generations.prune(retention)
-            for path in list(self._unnamed(manifest)):
-                self.generations.discard(path)
-        return removed
-
-    def tag(self, generation: Generation, version: str) -> None:
-        """Give a generation a name; raises what ``Generations.tag`` raises, and StoreError."""
-        with every_store_error(self.output, "no name was given"):
-            self.generations.tag(generation, version)
-
-    def untag(self, version: str) -> None:
-        """Remove a version's name; StoreError when the store fails."""
-        with every_store_error(self.output, "no name was removed"):
-            self.generations.untag(version)
 
     def is_finished(self, plan: Plan) -> bool:
         """Tell whether the manifest is that of this plan and its commits, and there are no orphans."""
@@ -251,18 +207,17 @@ class OutputFolder:
 
     def orphans(self, manifest: Manifest) -> Iterator[OutputPath]:
         """Yield the files that no kept generation names, except those of a generation newer than the manifest's."""
-        yield from self._unnamed(manifest)
+        yield from self.generations.unnamed(manifest)
+        yield from self._orphans_of_run(manifest)
+
+    def _orphans_of_run(self, manifest: Manifest) -> Iterator[OutputPath]:
         named = {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         named |= {self.plan_path(manifest.generation), *self.generations.plans()}
         searched = [(self.run / "staging", "*"), (self.plans, "*")]
         searched += [(self.run / "commits", "*/*"), (self.run / "trials", "*/*")]
         for folder, pattern in searched:
             files = (path for path in list_files(folder, pattern) if path not in named)
-            yield from (path for path in files if (_generation(path) or 0) <= manifest.generation)
-
-    def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
-        found = self.generations.unnamed(manifest)
-        yield from (path for path in found if (_generation(path) or 0) <= manifest.generation)
+            yield from (path for path in files if (generation_of(path) or 0) <= manifest.generation)
 
     def part(self, report: ShardReport, table: str) -> OutputPath:
         """Return where a committed shard's part of a table is."""
@@ -330,9 +285,3 @@ def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath],
 
 def _size(path: OutputPath) -> int:
     return path.stat().st_size
-
-
-def _generation(path: OutputPath) -> int | None:
-    """Return the generation of a part, commit record or plan; None for any other file."""
-    match = _OF_GENERATION.search(f"/{path.parent.parent.name}/{path.parent.name}/{path.name}")
-    return int(next(filter(None, match.groups()))) if match else None

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import PartFile
-from concord.pipeline.output.schema import EARLIER_VALUES
 from concord.pipeline.storage.atomic_writes import crash_point, move_into_place, stage_file, store_errors
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 
@@ -25,16 +24,10 @@ _BATCH_ROWS = 16_384
 
 
 def iter_batches(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Read some columns of a part batch by batch, verifying page checksums; raises what ``read_part`` raises.
-
-    A column that the part lacks, because an earlier version of the schema had none, has its value of
-    ``EARLIER_VALUES``, else null.
-    """
+    """Read some columns of a part batch by batch, verifying page checksums; raises what ``read_part`` raises."""
     with _open_part(part) as file:
-        existing = set(file.schema_arrow.names).intersection(columns)
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(existing)):
-            arrays = [batch[name] if name in existing else _earlier(name, batch.num_rows) for name in columns]
-            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns)):
+            yield batch.select(columns)
 
 
 def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Table:
@@ -50,8 +43,6 @@ def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Tabl
 def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop: int | None = None) -> pa.Table:
     """Read rows of a part, by number from 0 and half-open, and of it only the row groups that hold them.
 
-    A column that the part lacks, because an earlier version of the schema had none, is null.
-
     Raises:
         IntegrityError: when the file is missing or damaged.
     """
@@ -64,11 +55,8 @@ def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop:
             elif stop is None or bounds < stop:
                 groups.append(number)
             bounds += rows
-        existing = set(file.schema_arrow.names).intersection(columns)
-        table = file.read_row_groups(groups, columns=list(existing))
-    table = table.slice(start - first, None if stop is None else stop - start)
-    arrays = [table[name] if name in existing else pa.nulls(table.num_rows) for name in columns]
-    return pa.table(arrays, names=list(columns))
+        table = file.read_row_groups(groups, columns=list(columns))
+    return table.select(columns).slice(start - first, None if stop is None else stop - start)
 
 
 def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, shard: str, generation: int) -> PartFile:
@@ -101,10 +89,6 @@ def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, s
             raise
     crash_point("rename")
     return PartFile(path=path, rows=table.num_rows, size=size, sha256=sha256)
-
-
-def _earlier(column: str, rows: int) -> pa.Array:
-    return pa.repeat(EARLIER_VALUES.get(column), rows)
 
 
 @contextmanager

@@ -9,8 +9,6 @@ from typing import Literal, TypedDict
 import pyarrow as pa
 
 SCHEMA_VERSION = 4
-OLDEST_READABLE = 2
-"""Collections from this version of the schema on can be read; some lack columns, see ``columns_of``."""
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 
@@ -151,21 +149,6 @@ SCHEMAS: dict[str, pa.Schema] = {
     "entities": ENTITIES,
     "errors": ERRORS,
 }
-
-
-_ADDED = {
-    3: {"documents": {"encoding", "encoding_confidence", "raw_text"}, "entities": {"name"}},
-    4: {"entities": {"source"}},
-}
-"""Columns by the version that added them."""
-EARLIER_VALUES = {"source": "model"}
-"""What a column holds in the rows of a version that lacks it, unless that is null."""
-
-
-def columns_of(name: str, version: int) -> list[str]:
-    """Return the columns of a table in a version of the schema."""
-    later = {column for added, tables in _ADDED.items() if added > version for column in tables.get(name, ())}
-    return [column for column in SCHEMAS[name].names if column not in later]
 
 
 class Signature(TypedDict):

@@ -79,11 +79,12 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
         (above the threshold), refined (labelled by stage two) or changed (labelled differently than by stage one);
         sentences with a refined token; ``uncertainty.<bin>``; ``guessed_encodings``;
-        ``dead_letters.<stage>.<error>``. All but the bins, types, guesses and reasons are present even if 0.
+        ``dead_letters.<stage>.<error>``. All but the bins, types and reasons are present even if 0.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
     uncertainty = _values(tokens, "uncertainty").astype(np.float64)
     refined = _values(tokens, "refined")
+    guesses = tables["documents"]["encoding_confidence"]
     counts: Counter[str] = Counter(
         {
             "documents": tables["documents"].num_rows,
@@ -93,6 +94,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
             "uncertain_tokens": int((uncertainty > _limit(threshold)).sum()),
             "refined_tokens": int(refined.sum()),
             "changed_tokens": int((_values(tokens, "ner") != _values(tokens, "draft_ner")).sum()),
+            GUESSED_ENCODINGS: len(guesses) - guesses.null_count,
             "refined_sentences": _sentences_with(refined, _values(sentences, "n_tokens").astype(np.int64)),
         }
     )
@@ -100,10 +102,6 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     for number, count in zip(*np.unique(bins, return_counts=True), strict=True):
         counts[f"uncertainty.{number:02d}"] = int(count)
     counts.update(f"{_OF_TYPE}{label}" for label in tables["entities"]["label"].to_pylist())
-    if "encoding_confidence" in tables["documents"].column_names:
-        guesses = tables["documents"]["encoding_confidence"]
-        # Absent where there are none, so that the counts of a shard without guesses stay those of earlier releases.
-        counts.update({GUESSED_ENCODINGS: guessed} if (guessed := len(guesses) - guesses.null_count) else {})
     if "errors" in tables:
         reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
         counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))

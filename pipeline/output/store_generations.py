@@ -41,26 +41,22 @@ class StoreGenerations(Generations):
         if manifest is None:
             return None
         # A record stays as it is, while the manifest beside it may be replaced before it is read again.
-        known = [found for found in self.history() if found.number == manifest.generation]
-        return known[-1] if known else self._generation(generation_name(manifest.generation), self._manifest_path)
+        history = self.history()
+        same_number = [generation for generation in history if generation.number == manifest.generation]
+        return next(reversed(same_number or history), None)
 
     def find_part(self, path: str) -> OutputPath:
         return self.output / path
 
-    def publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
-        found, current = self.history(), read_manifest(self._manifest_path)
-        if current is not None and not any(known.number == current.generation for known in found):
-            # Finished by a release that kept no record of it.
-            self._write_record(current, [])
-        if not any(known.number > manifest.generation for known in found):
-            self._write_record(manifest, [known for known in found if known.number == manifest.generation])
+    def _publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
+        history = self.history()
+        if not any(generation.number > manifest.generation for generation in history):
+            same_number = [generation for generation in history if generation.number == manifest.generation]
+            self._write_record(manifest, same_number)
         self._write_newest()
         return self.history()[-1]
 
-    def convert(self) -> None:
-        """Nothing is to be converted: parts are where they were."""
-
-    def settle(self) -> None:
+    def _settle(self) -> None:
         if self.history() and not self.is_settled():
             self._write_newest()
 
@@ -68,7 +64,7 @@ class StoreGenerations(Generations):
         found = self.history()
         return bool(found) and self._manifest_bytes() == found[-1].manifest_path.read_bytes()
 
-    def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
+    def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
         manifests = [manifest, *(found.manifest() for found in self.history())]
         named = {part.path for kept in manifests for shard in kept.shards for part in shard.files.values()}
         for name in SCHEMAS:
@@ -81,7 +77,7 @@ class StoreGenerations(Generations):
     def plans(self) -> set[OutputPath]:
         return {found.plan_path for found in self.history()}
 
-    def remove(self, generation: Generation) -> None:
+    def _remove(self, generation: Generation) -> None:
         for path in list_files(self._run / "generations", f"{generation.name}@*.json"):
             path.unlink(missing_ok=True)
         if not any(found.number == generation.number for found in self.history()):
@@ -94,7 +90,7 @@ class StoreGenerations(Generations):
         path = self._run / "versions" / version
         write_atomically(path, generation.name.encode(), staging=staging_folder(self.output))
 
-    def untag(self, version: str) -> None:
+    def _untag(self, version: str) -> None:
         (self._run / "versions" / version).unlink(missing_ok=True)
 
     def _generation(self, name: str, path: OutputPath, *, finished: float = 0.0) -> Generation:

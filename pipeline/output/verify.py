@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from concord.pipeline.output.manifest import Manifest, ShardReport, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
-from concord.pipeline.output.schema import OLDEST_READABLE, SCHEMA_VERSION, SCHEMAS, columns_of, schema_version
+from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import Listing, OutputPath, arrow_source
@@ -74,14 +74,14 @@ def _faults(folder: OutputFolder, root: OutputPath, manifest: Manifest, *, deep:
         yield from broken
         if deep and not broken:
             paths = {name: root / part.path for name, part in report.files.items()}
-            yield from _content_faults(report, paths, version=manifest.schema_version, seen=seen)
+            yield from _content_faults(report, paths, seen=seen)
     yield from ((orphan, "orphan: no commit record names it") for orphan in folder.orphans(manifest))
 
 
 def _plan_faults(folder: OutputFolder, manifest: Manifest) -> Iterator[_Fault]:
-    if not OLDEST_READABLE <= manifest.schema_version <= SCHEMA_VERSION:
-        versions = f"expected a schema version from {OLDEST_READABLE} to {SCHEMA_VERSION}"
-        yield folder.manifest_path, f"{versions}, got {manifest.schema_version}; annotate the collection again"
+    if manifest.schema_version != SCHEMA_VERSION:
+        problem = f"expected schema version {SCHEMA_VERSION}, got {manifest.schema_version}; annotate the input again"
+        yield folder.manifest_path, problem
     try:
         plan = folder.plan(manifest.generation)
     except PlanError as error:
@@ -126,14 +126,11 @@ def _part_faults(root: OutputPath, report: ShardReport, listing: Listing, *, dee
             yield path, fault
 
 
-def _content_faults(
-    report: ShardReport, paths: Mapping[str, OutputPath], *, version: int, seen: set[str]
-) -> Iterator[_Fault]:
+def _content_faults(report: ShardReport, paths: Mapping[str, OutputPath], *, seen: set[str]) -> Iterator[_Fault]:
     """Read a shard's parts and yield what is wrong with their content.
 
     Args:
         paths: the parts by table name.
-        version: of the schema that they should have.
         seen: ids of the documents of earlier shards; those of this shard are added.
     """
     tables: dict[str, pa.Table] = {}
@@ -143,7 +140,7 @@ def _content_faults(
         except (pa.ArrowException, OSError) as error:
             yield path, f"cannot be read: {error}"
             return
-        fault = _shape_fault(tables[name], name, rows=report.files[name].rows, expected=version)
+        fault = _shape_fault(tables[name], name, rows=report.files[name].rows)
         if fault:
             yield path, fault
             return
@@ -152,11 +149,11 @@ def _content_faults(
         yield from ((paths[name], problem) for problem in check(tables))
 
 
-def _shape_fault(table: pa.Table, name: str, *, rows: int, expected: int) -> str | None:
+def _shape_fault(table: pa.Table, name: str, *, rows: int) -> str | None:
     version = schema_version(table.schema)
-    if version != expected:
-        return f"expected schema version {expected}, got {version}"
-    if not table.schema.equals(pa.schema([SCHEMAS[name].field(column) for column in columns_of(name, expected)])):
+    if version != SCHEMA_VERSION:
+        return f"expected schema version {SCHEMA_VERSION}, got {version}"
+    if not table.schema.equals(SCHEMAS[name]):
         return f"its columns are not those of {name}"
     if table.num_rows != rows:
         return f"expected {rows} rows, got {table.num_rows}"
@@ -173,11 +170,10 @@ def _document_faults(
     dead_letters = tables["errors"].num_rows if "errors" in tables else 0
     if dead_letters != report.dead_letters:
         yield paths["documents"], f"expected {report.dead_letters} dead letters, got {dead_letters}"
-    if "raw_text" in tables["documents"].column_names:
-        kept = zip(ids, *(tables["documents"][name].to_pylist() for name in ("raw_text", "text_sha256")), strict=True)
-        for doc_id, text, digest in kept:
-            if text is not None and sha256(text.encode()).hexdigest() != digest:
-                yield paths["documents"], f"raw_text of document {doc_id!r} does not match its SHA-256"
+    texts, digests = (tables["documents"][name].to_pylist() for name in ("raw_text", "text_sha256"))
+    for doc_id, text, digest in zip(ids, texts, digests, strict=True):
+        if text is not None and sha256(text.encode()).hexdigest() != digest:
+            yield paths["documents"], f"raw_text of document {doc_id!r} does not match its SHA-256"
     for doc_id in ids:
         if doc_id in seen:
             yield paths["documents"], f"document {doc_id!r} occurs twice"
@@ -239,9 +235,7 @@ def _entity_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
     lengths = _numbers(entities, "end_char") - _numbers(entities, "start_char")
     if not np.array_equal(_lengths(entities["text"]), lengths):
         yield "text is not as long as its offsets say"
-    if "name" in entities.column_names and not _same(
-        entities["name"], np.array([*map(normalize_name, entities["text"].to_pylist())], dtype=object)
-    ):
+    if entities["name"].to_pylist() != [*map(normalize_name, entities["text"].to_pylist())]:
         yield "name is not text with single spaces"
 
 

@@ -28,7 +28,6 @@ from concord.pipeline.storage.store_path import StorePath
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "publish", "swap", "sweep")
-LAYOUT_STEPS = ("convert", "link")
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """The compressions of text files, by suffix."""
 
@@ -204,8 +203,8 @@ def crash_point(step: str) -> None:
     ``commit:3`` when it does so for the third time. Without the variable nothing happens. The steps, in the order of a
     run: ``plan`` (the plan is written), ``write`` (a staged file's bytes are written), ``fsync`` (they are on disk),
     ``rename`` (a part has its final name), ``commit`` (a commit record exists), ``publish`` (a generation is complete),
-    ``swap`` (it is the current one), ``sweep`` (orphans are removed). Where the layout of a folder is made or converted
-    also ``link`` (a name leads to the current generation) and ``convert`` (a step of the conversion is done).
+    ``swap`` (it is the current one), ``sweep`` (orphans are removed). In a folder whose names do not
+    lead to the current generation yet also ``link`` (one of them does).
     """
     wanted = os.environ.get(CRASH_VARIABLE)
     if not wanted:

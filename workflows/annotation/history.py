@@ -51,7 +51,7 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
     has_delta_log = isinstance(folder.output, Path) and (folder.output / FOLDER).is_dir()
     if has_delta_log:
         check_delta(folder.output)
-    removed = folder.prune(Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds))
+    removed = folder.generations.prune(Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds))
     if has_delta_log:
         prune_delta_log(folder.generations)
     names = [generation.name for generation in removed]
@@ -63,7 +63,7 @@ def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
     """Give a generation a name, under which it is kept."""
     folder = OutputFolder(output.absolute())
     found = folder.generations.find(generation=generation)
-    folder.tag(found, version)
+    folder.generations.tag(found, version)
     values = {"output": str(folder.output), "version": version, "generation": found.number}
     return Answer(values=values, text=f"{output}: {version} is generation {found.number}")
 
@@ -74,7 +74,7 @@ def untag(output: OutputPath, version: str) -> Answer:
     versions = folder.generations.versions()
     if version not in versions:
         raise ConfigError(f"{output}: no version {version!r}; there are: {', '.join(versions) or 'none'}")
-    folder.untag(version)
+    folder.generations.untag(version)
     return Answer(values={"output": str(folder.output), "removed": version}, text=f"{output}: {version} is removed")
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from textwrap import shorten
@@ -19,7 +18,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
 from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, backed_off
 from concord.pipeline.output.verify import verify as find_faults
-from concord.pipeline.plan import Changes, Plan
+from concord.pipeline.plan import Changes
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.crash_log import CrashLog
@@ -36,7 +35,7 @@ def status(output: OutputPath) -> Answer:
     plan = folder.plan()
     done = folder.reused_shards(plan) | folder.committed_shards(plan)
     outcome = sum_outcomes(done.values(), generation=plan.generation)
-    finished = folder.is_finished(plan) or _is_finished_by_earlier_release(folder, plan)
+    finished = folder.is_finished(plan)
     steps, attempts = backed_off(done.values()), CrashLog(plan).read_all()
     values: dict[str, Any] = {
         "output": str(folder.output),
@@ -70,16 +69,6 @@ def status(output: OutputPath) -> Answer:
     rows += [("backed off", f"shard {name} was done {step.description}") for name, step in steps.items()]
     rows += [("crashes", f"shard {name}: {attempt.description}") for name, attempt in attempts.items()]
     return Answer(values=values, text=table(rows))
-
-
-def _is_finished_by_earlier_release(folder: OutputFolder, plan: Plan) -> bool:
-    """Tell whether a run is finished whose folder the next run will convert to generations."""
-    if folder.generations.history():
-        return False
-    with suppress(IntegrityError):
-        manifest = folder.manifest()
-        return manifest is not None and manifest.plan == plan.digest and folder.is_complete(plan)
-    return False
 
 
 def _collection_values(folder: OutputFolder) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 from concord.models.labels import OUTSIDE
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.schema import OLDEST_READABLE
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import counted
 from concord.workflows.diff.dead_letter_changes import DeadLetterChanges, compare_dead_letters
@@ -55,7 +54,7 @@ def compare_collections(first: OutputPath, second: OutputPath, *, listed: int) -
     """Compare two annotated collections.
 
     Raises:
-        PlanError: when a folder holds no finished run, or the schema versions differ too much.
+        PlanError: when a folder holds no finished run, or the schema versions differ.
         IntegrityError: when a manifest or part cannot be read.
     """
     return compare_opened(open_collection(first), open_collection(second), listed=listed)
@@ -63,11 +62,10 @@ def compare_collections(first: OutputPath, second: OutputPath, *, listed: int) -
 
 def compare_opened(left: Collection, right: Collection, *, listed: int) -> Diff:
     """Compare two collections, or two generations of one; raises what ``compare_collections`` raises."""
-    versions = {left.manifest.schema_version, right.manifest.schema_version}
-    if len(versions) > 1 and min(versions) < OLDEST_READABLE:
+    if left.manifest.schema_version != right.manifest.schema_version:
         raise PlanError(
             f"{left.output} has version {left.manifest.schema_version} of the schema, {right.output} version "
-            f"{right.manifest.schema_version}: expected the same; annotate the older one again"
+            f"{right.manifest.schema_version}: expected the same; annotate one of them again"
         )
     pairs = pair_documents(left, right)
     return Diff(

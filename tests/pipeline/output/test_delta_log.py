@@ -13,7 +13,7 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import earlier_release, runs, stores
+from concord_testing import runs, stores
 from concord_testing.checkout import CHECKOUT
 from deltalake import DeltaTable
 
@@ -27,7 +27,7 @@ from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
-from concord.pipeline.output.schema import SCHEMAS, columns_of
+from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
 from concord.pipeline.storage.output_paths import output_path
 
@@ -157,25 +157,6 @@ def test_earlier_generations_can_be_read_until_they_are_pruned(source: Path, out
     assert_log_is_the_collection(output)
     with pytest.raises(OSError, match="No such file"):
         delta_table(output, "entities", 0).to_pyarrow_table()
-
-
-def test_log_of_an_earlier_release_gets_the_columns_it_lacks(
-    source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs.run_job(runs.job(source, output, max_dead_letters=0.5))
-    earlier_release.downgrade(output)
-    earlier = {
-        name: pa.schema([schema.field(column) for column in columns_of(name, earlier_release.VERSION)])
-        for name, schema in SCHEMAS.items()
-    }
-    with monkeypatch.context() as patch:
-        patch.setattr(delta_log, "SCHEMAS", earlier)
-        write_delta_log(open_collection(output))
-    assert_log_is_the_collection(output)
-    update(source, output)
-    assert_log_is_the_collection(output)
-    assert delta_table(output, "entities").to_pyarrow_table()["source"].unique().to_pylist() == ["model"]
-    assert "source" not in delta_table(output, "entities", 0).to_pyarrow_table().column_names
 
 
 def test_pruning_spares_the_generations_that_are_kept(source: Path, output: Path) -> None:
@@ -337,7 +318,7 @@ def test_log_of_an_object_store_names_the_parts_where_they_are(source: Path, sto
             assert rows(table.to_pyarrow_table()) == (rows(pa.concat_tables(parts)) if parts else [])
     newest = generations[-1]
     assert verify(newest.output) == []
-    removed = OutputFolder(newest.output).prune(Retention(keep=1, grace_seconds=0))
+    removed = OutputFolder(newest.output).generations.prune(Retention(keep=1, grace_seconds=0))
     assert [generation.number for generation in removed] == [0]
     kept = {name: DeltaTable(f"{store_url}/out/{name}", storage_options=options) for name in SCHEMAS}
     for name, table in kept.items():

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import earlier_release
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output import parquet_parts
@@ -59,14 +58,6 @@ def test_read_collection_skips_documents_that_are_not_wanted(
         ["five"],
         ["six", "seven"],
     ]
-
-
-def test_entities_of_an_earlier_release_are_the_models(finish_run: FinishRun) -> None:
-    output = finish_run(DOCUMENTS)
-    rows = list(read_collection(open_collection(output)))
-    earlier_release.downgrade(output)
-    assert list(read_collection(open_collection(output))) == rows
-    assert {entity.source for document in rows for entity in document.entities} == {"model"}
 
 
 def test_read_collection_yields_nothing_for_a_run_without_documents(finish_run: FinishRun) -> None:

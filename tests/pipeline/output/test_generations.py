@@ -1,4 +1,4 @@
-"""Generations of a collection: what readers see while the next is written, which are kept, and old layouts."""
+"""Generations of a collection: what readers see while the next is written, which are kept, and copies."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import earlier_release, fakes, faults, runs
+from concord_testing import fakes, faults, runs
 
 import concord
 from concord.models.errors import ConfigError
@@ -277,57 +277,7 @@ def test_two_drivers_that_finish_at_once_remove_what_they_replace(archive: Path)
         assert verify(output) == []
 
 
-CONVERSION_STEPS = [*(f"convert:{number}" for number in (1, 2, 3)), *(f"link:{number}" for number in (1, 3, 6))]
-CONVERSION_STEPS += ["publish", "swap", "write", "fsync", "plan"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", CONVERSION_STEPS)
-@pytest.mark.parametrize("state", ["finished", "unfinished", "newer generation begun"])
-def test_old_layout_is_converted_with_a_kill_at_any_step(archive: Path, state: str, step: str) -> None:
-    output, undisturbed = archive.parent / "out", archive.parent / "undisturbed"
-    if state != "unfinished":
-        run(archive, output)
-        run(archive, undisturbed)
-    if state == "newer generation begun":
-        change(archive)
-    if state != "finished":
-        for folder in (output, undisturbed):
-            with pytest.raises(StoreError):
-                run(archive, folder, build=build_worker_for_one_shard)
-    before = seen(output) if state == "finished" else None
-    earlier_release.flatten(output)
-    assert before is None or (rows_of(output) == before and verify(output) == [])
-    killed = runs.in_child(lambda: run(archive, output), crash_at=step)
-    killed.join()
-    assert killed.exitcode in {0, -signal.SIGKILL}
-    assert before is None or rows_of(output) == before
-    run(archive, output)
-    run(archive, undisturbed)
-    assert runs.committed_bytes(output) == runs.committed_bytes(undisturbed)
-    assert verify(output) == []
-    assert not list(output.glob("generations/.*"))
-
-
-def rows_of(output: Path) -> dict[str, list[str]]:
-    """Return the rows that both kinds of reader see: those of the five folders and those of ``concord.open``."""
-    collection = concord.open(output)
-    found = {name: sorted(map(str, getattr(collection, name).to_table().to_pylist())) for name in SCHEMAS}
-    folders = {name: pq.read_table(output / name).to_pylist() for name in SCHEMAS if (output / name).exists()}
-    assert {name: sorted(map(str, rows)) for name, rows in folders.items()}.items() <= found.items()
-    return found
-
-
-def test_old_layout_with_a_broken_manifest_is_converted(archive: Path) -> None:
-    output = run(archive)
-    expected, tables = runs.committed_bytes(output), seen(output)
-    earlier_release.flatten(output)
-    (output / "_run" / "manifest.json").write_text("{")
-    assert seen(run(archive, build=fakes.build_no_worker)) == tables
-    assert runs.committed_bytes(output) == expected
-
-
-def test_copy_that_followed_the_links_is_converted(archive: Path) -> None:
+def test_copy_that_followed_the_links_gets_them_back(archive: Path) -> None:
     output = run(archive)
     change(archive)
     run(archive)
@@ -379,12 +329,11 @@ def test_folder_is_replaced_by_a_link_where_names_cannot_be_exchanged(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = run(archive)
-    expected = seen(output)
-    earlier_release.flatten(output)
+    copy = Path(shutil.copytree(output, archive.parent / "copy"))
     monkeypatch.setattr(links, "_renameat2", lambda: None)
-    assert seen(run(archive)) == expected
-    assert (output / "tokens").is_symlink()
-    assert verify(output) == []
+    assert seen(run(archive, copy)) == seen(output)
+    assert (copy / "tokens").is_symlink()
+    assert verify(copy) == []
 
 
 @pytest.mark.slow

@@ -124,15 +124,3 @@ def test_driver_overtaken_before_it_writes_the_manifest_writes_the_newer_one(
         store.run()
     assert store.ids() == [f"{name}.txt" for name in "abcde"]
     assert verify(output_path(store.url)) == []
-
-
-def test_collection_of_an_earlier_release_gets_its_record_with_the_next_generation(store: Store) -> None:
-    for name in store.names("_run/generations/"):
-        stores.remove(f"{store.url}/{name}")
-    assert store.ids() == ["a.txt", "b.txt", "c.txt"]
-    assert verify(output_path(store.url)) == []
-    store.write("a", "Dora slept.")
-    collection = concord.open(store.url)
-    store.run()
-    assert collection.to_arrow("entities").num_rows == 3
-    assert [found.number for found in OutputFolder(store.url).generations.history()] == [0, 1]

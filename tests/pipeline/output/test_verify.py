@@ -8,7 +8,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import earlier_release, runs, stores
+from concord_testing import runs, stores
 
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.output_folder import OutputFolder
@@ -151,13 +151,6 @@ def test_verify_finds_inconsistent_tables(
     rewrite(output, name, change)
     findings = verify(output)
     assert any(problem in finding.problem for finding in findings), findings
-
-
-def test_verify_accepts_the_schema_of_an_earlier_release(output: Path) -> None:
-    earlier_release.downgrade(output)
-    assert verify(output) == []
-    rewrite(output, "entities", lambda table: table.drop_columns(["confidence"]))
-    assert [finding.problem for finding in verify(output)] == ["its columns are not those of entities"]
 
 
 def test_verify_finds_a_document_in_two_shards(output: Path) -> None:

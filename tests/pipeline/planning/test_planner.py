@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import earlier_release, fakes, runs
+from concord_testing import fakes, runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -171,29 +171,12 @@ def test_new_tagger_reuses_the_stored_parses(archive: Path, monkeypatch: pytest.
     assert verify(first.output) == []
 
 
-@pytest.mark.parametrize("keep_text", [False, True])
-def test_collection_of_an_earlier_release_is_updated_with_its_parses(
-    archive: Path, monkeypatch: pytest.MonkeyPatch, keep_text: bool
-) -> None:
-    first = runs.run_job(job(archive))
-    earlier_release.downgrade(runs.folder_of(first))
-    assert verify(first.output) == []
-    (archive / "t3.txt").write_text("Carla came.")
-    parsed = record_parsed_ids(monkeypatch)
-    output = {"path": str(first.output), "keep_text": keep_text}
-    report = runs.run_job(job(archive, output=output))
-    assert parsed == ["t3.txt"]
-    assert (report.changes.again, report.changes.parsed, report.changes.changed) == (19, 19, 1)
-    assert "schema_version: was 2, is now 4" in report.reasons
-    assert_equals_one_run(archive, report, output={"path": str(archive.parent / "fresh"), "keep_text": keep_text})
-
-
 def test_another_list_of_terms_tags_all_documents_again(archive: Path) -> None:
     terms = archive.parent / "terms.jsonl"
     terms.write_text('{"label": "PER", "pattern": "Anna"}\n')
     without = runs.run_job(job(archive))
     plan = OutputFolder(without.output).plan()
-    assert "terms" not in plan.model_dump(mode="json")["tagger"]
+    assert plan.tagger.terms is None
     first = runs.run_job(job(archive, tagger={"terms": str(terms)}))
     assert (first.changes.again, first.changes.parsed) == (20, 20)
     moved = terms.rename(archive.parent / "moved.jsonl")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from concord_testing import earlier_release, fakes, runs, stores
+from concord_testing import fakes, runs, stores
 
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.output.collection import open_collection
@@ -113,15 +113,6 @@ def test_status_during_an_update_describes_what_readers_see(tmp_path: Path) -> N
     assert current is not None
     stores.local(current.manifest_path).write_bytes(b"broken")
     assert inspection.status(report.output).values["collection"] is None
-
-
-def test_status_of_a_collection_of_an_earlier_release(tmp_path: Path) -> None:
-    report = runs.run_job(runs.job(runs.write_collection(tmp_path / "in.jsonl"), tmp_path / "out"))
-    earlier_release.downgrade(runs.folder_of(report))
-    earlier_release.flatten(runs.folder_of(report))
-    status = inspection.status(report.output)
-    assert status.values["finished"]
-    assert status.values["collection"]["documents"] == 12
 
 
 def test_the_summary_counts_replaced_workers_by_cause(tmp_path: Path) -> None:
