@@ -99,6 +99,7 @@ class _Worker:
         process: the process id that its last ping returned.
         is_late: whether it was killed because its shard took too long.
         silent_since: when it stopped answering; seconds of the monotonic clock.
+        ping_at: when it is to be pinged again; seconds of the monotonic clock.
     """
 
     role: WorkerRole
@@ -107,6 +108,7 @@ class _Worker:
     lost_call: _LostCall | None = None
     is_late: bool = False
     silent_since: float | None = None
+    ping_at: float | None = None
 
     @property
     def only_parses(self) -> bool:
@@ -203,8 +205,8 @@ class RayScheduler:
             if stop.is_overdue:
                 self._drop_shards()
                 stop.raise_if_received()
-            ready, _ = ray.wait(list(self._calls), timeout=_POLL_SECONDS)
-            for reference in ready:
+            self._ping_silent_workers()
+            for reference in self._wait():
                 self._collect(reference, on_report)
             self._kill_late_workers()
             self._release_held_shards()
@@ -245,6 +247,20 @@ class RayScheduler:
 
     def _ping(self, worker: _Worker) -> None:
         self._calls[worker.actor.ping.remote()] = _Call(worker=worker)
+
+    def _ping_silent_workers(self) -> None:
+        for worker in self._workers:
+            if worker.ping_at is not None and time.monotonic() >= worker.ping_at:
+                worker.ping_at = None
+                self._ping(worker)
+
+    def _wait(self) -> list[Any]:
+        """Return the calls that have ended, after a while at the latest."""
+        if not self._calls:
+            time.sleep(_POLL_SECONDS)
+            return []
+        ready: list[Any] = ray.wait(list(self._calls), timeout=_POLL_SECONDS)[0]
+        return ready
 
     def _is_tagging(self) -> bool:
         """Return whether a shard is in flight; one that is only being parsed may be dropped at any time."""
@@ -288,7 +304,7 @@ class RayScheduler:
             result = ray.get(reference)
         except (ActorUnavailableError, OutOfMemoryError) as error:
             self._on_lost(call, error)
-            self._ping_again(worker, error)
+            self._ping_later(worker, error)
         except ActorDiedError as error:
             if call.shard is None:
                 self._failure = ModelError(f"a worker cannot be built: {_last_line(error)}")
@@ -363,14 +379,13 @@ class RayScheduler:
         logger.warning("shard %s: cannot be parsed ahead (%s)", shard.name, _last_line(error))
         self._to_tag.append(shard)
 
-    def _ping_again(self, worker: _Worker, error: RayError) -> None:
+    def _ping_later(self, worker: _Worker, error: RayError) -> None:
         """Ping an actor whose process is being restarted; fail if no worker that tags has answered for too long."""
         some_up = any(other.is_up for other in self._workers if not other.only_parses)
         if not some_up and worker.silence > PATIENCE_SECONDS:
             self._failure = ShardError(f"a worker did not come up again: {_last_line(error)}")
-        # An actor that is restarting refuses calls at once, so this would spin.
-        time.sleep(_POLL_SECONDS)
-        self._ping(worker)
+        # An actor that is restarting refuses calls at once, so that pinging it now would spin.
+        worker.ping_at = time.monotonic() + _POLL_SECONDS
 
     def _release_held_shards(self) -> None:
         """Let other workers do the shards of those that stay silent, for example because their node is gone."""
