@@ -22,7 +22,8 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.plan import Plan
-from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.planning.build_plan import PlanInputs, make_plan
+from concord.pipeline.planning.inputs import with_absolute_paths
 from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.memory import resident_bytes
 from concord.workflows.registry.resolve_tagger import find_tagger
@@ -42,11 +43,13 @@ def plan_run(source: Path, output: Path, *, model: str, threads: int, shard_byte
         }
     )
     return make_plan(
-        config,
-        parser=parser_identity(config.parser),
-        tagger=ComponentIdentity(name=tagger.name, version=tagger.version, digest=tagger.digest),
-        tagger_folder=tagger.folder,
-        threads=threads,
+        PlanInputs(
+            config=with_absolute_paths(config),
+            parser=parser_identity(config.parser),
+            tagger=ComponentIdentity(name=tagger.name, version=tagger.version, digest=tagger.digest),
+            tagger_folder=tagger.folder,
+            threads=threads,
+        )
     )
 
 

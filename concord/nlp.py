@@ -147,7 +147,7 @@ def load(
     paths = {name: None if path is None else str(path) for name, path in (("model", model), ("terms", terms))}
     config = read_text_config({**paths, "device": device}, settings)
     tagger = find_job_tagger(config)
-    return Nlp(TextAnnotator.load(tagger, parser=config.parser, run=config.tagger), tagger)
+    return Nlp(TextAnnotator.load(tagger, parser=config.parser, settings=config.tagger), tagger)
 
 
 def _batches(items: Iterable[ItemT], size: int) -> Iterator[tuple[int, list[ItemT]]]:

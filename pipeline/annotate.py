@@ -12,15 +12,12 @@ The same call starts a run, resumes it, or finds it finished. Everything that is
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
 
 import yaml
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
 from concord.pipeline.executors.local import LocalExecutor
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
@@ -30,7 +27,7 @@ from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.delta_log import check_delta, has_delta_log, write_delta_log
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.planning.inputs import absolute, absolute_input, absolute_output
+from concord.pipeline.planning.inputs import with_absolute_paths
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
@@ -68,7 +65,7 @@ def annotate(
         StoreError: when there is no space.
         StoppedError: after SIGTERM or SIGINT.
     """
-    config = _with_absolute_paths(config)
+    config = with_absolute_paths(config)
     folder = OutputFolder(config.output.path)
     _check_output(folder)
     if config.output.delta:
@@ -92,18 +89,12 @@ def annotate(
         if shards:
             folder.remove_broken_commits(shards, generation=plan.generation)
             executor = _executor(config, build, build_parse)
-            start = perf_counter()
-            try:
+            with tally.timed(folder):
                 tally.replaced = executor.run(plan, shards, tally.add, tally.update)
-            finally:
-                tally.wall_seconds = perf_counter() - start
-                # Missing times are not worth an error, least of all one that hides another.
-                with suppress(StoreError):
-                    tally.write_stats(folder)
         folder.finish(plan, _retention(config, folder))
     if config.output.delta:
         write_delta_log(open_collection(folder.output))
-    if config.report and not (was_finished and (folder.run / "report.html").exists()):
+    if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
         write_report(folder.output)
     reports = [*reused.values(), *folder.committed_shards(plan).values()]
     return tally.result(config, folder, reports, done_before=len(committed))
@@ -118,7 +109,7 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
     Raises:
         PlanError, InputError, ModelError: as ``annotate`` would.
     """
-    config = _with_absolute_paths(config)
+    config = with_absolute_paths(config)
     folder = OutputFolder(config.output.path)
     _check_output(folder)
     plan = Planner(config, folder, tagger=tagger, parser=parser, name_documents=True).resolve()
@@ -127,20 +118,11 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
     return RunTally(plan, reports).result(config, folder, reports, done_before=len(committed))
 
 
-def _with_absolute_paths(config: AnnotateConfig) -> AnnotateConfig:
-    """Make paths absolute, because a worker may have another working directory."""
-    parser = config.parser
-    if parser.directory is not None:
-        parser = parser.model_copy(update={"directory": absolute(parser.directory)})
-    output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
-    return config.model_copy(update={"input": absolute_input(config.input), "output": output, "parser": parser})
-
-
 def _check_output(folder: OutputFolder) -> None:
     """Refuse an output that cannot be made, before the input is read; write nothing."""
-    if not isinstance(folder.run, Path):
+    if not isinstance(folder.metadata, Path):
         return
-    existing = next(path for path in (folder.run, *folder.run.parents) if os.path.lexists(path))
+    existing = next(path for path in (folder.metadata, *folder.metadata.parents) if os.path.lexists(path))
     if not existing.is_dir():
         raise _unusable(folder, f"{existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -149,10 +131,10 @@ def _check_output(folder: OutputFolder) -> None:
 
 def _make_output(folder: OutputFolder) -> None:
     """Make the folder of a run's files, if it is on disk."""
-    if isinstance(folder.run, Path):
+    if isinstance(folder.metadata, Path):
         try:
-            with store_errors(folder.run):
-                folder.run.mkdir(parents=True, exist_ok=True)
+            with store_errors(folder.metadata):
+                folder.metadata.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unusable(folder, f"{error.filename}: {error.strerror}") from error
 
@@ -170,7 +152,7 @@ def _retention(config: AnnotateConfig, folder: OutputFolder) -> Retention:
 
 def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:
     text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    path = folder.run / "config.resolved.yaml"
+    path = folder.metadata / "config.resolved.yaml"
     with store_errors(path):
         write_atomically(path, text.encode(), staging=folder.staging)
 

@@ -49,7 +49,6 @@ class StoppedError(ConcordError):
     """A signal asked the run to stop, which it did after its shards in flight, or when their time was up."""
 
     def __init__(self, received: signal.Signals) -> None:
-        """Set the exit code to 128 plus the number of the signal."""
         super().__init__(
             f"stopped by {received.name}; committed shards are kept; the same command continues from there"
         )

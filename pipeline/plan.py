@@ -67,23 +67,23 @@ class RowsToCopy:
         shard, generation: of its commit record.
         records: how many of its documents and dead letters are reused.
         without: ids of the documents that are dropped.
-        without_letters: files whose dead letters are dropped.
+        without_dead_letters: files whose dead letters are dropped.
         retried: file and position of further dead letters that are dropped, because they are tried again.
-        moves: documents that are renamed on the way.
+        renames: documents that are renamed on the way.
     """
 
     shard: int
     generation: int
     records: int
     without: tuple[str, ...] = ()
-    without_letters: tuple[str, ...] = ()
+    without_dead_letters: tuple[str, ...] = ()
     retried: tuple[tuple[str, int], ...] = ()
-    moves: tuple[RenamedDocument, ...] = ()
+    renames: tuple[RenamedDocument, ...] = ()
 
     @property
     def is_whole(self) -> bool:
         """Whether all rows are reused as they are."""
-        return not (self.without or self.without_letters or self.retried or self.moves)
+        return not (self.without or self.without_dead_letters or self.retried or self.renames)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +201,7 @@ class Plan(Config):
     sources: tuple[Source, ...]
     shards: tuple[Shard, ...]
     """What this generation works on."""
-    kept: tuple[RowsToCopy, ...] = ()
+    reused: tuple[RowsToCopy, ...] = ()
     """Committed shards of earlier generations that stay untouched."""
     corrected: dict[str, str] = Field(default_factory=dict)
     """The digest of the corrections in a document's rows, by id; documents without corrections are left out."""
@@ -216,7 +216,7 @@ class Plan(Config):
     named: Annotated[dict[str, tuple[str, ...]], Incidental] = Field(default_factory=dict, exclude=True)
     """The documents that differ, by field of Changes: their ids, ``old -> new`` for renamed ones. Filled only when the
     planner is asked to, and not part of the JSON."""
-    marks: Annotated[dict[str, str], Incidental] = Field(default_factory=dict)
+    etags: Annotated[dict[str, str], Incidental] = Field(default_factory=dict)
     """Etag or time of each input file behind a URL when it was planned; the digest covers the content."""
 
     def to_json(self) -> bytes:
@@ -251,4 +251,4 @@ class Plan(Config):
     @property
     def is_first(self) -> bool:
         """Whether it builds on no earlier generation."""
-        return not self.kept and not any(shard.carries or shard.parses for shard in self.shards)
+        return not self.reused and not any(shard.carries or shard.parses for shard in self.shards)

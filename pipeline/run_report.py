@@ -1,12 +1,15 @@
 """What a run reports: its progress while it works, its result at the end, and its times in ``stats.json``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from time import perf_counter
 
 import orjson
 
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES
+from concord.pipeline.errors import StoreError
 from concord.pipeline.output.manifest import ShardReport, sum_outcomes
 from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
 from concord.pipeline.plan import Changes, Plan
@@ -81,13 +84,15 @@ class RunReport:
 class RunTally:
     """Counts and times the shards of one call, and reports its progress.
 
+    Args:
+        committed: the shards that need no work.
+
     Attributes:
         wall_seconds: that the work on shards took.
         replaced: how many workers had to be replaced, by cause.
     """
 
     def __init__(self, plan: Plan, committed: Sequence[ShardReport], on_progress: OnProgress | None = None) -> None:
-        """Start with the shards that need no work."""
         self.wall_seconds = 0.0
         self.replaced: Mapping[str, int] = {}
         self._plan = plan
@@ -107,7 +112,7 @@ class RunTally:
         self._on_progress(
             Progress(
                 shards_done=self._committed + self._shards,
-                shards=len(self._plan.shards) + len(self._plan.kept),
+                shards=len(self._plan.shards) + len(self._plan.reused),
                 read_done=self._read_done,
                 read=self._plan.read,
                 words=self._timings.words + sum(shard.words for shard in in_flight),
@@ -117,7 +122,7 @@ class RunTally:
         )
 
     def update(self, progress: ShardProgress) -> None:
-        """Take how far a shard in flight is."""
+        """Note how far a shard in flight is."""
         self._in_flight[progress.shard] = progress
         self.report_progress()
 
@@ -129,7 +134,19 @@ class RunTally:
         self._in_flight.pop(report.shard, None)
         self.report_progress()
 
-    def write_stats(self, folder: OutputFolder) -> None:
+    @contextmanager
+    def timed(self, folder: OutputFolder) -> Iterator[None]:
+        """Time the work on shards, and add the times to those of earlier calls even if it fails."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.wall_seconds = perf_counter() - start
+            # Missing times are not worth an error, least of all one that hides another.
+            with suppress(StoreError):
+                self._write_stats(folder)
+
+    def _write_stats(self, folder: OutputFolder) -> None:
         """Add this call's times to ``stats.json``; the times of a killed call are missing there.
 
         The file holds ``shards`` and ``words`` that were timed, ``wall_seconds`` of all calls together, ``seconds`` by
@@ -149,14 +166,14 @@ class RunTally:
             "words_per_second": rates,
         }
         content = orjson.dumps(stats, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        with store_errors(folder.run / STATS_NAME):
-            write_atomically(folder.run / STATS_NAME, content, staging=folder.staging)
+        with store_errors(folder.metadata / STATS_NAME):
+            write_atomically(folder.metadata / STATS_NAME, content, staging=folder.staging)
 
     def result(
         self, config: AnnotateConfig, folder: OutputFolder, reports: Sequence[ShardReport], *, done_before: int
     ) -> RunReport:
         """Return the result of the call, given the reports of all committed shards."""
-        plan, html = self._plan, folder.run / "report.html"
+        plan, html = self._plan, folder.metadata / "report.html"
         outcome = sum_outcomes(reports, generation=plan.generation)
         return RunReport(
             output=folder.output,

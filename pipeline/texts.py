@@ -11,14 +11,14 @@ from concord.models.errors import ModelError
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.corpora.read_terms import read_terms_for
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
-from concord.pipeline.errors import ShortageError
 from concord.pipeline.identity import ResolvedTagger, component_signature
-from concord.pipeline.output.schema import UNCALIBRATED, Signature
+from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.parsing.stanza_parser import build_parser
 from concord.pipeline.planning.planner import check_trees, run_identity
 from concord.pipeline.threads import default_threads, torch_threads
+from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
 from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.tag_stage import TagStage
@@ -30,41 +30,38 @@ SOURCE = "memory"
 class TextAnnotator:
     """A parser and a tagger that stay loaded. Safe to call from several threads, which take turns."""
 
-    def __init__(
-        self, *, parse: ParseStage, tag: TagStage, parser: str = "", tagger: str = "", calibration: str = UNCALIBRATED
-    ) -> None:
-        """Take the stages, and their signatures and calibration for the metadata of tables (see ``signed_schema``).
-
-        It computes with the threads that the environment asks for now (``default_threads``).
-        """
+    def __init__(self, *, parse: ParseStage, tag: TagStage, signature: Signature = UNSIGNED) -> None:
+        """Compute with the threads that the environment asks for now (``default_threads``)."""
         self._threads = default_threads()
         self._parse = parse
         self._tag = tag
-        self._signatures = Signature(parser=parser, tagger=tagger, calibration=calibration)
+        self._signature = signature
         # Stanza's pipeline keeps state while it works.
         self._lock = Lock()
 
     @classmethod
-    def load(cls, tagger: ResolvedTagger, *, parser: ParserConfig, run: TaggerRunConfig) -> Self:
-        """Load a tagger, run as ``run`` says (whose ``model`` is not read), and a parser.
+    def load(cls, tagger: ResolvedTagger, *, parser: ParserConfig, settings: TaggerRunConfig) -> Self:
+        """Load a tagger, run with these settings (whose ``model`` is not read), and a parser.
 
         Raises:
             ModelError: when one of them cannot be loaded, or the tagger learned from another parser's trees.
-        InputError: when the list of terms cannot be read, or has labels that the tagger does not know.
+            InputError: when the list of terms cannot be read, or has labels that the tagger does not know.
         """
         bound_caches()
-        loaded = load_tagger(tagger.folder, device=run.device)
+        loaded = load_tagger(tagger.folder, device=settings.device)
         if not loaded.vocabulary.scheme.has_entities:
             raise ModelError(f"{tagger.folder}: a tagger of token labels, which does not annotate; use one of entities")
-        signature = component_signature(parser_identity(parser))
-        if not run.accept_parser:
-            check_trees(loaded.name, loaded.trees, parser=signature)
+        parser_signature = component_signature(parser_identity(parser))
+        if not settings.accept_parser:
+            check_trees(loaded.name, loaded.trees, parser=parser_signature)
         return cls(
             parse=ParseStage(build_parser(parser), batch_documents=parser.batch_documents),
-            tag=TagStage(loaded, run, terms=read_terms_for(loaded, run.terms)),
-            parser=signature,
-            tagger=component_signature(run_identity(tagger, run)),
-            calibration=UNCALIBRATED if loaded.calibration is None else loaded.calibration.summary,
+            tag=TagStage(loaded, settings, terms=read_terms_for(loaded, settings.terms)),
+            signature=Signature(
+                parser=parser_signature,
+                tagger=component_signature(run_identity(tagger, settings)),
+                calibration=UNCALIBRATED if loaded.calibration is None else loaded.calibration.summary,
+            ),
         )
 
     def annotate(
@@ -80,27 +77,19 @@ class TextAnnotator:
         records = [_to_document(number, *pair) for number, pair in enumerate(zip(texts, names, strict=True))]
         documents = [record for record in records if isinstance(record, Document)]
         with self._lock, torch_threads(self._threads):
-            outcomes = self._run(documents)
+            outcomes = iter(run_bisecting(documents, self._run, stage="tag", on_shortage=free_memory))
             trim_heap()
-        return sorted([*outcomes, *(record for record in records if isinstance(record, DeadLetter))], key=_position)
+        return [next(outcomes) if isinstance(record, Document) else record for record in records]
 
     def _run(self, documents: Sequence[Document]) -> list[AnnotatedDocument | DeadLetter]:
-        """Run both stages over documents, and over halves of them where memory runs out."""
-        try:
-            return self._tag.run(self._parse.run(documents))
-        except ShortageError as error:
-            free_memory()
-            if len(documents) == 1:
-                return [DeadLetter.for_document(documents[0], stage="tag", error="out_of_memory", message=str(error))]
-        middle = len(documents) // 2
-        return [*self._run(documents[:middle]), *self._run(documents[middle:])]
+        return self._tag.run(self._parse.run(documents))
 
     def tables(self, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> dict[str, pa.Table]:
         """Return the five tables of the output for some outcomes, as a run writes them."""
         annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         dead_letters = [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)]
-        errors = error_table(dead_letters, **self._signatures)
-        return {**annotated_tables(annotated, **self._signatures), "errors": errors}
+        errors = error_table(dead_letters, self._signature)
+        return {**annotated_tables(annotated, self._signature), "errors": errors}
 
 
 def _to_document(number: int, text: object, doc_id: str) -> Document | DeadLetter:
@@ -114,7 +103,3 @@ def _to_document(number: int, text: object, doc_id: str) -> Document | DeadLette
         code, fault = "text_not_string", f"expected a string, got {type(text).__name__}"
     message = f"text {number}: {fault}"
     return DeadLetter(doc_id=doc_id, source_uri=SOURCE, position=number, stage="read", error=code, message=message)
-
-
-def _position(outcome: AnnotatedDocument | DeadLetter) -> int:
-    return outcome.position if isinstance(outcome, DeadLetter) else outcome.parsed.document.source_position

@@ -188,7 +188,7 @@ def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) 
             "model_config={'parser': {'package': ...}}"
         )
     tagger = ResolvedTagger(name=folder.name, version=None, digest=manifest.digest, folder=folder)
-    return ServedTagger(TextAnnotator.load(tagger, parser=config.parser, run=config.tagger), config.limits)
+    return ServedTagger(TextAnnotator.load(tagger, parser=config.parser, settings=config.tagger), config.limits)
 
 
 def _cost(text: str) -> int:

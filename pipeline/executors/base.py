@@ -57,7 +57,6 @@ class StopRequest:
     """Whether a signal has asked the run to stop, and how long shards in flight may still take."""
 
     def __init__(self, drain_seconds: float = 0.0) -> None:
-        """Start without a signal."""
         self.received: signal.Signals | None = None
         self._drain_seconds = drain_seconds
         self._deadline = math.inf

@@ -22,7 +22,6 @@ class LocalExecutor:
     """
 
     def __init__(self, config: ExecutorConfig, *, build: BuildWorker = build_worker) -> None:
-        """Take the time for a shard in flight after a signal, and the function that builds the worker from a plan."""
         self._drain_seconds = config.drain_seconds
         self._build = build
 

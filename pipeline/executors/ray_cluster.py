@@ -43,7 +43,6 @@ class RayExecutor:
         build: BuildWorker = build_worker,
         build_parse: BuildParseWorker = build_parse_worker,
     ) -> None:
-        """Take the number and size of workers, and the functions that build each kind from a plan in its process."""
         self._config = config
         self._build = build
         self._build_parse = build_parse

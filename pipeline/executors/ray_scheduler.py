@@ -154,7 +154,6 @@ class RayScheduler:
     """The actors of one run, their calls in flight, and the shards that wait."""
 
     def __init__(self, plan: Plan, config: ExecutorConfig, roles: Sequence[WorkerRole]) -> None:
-        """Prepare the actors; none is started yet."""
         self.replaced: Counter[str] = Counter()
         self._shard_seconds = config.shard_seconds
         self._max_worker_bytes = config.worker_memory_bytes

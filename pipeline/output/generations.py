@@ -19,7 +19,7 @@ from concord.pipeline.storage.atomic_writes import every_store_error
 from concord.pipeline.storage.output_paths import OutputPath
 
 GENERATION_NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
-_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|trials)/(\d+)/|/plans/(\d+)\.json$")
+_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|attempts)/(\d+)/|/plans/(\d+)\.json$")
 _VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

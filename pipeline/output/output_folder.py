@@ -41,9 +41,9 @@ class OutputFolder:
 
     def __init__(self, output: OutputPath | str) -> None:
         self.output = output_path(output) if isinstance(output, str) else output
-        self.run = self.output / "_run"
-        self.plans = self.run / "plans"
-        self.manifest_path = self.run / "manifest.json"
+        self.metadata = self.output / "_run"
+        self.plans = self.metadata / "plans"
+        self.manifest_path = self.metadata / "manifest.json"
         self.generations: Generations = (
             FolderGenerations(self.output) if isinstance(self.output, Path) else StoreGenerations(self.output)
         )
@@ -60,7 +60,7 @@ class OutputFolder:
 
     def record_path(self, shard: int, *, generation: int) -> OutputPath:
         """Return the path of a shard's commit record."""
-        return self.run / "commits" / str(generation) / f"{shard:05d}.json"
+        return self.metadata / "commits" / str(generation) / f"{shard:05d}.json"
 
     def write_plan(self, plan: Plan) -> None:
         """Write the plan of a generation, or check that the existing one produces the same output.
@@ -104,7 +104,7 @@ class OutputFolder:
     def stats(self) -> dict[str, Any]:
         """Read the timings of the runs so far (see concord.pipeline.annotate); empty if there are none."""
         try:
-            found: dict[str, Any] = orjson.loads((self.run / STATS_NAME).read_bytes())
+            found: dict[str, Any] = orjson.loads((self.metadata / STATS_NAME).read_bytes())
         except FileNotFoundError:
             return {}
         return found
@@ -152,11 +152,13 @@ class OutputFolder:
 
     def reused_shards(self, plan: Plan) -> dict[int, ShardReport]:
         """Return the records of earlier generations that the plan reuses as they are, by shard index."""
-        return self._find_commits((kept.shard, kept.generation) for kept in plan.kept)
+        return self._find_commits((rows.shard, rows.generation) for rows in plan.reused)
 
     def is_complete(self, plan: Plan) -> bool:
         """Tell whether every shard of a plan is committed, both its own and those it reuses."""
-        return len(self.committed_shards(plan)) == len(plan.shards) and len(self.reused_shards(plan)) == len(plan.kept)
+        return len(self.committed_shards(plan)) == len(plan.shards) and len(self.reused_shards(plan)) == len(
+            plan.reused
+        )
 
     def remove_broken_commits(self, shards: Iterable[Shard], *, generation: int) -> None:
         """Remove the records of shards whose parts are missing or truncated, so that they are annotated again."""
@@ -213,8 +215,8 @@ class OutputFolder:
     def _orphans_of_run(self, manifest: Manifest) -> Iterator[OutputPath]:
         named = {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         named |= {self.plan_path(manifest.generation), *self.generations.plans()}
-        searched = [(self.run / "staging", "*"), (self.plans, "*")]
-        searched += [(self.run / "commits", "*/*"), (self.run / "trials", "*/*")]
+        searched = [(self.metadata / "staging", "*"), (self.plans, "*")]
+        searched += [(self.metadata / "commits", "*/*"), (self.metadata / "attempts", "*/*")]
         for folder, pattern in searched:
             files = (path for path in list_files(folder, pattern) if path not in named)
             yield from (path for path in files if (generation_of(path) or 0) <= manifest.generation)
@@ -225,7 +227,7 @@ class OutputFolder:
 
     def _new_manifest(self, plan: Plan) -> Manifest:
         reports = self.reused_shards(plan) | self.committed_shards(plan)
-        expected = sorted([shard.index for shard in plan.shards] + [kept.shard for kept in plan.kept])
+        expected = sorted([shard.index for shard in plan.shards] + [rows.shard for rows in plan.reused])
         missing = [f"{index:05d}" for index in expected if index not in reports]
         if missing:
             raise IntegrityError(

@@ -4,7 +4,8 @@ Every field has a one-line description. The schema metadata of a table contains 
 and tagger, how the tagger's probabilities are calibrated, and the unit of offsets.
 """
 
-from typing import Literal, TypedDict
+from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
@@ -151,26 +152,31 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
-class Signature(TypedDict):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
     """What the tables of a run are signed with.
 
-    ``parser`` and ``tagger`` are their signatures; ``calibration`` names the calibration methods of the tagger's
-    probabilities, or is ``UNCALIBRATED``.
-    """
-
-    parser: str
-    tagger: str
-    calibration: str
-
-
-def signed_schema(name: str, *, parser: str, tagger: str, calibration: str) -> pa.Schema:
-    """Return a table's schema with the signatures of parser and tagger in its metadata.
-
-    Args:
+    Attributes:
+        parser, tagger: their signatures.
         calibration: the calibration methods of the tagger's probabilities, or ``UNCALIBRATED``.
     """
+
+    parser: str = ""
+    tagger: str = ""
+    calibration: str = UNCALIBRATED
+
+
+UNSIGNED = Signature()
+
+
+def signed_schema(name: str, signature: Signature) -> pa.Schema:
+    """Return a table's schema with a signature in its metadata."""
     schema = SCHEMAS[name]
-    signed = {_PARSER_KEY: parser, _TAGGER_KEY: tagger, _CALIBRATION_KEY: calibration}
+    signed = {
+        _PARSER_KEY: signature.parser,
+        _TAGGER_KEY: signature.tagger,
+        _CALIBRATION_KEY: signature.calibration,
+    }
     return schema.with_metadata({**schema.metadata, **signed})
 
 

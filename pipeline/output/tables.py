@@ -11,32 +11,31 @@ import pyarrow as pa
 from concord.models.labels import Span
 from concord.models.outputs import Prediction, Source
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
-from concord.pipeline.output.schema import ANNOTATED, ENTITIES, SCHEMAS, TOKENS, UNCALIBRATED, TableName, signed_schema
+from concord.pipeline.output.schema import (
+    ANNOTATED,
+    ENTITIES,
+    SCHEMAS,
+    TOKENS,
+    UNSIGNED,
+    Signature,
+    TableName,
+    signed_schema,
+)
 
 
 def annotated_tables(
-    documents: Iterable[AnnotatedDocument],
-    *,
-    parser: str,
-    tagger: str,
-    calibration: str = UNCALIBRATED,
-    keep_text: bool = False,
+    documents: Iterable[AnnotatedDocument], signature: Signature, *, keep_text: bool = False
 ) -> dict[str, pa.Table]:
     """Build the four tables of annotated documents, in the order of the documents.
 
     Args:
-        parser, tagger: their signatures.
-        calibration: as in ``signed_schema``.
         keep_text: store the raw texts in the table of documents.
 
     Raises:
         ValueError: for a value that the schema does not allow (UnicodeEncodeError for a lone surrogate).
     """
-    columns = _annotated_columns(documents, parser=parser, tagger=tagger, keep_text=keep_text)
-    return {
-        name: _table(values, signed_schema(name, parser=parser, tagger=tagger, calibration=calibration))
-        for name, values in columns.items()
-    }
+    columns = _annotated_columns(documents, signature, keep_text=keep_text)
+    return {name: _table(values, signed_schema(name, signature)) for name, values in columns.items()}
 
 
 def annotated_rows(documents: Iterable[AnnotatedDocument]) -> dict[str, list[dict[str, Any]]]:
@@ -45,7 +44,7 @@ def annotated_rows(documents: Iterable[AnnotatedDocument]) -> dict[str, list[dic
     PyArrow imports pandas before it builds its first table from lists.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
-    for name, columns in _annotated_columns(documents, parser="", tagger="", keep_text=False).items():
+    for name, columns in _annotated_columns(documents, UNSIGNED, keep_text=False).items():
         for field in SCHEMAS[name]:
             if pa.types.is_float32(field.type):
                 values = columns[field.name]
@@ -55,19 +54,19 @@ def annotated_rows(documents: Iterable[AnnotatedDocument]) -> dict[str, list[dic
     return rows
 
 
-def error_table(dead_letters: Sequence[DeadLetter], *, parser: str, tagger: str, calibration: str) -> pa.Table:
+def error_table(dead_letters: Sequence[DeadLetter], signature: Signature) -> pa.Table:
     """Build the table of dead letters; characters that UTF-8 cannot encode are escaped with backslashes."""
-    schema = signed_schema("errors", parser=parser, tagger=tagger, calibration=calibration)
+    schema = signed_schema("errors", signature)
     columns = {name: [_encodable(getattr(row, name)) for row in dead_letters] for name in schema.names}
     return _table(columns, schema)
 
 
 def _annotated_columns(
-    documents: Iterable[AnnotatedDocument], *, parser: str, tagger: str, keep_text: bool
+    documents: Iterable[AnnotatedDocument], signature: Signature, *, keep_text: bool
 ) -> dict[TableName, dict[str, list[Any]]]:
     flat = [_flatten(document) for document in documents]
     return {
-        "documents": _document_columns(flat, parser=parser, tagger=tagger, keep_text=keep_text),
+        "documents": _document_columns(flat, signature, keep_text=keep_text),
         "sentences": _sentence_columns(flat),
         "tokens": _token_columns(flat),
         "entities": _entity_columns(flat),
@@ -132,9 +131,7 @@ def _concatenated(predictions: Sequence[Prediction], name: str) -> list[Any]:
     return [value for prediction in predictions for value in getattr(prediction, name)]
 
 
-def _document_columns(
-    flat: Sequence[_FlatDocument], *, parser: str, tagger: str, keep_text: bool
-) -> dict[str, list[Any]]:
+def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, keep_text: bool) -> dict[str, list[Any]]:
     documents = [item.annotated.parsed.document for item in flat]
     return {
         "doc_id": [document.doc_id for document in documents],
@@ -145,8 +142,8 @@ def _document_columns(
         "n_sentences": [len(item.starts) for item in flat],
         "n_tokens": [len(item.words) for item in flat],
         "n_entities": [len(item.spans) for item in flat],
-        "parser": [parser] * len(flat),
-        "tagger": [tagger] * len(flat),
+        "parser": [signature.parser] * len(flat),
+        "tagger": [signature.tagger] * len(flat),
         "status": [ANNOTATED] * len(flat),
         "meta": [document.meta for document in documents],
         "encoding": [document.encoding for document in documents],

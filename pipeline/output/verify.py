@@ -88,7 +88,7 @@ def _plan_faults(folder: OutputFolder, manifest: Manifest) -> Iterator[_Fault]:
         yield folder.plan_path(manifest.generation), str(error)
         return
     planned = {shard.index: shard.records for shard in plan.shards}
-    planned |= {kept.shard: kept.records for kept in plan.kept}
+    planned |= {rows.shard: rows.records for rows in plan.reused}
     reported = {report.shard: report.read for report in manifest.shards}
     if plan.digest != manifest.plan:
         yield folder.manifest_path, "the manifest was made by another plan"

@@ -57,9 +57,9 @@ class ExistingOutput:
     corrected: Mapping[str, str] = field(default_factory=dict)
     wanted: Mapping[str, str] = field(default_factory=dict)
 
-    def is_corrected_as(self, was: str, doc_id: str) -> bool:
+    def is_corrected_as(self, old_id: str, doc_id: str) -> bool:
         """Return whether the rows of an existing document have the corrections that a document of the input needs."""
-        return self.corrected.get(was) == self.wanted.get(doc_id)
+        return self.corrected.get(old_id) == self.wanted.get(doc_id)
 
     def unchanged_files(self, digests: Mapping[str, str]) -> set[str]:
         """Return the files whose content is as it was annotated, given the SHA-256 in hex of the input's, by path."""
@@ -79,19 +79,19 @@ class ExistingOutput:
             outdated.update(self.documents[doc_id].source_uri for doc_id in corrected)
         failed: dict[str | None, str] = {}
         denied: list[ExistingDeadLetter] = []
-        for shard, letters in self.dead_letters.items():
-            for letter in letters:
-                records[letter.source_uri] += 1
+        for shard, dead_letters in self.dead_letters.items():
+            for dead_letter in dead_letters:
+                records[dead_letter.source_uri] += 1
                 if shard not in self.current:
-                    outdated.add(letter.source_uri)
-                if letter.error == DUPLICATE_ID:
-                    denied.append(letter)
+                    outdated.add(dead_letter.source_uri)
+                if dead_letter.error == DUPLICATE_ID:
+                    denied.append(dead_letter)
                 else:
-                    failed[letter.doc_id] = letter.source_uri
-        for letter in denied:
-            document = self.documents.get(letter.doc_id or "")
-            if (failed.get(letter.doc_id) if document is None else document.source_uri) not in unchanged:
-                outdated.add(letter.source_uri)
+                    failed[dead_letter.doc_id] = dead_letter.source_uri
+        for dead_letter in denied:
+            document = self.documents.get(dead_letter.doc_id or "")
+            if (failed.get(dead_letter.doc_id) if document is None else document.source_uri) not in unchanged:
+                outdated.add(dead_letter.source_uri)
         return {uri for uri in unchanged - outdated if self.files[uri].records == records[uri]}
 
 

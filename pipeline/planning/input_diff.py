@@ -8,7 +8,7 @@ The position of a record within its file is not compared: a line that moved is u
 """
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, NamedTuple
@@ -39,6 +39,11 @@ class InputRecord(NamedTuple):
     text: bytes | None = None
     meta: str | None = None
     encoding: str | None = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Its file and position."""
+        return self.file.path, self.scanned.position
 
     def has_content_of(self, document: ExistingDocument) -> bool:
         """Tell whether it has the text of an existing document, read in the same encoding."""
@@ -127,38 +132,28 @@ def diff_input(
     reused = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in reused_files}
     seen = reused | retries.reserved
     renamed: defaultdict[ShardRef, list[RenamedDocument]] = defaultdict(list)
-    rest: list[RecordToAnnotate] = []
+    to_annotate: list[RecordToAnnotate] = []
     for record in records:
-        place = (record.file.path, record.scanned.position)
-        if place in retries.skipped:
+        if record.place in retries.skipped:
             continue
-        doc_id = record.doc_id or ""
-        is_duplicate, document = False, None
-        if record.text is not None:
-            is_duplicate = place in retries.denied or doc_id in seen
-            if not is_duplicate:
-                seen.add(doc_id)
-                document = existing.documents.get(doc_id)
-        is_current = document is not None and record.has_content_of(document) and document.shard in existing.current
-        if document is not None and is_current and existing.is_corrected_as(doc_id, doc_id):
-            reused.add(doc_id)
-            if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
-                renamed[document.shard].append(_renamed(doc_id, record))
-        else:
-            mark = (record.file.path, record.doc_id) if record.file.path in retries.changed else place
-            attempts = retries.attempts.get(mark, 0)
-            reason, parse = _reason(record, document, existing, attempts=attempts)
-            rest.append(RecordToAnnotate(record, reason, is_duplicate, attempts, parse))
+        is_duplicate = record.text is not None and (record.place in retries.denied or record.doc_id in seen)
+        document = None
+        if record.doc_id is not None and record.text is not None and not is_duplicate:
+            seen.add(record.doc_id)
+            document = existing.documents.get(record.doc_id)
+        if document is None or not _has_rows_of(record, document, existing):
+            to_annotate.append(_to_annotate(record, document, existing, retries, is_duplicate=is_duplicate))
+            continue
+        reused.add(record.doc_id or "")
+        if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
+            renamed[document.shard].append(_renamed(record.doc_id or "", record))
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
-    to_annotate = []
-    for item, was in zip(rest, _find_by_text(rest, existing, missing), strict=True):
-        if was is None:
-            to_annotate.append(item)
-        else:
-            reused.add(was)
-            renamed[missing[was].shard].append(_renamed(was, item.record))
+    old_ids = _find_by_text(to_annotate, existing, missing)
+    for number, old_id in old_ids.items():
+        reused.add(old_id)
+        renamed[missing[old_id].shard].append(_renamed(old_id, to_annotate[number].record))
     return InputDiff(
-        to_annotate=to_annotate,
+        to_annotate=[item for number, item in enumerate(to_annotate) if number not in old_ids],
         reused=reused,
         renamed=renamed,
         removed=missing.keys() - reused,
@@ -175,58 +170,84 @@ def choose_retries(
     In a file that is not ``unchanged``, every record without an existing document is tried again, because it is unknown
     which dead letter belongs to which record.
     """
-    changed = frozenset(letter.source_uri for letter in chosen) - set(unchanged)
-    in_unchanged = [letter for letter in chosen if letter.source_uri not in changed]
+    changed = frozenset(dead_letter.source_uri for dead_letter in chosen) - set(unchanged)
+    in_unchanged = [dead_letter for dead_letter in chosen if dead_letter.source_uri not in changed]
     places = frozenset(map(_place, in_unchanged))
     skipped = [
-        letter
-        for letter in chain.from_iterable(existing.dead_letters.values())
-        if letter.source_uri not in changed and _place(letter) not in places
+        dead_letter
+        for dead_letter in chain.from_iterable(existing.dead_letters.values())
+        if dead_letter.source_uri not in changed and _place(dead_letter) not in places
     ]
     # An existing document keeps its id, even where its file comes later.
     ids = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in unchanged}
-    marked = ((letter, letter.doc_id if letter.source_uri in changed else letter.position) for letter in chosen)
+    keys = [(uri, doc_id if uri in changed else position) for uri, position, doc_id, *_ in chosen]
+    attempts = (dead_letter.attempts + 1 for dead_letter in chosen)
     return Retries(
         places=places,
         skipped=frozenset(map(_place, skipped)),
         reserved=frozenset(
-            letter.doc_id for letter in skipped if letter.doc_id is not None and letter.error != DUPLICATE_ID
+            dead_letter.doc_id
+            for dead_letter in skipped
+            if dead_letter.doc_id is not None and dead_letter.error != DUPLICATE_ID
         ),
-        denied=frozenset(_place(letter) for letter in in_unchanged if letter.doc_id in ids),
+        denied=frozenset(_place(dead_letter) for dead_letter in in_unchanged if dead_letter.doc_id in ids),
         changed=changed,
-        attempts={(letter.source_uri, mark): letter.attempts + 1 for letter, mark in marked if mark is not None},
+        attempts={(uri, key): tried for (uri, key), tried in zip(keys, attempts, strict=True) if key is not None},
     )
 
 
-def _reason(
-    record: InputRecord, document: ExistingDocument | None, existing: ExistingOutput, *, attempts: int
-) -> tuple[Reason, ShardRef | None]:
-    """Return why a record is annotated, given the existing document of its id, and the shard that holds its parse."""
-    if document is None:
-        return "retried" if attempts else "new", None
-    if document.text != record.text:
-        return "changed", None
+def _has_rows_of(record: InputRecord, document: ExistingDocument, existing: ExistingOutput) -> bool:
+    """Tell whether the rows of the existing document of a record's id are those that it would get."""
+    doc_id = record.doc_id or ""
     is_current = document.shard in existing.current and record.has_content_of(document)
-    return "corrected" if is_current else "again", document.shard if document.shard in existing.parsed else None
+    return is_current and existing.is_corrected_as(doc_id, doc_id)
+
+
+def _to_annotate(
+    record: InputRecord,
+    document: ExistingDocument | None,
+    existing: ExistingOutput,
+    retries: Retries,
+    *,
+    is_duplicate: bool,
+) -> RecordToAnnotate:
+    """Return why a record is annotated, given the existing document of its id, and the shard that holds its parse."""
+    key = (record.file.path, record.doc_id) if record.file.path in retries.changed else record.place
+    attempts = retries.attempts.get(key, 0)
+    reason: Reason
+    if document is None:
+        reason = "retried" if attempts else "new"
+    elif document.text != record.text:
+        reason = "changed"
+    else:
+        is_current = document.shard in existing.current and record.has_content_of(document)
+        reason = "corrected" if is_current else "again"
+    is_parsed = document is not None and document.text == record.text and document.shard in existing.parsed
+    parse = document.shard if document is not None and is_parsed else None
+    return RecordToAnnotate(record, reason, is_duplicate, attempts, parse)
 
 
 def _find_by_text(
-    items: Iterable[RecordToAnnotate], existing: ExistingOutput, missing: Mapping[str, ExistingDocument]
-) -> Iterator[str | None]:
-    """Yield for each record the id of a missing document with its text, each id once; None if there is none."""
+    items: Sequence[RecordToAnnotate], existing: ExistingOutput, missing: Mapping[str, ExistingDocument]
+) -> dict[int, str]:
+    """Return the ids of missing documents that records have the text of, by the number of the record, each id once."""
     by_text: defaultdict[tuple[bytes | None, str | None], deque[str]] = defaultdict(deque)
     for doc_id, document in missing.items():
         if document.shard in existing.current:
             by_text[document.text, document.encoding].append(doc_id)
-    for item in items:
-        ids, doc_id = by_text.get((item.record.text, item.record.encoding)), item.record.doc_id or ""
-        may_be_renamed = ids and not item.is_duplicate and item.record.doc_id not in existing.documents
-        yield ids.popleft() if ids and may_be_renamed and existing.is_corrected_as(ids[0], doc_id) else None
+    old_ids = {}
+    for number, item in enumerate(items):
+        record = item.record
+        ids = by_text.get((record.text, record.encoding))
+        may_be_renamed = not item.is_duplicate and record.doc_id not in existing.documents
+        if ids and may_be_renamed and existing.is_corrected_as(ids[0], record.doc_id or ""):
+            old_ids[number] = ids.popleft()
+    return old_ids
 
 
-def _renamed(was: str, record: InputRecord) -> RenamedDocument:
+def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
     return RenamedDocument(
-        was=was,
+        was=old_id,
         doc_id=record.doc_id or "",
         source_uri=record.file.path,
         source_position=record.scanned.position,
@@ -234,5 +255,5 @@ def _renamed(was: str, record: InputRecord) -> RenamedDocument:
     )
 
 
-def _place(letter: ExistingDeadLetter) -> tuple[str, int]:
-    return letter.source_uri, letter.position
+def _place(dead_letter: ExistingDeadLetter) -> tuple[str, int]:
+    return dead_letter.source_uri, dead_letter.position

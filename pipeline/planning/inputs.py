@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from fsspec.utils import glob_translate
 
+from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.read_file import format_of, reader_for
 from concord.pipeline.storage.remote_files import FileState, stat_url, walk_url
@@ -92,6 +93,15 @@ def absolute_output(where: str) -> str:
     if is_url(output) and not is_store(output):
         raise InputError(f"{where}: expected a folder, s3://, gs:// or az:// for the output; other URLs are read-only")
     return output
+
+
+def with_absolute_paths(config: AnnotateConfig) -> AnnotateConfig:
+    """Make the paths of a job absolute, because a worker may have another working directory."""
+    parser = config.parser
+    if parser.directory is not None:
+        parser = parser.model_copy(update={"directory": absolute(parser.directory)})
+    output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
+    return config.model_copy(update={"input": absolute_input(config.input), "output": output, "parser": parser})
 
 
 def find_inputs(where: str, *, output: str, format: str) -> Inputs:

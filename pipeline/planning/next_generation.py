@@ -108,7 +108,7 @@ def _rows_to_copy(existing: ExistingOutput, diff: InputDiff) -> Iterator[RowsToC
         ids[document.shard].append(doc_id)
     for shard in sorted(existing.current, key=lambda shard: (shard.shard, shard.generation)):
         dropped = [doc_id for doc_id in ids[shard] if doc_id not in diff.reused]
-        places = [(letter.source_uri, letter.position) for letter in existing.dead_letters.get(shard, ())]
+        places = [(dead.source_uri, dead.position) for dead in existing.dead_letters.get(shard, ())]
         dropped_files = {uri for uri, _ in places if uri not in diff.files}
         retried = diff.retried.intersection(places)
         dead_letters = sum(uri not in dropped_files for uri, _ in places) - len(retried)
@@ -119,9 +119,9 @@ def _rows_to_copy(existing: ExistingOutput, diff: InputDiff) -> Iterator[RowsToC
                 generation=shard.generation,
                 records=records,
                 without=tuple(sorted([*dropped, *existing.superseded.get(shard, ())])),
-                without_letters=tuple(sorted(dropped_files)),
+                without_dead_letters=tuple(sorted(dropped_files)),
                 retried=tuple(sorted(retried)),
-                moves=tuple(diff.renamed.get(shard, ())),
+                renames=tuple(diff.renamed.get(shard, ())),
             )
 
 

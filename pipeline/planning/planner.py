@@ -19,7 +19,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.plan import Plan, ShardRef, Source
-from concord.pipeline.planning.build_plan import make_plan, retry_plan
+from concord.pipeline.planning.build_plan import PlanInputs, make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
 from concord.pipeline.storage.files import file_sha256
@@ -64,7 +64,7 @@ class Planner:
         log = read_log(log_path(folder.output)) if isinstance(folder.output, Path) else []
         self._corrections = current_corrections(log)
         self.hashes = FileHashes(
-            folder.run / "files.json", hash_files=self._hash_files, use_cache=not config.planning.rehash
+            folder.metadata / "files.json", hash_files=self._hash_files, use_cache=not config.planning.rehash
         )
 
     def resolve(self) -> Plan:
@@ -102,15 +102,18 @@ class Planner:
         existing = self._scan_existing([base], files=_known_files(base, None, limit=base.config.limit))
         # Other documents keep the corrections that their rows have.
         wanted = {doc_id: digest for doc_id, digest in existing.wanted.items() if doc_id not in existing.documents}
-        plan = retry_plan(
-            base,
-            self._config,
+        existing = replace(existing, wanted=wanted | dict(existing.corrected))
+        inputs = PlanInputs(
+            config=self._config,
+            parser=base.parser,
+            tagger=base.tagger,
+            tagger_folder=base.tagger_folder,
+            threads=self._config.executor.threads or base.threads,
             generation=max(latest.generation, base.generation + 1),
-            existing=replace(existing, wanted=wanted | dict(existing.corrected)),
-            choice=choice,
             hashes=self.hashes,
             corrections=self._corrections,
         )
+        plan = retry_plan(base, inputs, existing, choice)
         if latest.generation != base.generation and plan.digest != latest.digest:
             raise PlanError(
                 f"{folder.output}: generation {latest.generation} is not finished; finish it first, with the "
@@ -148,7 +151,7 @@ class Planner:
                 return again
         following = self._plan(finished.generation + 1, base=finished)
         existing = self._folder.reused_shards(finished) | self._folder.committed_shards(finished)
-        reused = {(rows.shard, rows.generation) for rows in following.kept}
+        reused = {(rows.shard, rows.generation) for rows in following.reused}
         if following.shards or reused != {(report.shard, report.generation) for report in existing.values()}:
             return following
         return finished.model_copy(
@@ -160,19 +163,20 @@ class Planner:
         plans = [plan for plan in (base, unfinished) if plan is not None]
         files = _known_files(base, unfinished, limit=self._config.limit)
         existing = self._scan_existing(plans, files=files) if plans else None
-        plan = make_plan(
-            self._config,
+        inputs = PlanInputs(
+            config=self._config,
             parser=self._parser,
             tagger=self._identity,
             tagger_folder=self._tagger.folder.absolute(),
             threads=self._threads(),
             generation=generation,
             existing=existing,
-            reasons=[line for plan in plans for line in self._recipe.difference(plan.recipe)],
             hashes=self.hashes,
             name_documents=self._name_documents,
             corrections=self._corrections,
         )
+        reasons = [line for plan in plans for line in self._recipe.difference(plan.recipe)]
+        plan = make_plan(inputs, reasons=reasons)
         if existing is not None:
             self._check_removed(plan, existing, limit=self._config.limit)
         return plan
@@ -261,15 +265,15 @@ class Planner:
         return hash_files(list(states))
 
 
-def run_identity(tagger: ResolvedTagger, run: TaggerRunConfig) -> ComponentIdentity:
+def run_identity(tagger: ResolvedTagger, settings: TaggerRunConfig) -> ComponentIdentity:
     """Return the identity of a tagger and the list of terms that it is run with, if any.
 
     Raises:
         InputError: when the list cannot be read.
     """
-    if run.terms is None:
+    if settings.terms is None:
         return tagger.identity
-    return tagger.identity.model_copy(update={"terms": file_sha256(run.terms)})
+    return tagger.identity.model_copy(update={"terms": file_sha256(settings.terms)})
 
 
 def check_trees(name: str, trees: str | None, *, parser: str) -> None:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Literal, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -27,7 +27,11 @@ from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.store_path import StorePath
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
-CRASH_STEPS = ("plan", "write", "fsync", "rename", "commit", "publish", "swap", "sweep")
+RunStep = Literal["plan", "write", "fsync", "rename", "commit", "publish", "swap", "sweep"]
+PromotionStep = Literal["locked", "intent", "previous", "champion", "ledger", "settled"]
+CrashStep = RunStep | PromotionStep | Literal["link", "delta"]
+CRASH_STEPS: tuple[RunStep, ...] = get_args(RunStep)
+_ALL_STEPS = {*CRASH_STEPS, *get_args(PromotionStep), "link", "delta"}
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """The compressions of text files, by suffix."""
 
@@ -196,20 +200,22 @@ def sync_folder(folder: OutputPath) -> None:
         os.close(descriptor)
 
 
-def crash_point(step: str) -> None:
+def crash_point(step: CrashStep) -> None:
     """Mark that a step has just been done; tests kill the process here.
 
     With ``CONCORD_CRASH_AT=commit`` the process is killed by SIGKILL when it first reaches ``commit``, with
     ``commit:3`` when it does so for the third time. Without the variable nothing happens. The steps, in the order of a
     run: ``plan`` (the plan is written), ``write`` (a staged file's bytes are written), ``fsync`` (they are on disk),
     ``rename`` (a part has its final name), ``commit`` (a commit record exists), ``publish`` (a generation is complete),
-    ``swap`` (it is the current one), ``sweep`` (orphans are removed). In a folder whose names do not
-    lead to the current generation yet also ``link`` (one of them does).
+    ``swap`` (it is the current one), ``sweep`` (orphans are removed); in a new folder also ``link``
+    (a name leads to the current generation), and with a Delta log ``delta`` (one of its tables has a new version).
+
+    Raises:
+        ValueError: when the variable names no step.
     """
-    wanted = os.environ.get(CRASH_VARIABLE)
-    if not wanted:
-        return
-    name, _, count = wanted.partition(":")
+    name, _, count = os.environ.get(CRASH_VARIABLE, "").partition(":")
+    if name and name not in _ALL_STEPS:
+        raise ValueError(f"{CRASH_VARIABLE}: expected one of {', '.join(sorted(_ALL_STEPS))}, got {name!r}")
     if name != step:
         return
     _reached[step] += 1

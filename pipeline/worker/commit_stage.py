@@ -18,6 +18,8 @@ from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.copied_rows import copy_rows
 from concord.pipeline.worker.memory import shortage_errors
 
+Outcome = AnnotatedDocument | DeadLetter
+
 
 class CommitStage:
     """Commits the outcomes of a shard. Nothing is written unless every record is accounted for."""
@@ -27,23 +29,19 @@ class CommitStage:
         folder: OutputFolder,
         *,
         generation: int,
-        parser: str,
-        tagger: str,
-        calibration: str,
+        signature: Signature,
         threshold: float | None,
         keep_text: bool = False,
     ) -> None:
-        """Take the output folder and what the tables are signed with.
+        """Prepare to commit shards of one generation.
 
         Args:
-            parser, tagger: their signatures.
-            calibration: as in ``concord.pipeline.output.schema.signed_schema``.
             threshold: nats above which stage two decides, for the counts.
             keep_text: store the raw texts in the table of documents.
         """
         self._folder = folder
         self._generation = generation
-        self._signature = Signature(parser=parser, tagger=tagger, calibration=calibration)
+        self._signature = signature
         self._threshold = threshold
         self._keep_text = keep_text
 
@@ -54,13 +52,14 @@ class CommitStage:
     def run(
         self,
         shard: Shard,
-        outcomes: Sequence[AnnotatedDocument | DeadLetter],
+        outcomes: Sequence[Outcome],
         *,
         step: BackOffStep = BackOffStep.AS_PLANNED,
     ) -> ShardReport:
         """Write and commit a shard; the rows that it copies come before those of its outcomes.
 
         Args:
+            outcomes: in the order of the input.
             step: the back-off step in which the outcomes were made, for the counts.
 
         Returns:
@@ -70,12 +69,11 @@ class CommitStage:
             ReconciliationError: when a record of the shard is missing or came twice; nothing is written then.
             StoreError: when there is no space; nothing is committed then.
         """
-        documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
-        failed = [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)]
-        tables, annotated, not_written = self._tabulate(documents)
-        dead_letters = with_attempts(shard, _in_input_order(shard, [*failed, *not_written]))
+        tables, outcomes = self._tabulate(outcomes)
+        annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
+        dead_letters = with_attempts(shard, [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)])
         if dead_letters:
-            tables["errors"] = error_table(dead_letters, **self._signature)
+            tables["errors"] = error_table(dead_letters, self._signature)
         tables, unchanged = self._with_copied_rows(shard, tables)
         stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
         stats |= count_step(step)
@@ -97,26 +95,24 @@ class CommitStage:
         unchanged = sum(source["documents"].num_rows for source in sources)
         joined: dict[str, pa.Table] = {}
         for name in SCHEMAS:
-            schema = signed_schema(name, **self._signature)
+            schema = signed_schema(name, self._signature)
             if found := [source[name].cast(schema) for source in (*sources, tables) if name in source]:
                 joined[name] = pa.concat_tables(found)
         return joined, unchanged
 
-    def _tabulate(
-        self, documents: Sequence[AnnotatedDocument]
-    ) -> tuple[dict[str, pa.Table], list[AnnotatedDocument], list[DeadLetter]]:
-        """Return the tables, the documents in them, and a dead letter for each that the schema cannot hold."""
-        pieces = [annotated_tables([], **self._signature)]
+    def _tabulate(self, outcomes: Sequence[Outcome]) -> tuple[dict[str, pa.Table], list[Outcome]]:
+        """Return the tables, and the outcomes with a dead letter in place of each document that they cannot hold."""
+        pieces = [annotated_tables([], self._signature)]
 
         def tabulate(batch: Sequence[AnnotatedDocument]) -> Sequence[AnnotatedDocument]:
             with shortage_errors():
-                pieces.append(annotated_tables(batch, **self._signature, keep_text=self._keep_text))
+                pieces.append(annotated_tables(batch, self._signature, keep_text=self._keep_text))
             return batch
 
-        results = run_bisecting(documents, tabulate, stage="write")
+        documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
+        results = iter(run_bisecting(documents, tabulate, stage="write"))
         tables = {name: pa.concat_tables([piece[name] for piece in pieces]) for name in pieces[0]}
-        written = [result for result in results if isinstance(result, AnnotatedDocument)]
-        return tables, written, [result for result in results if isinstance(result, DeadLetter)]
+        return tables, [next(results) if isinstance(outcome, AnnotatedDocument) else outcome for outcome in outcomes]
 
     def _commit(self, report: ShardReport, tables: dict[str, pa.Table], shard: Shard) -> ShardReport:
         folder = self._folder
@@ -139,8 +135,3 @@ class CommitStage:
             if winner is None:
                 raise
             return winner
-
-
-def _in_input_order(shard: Shard, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    places = {piece.uri: number for number, piece in reversed(list(enumerate(shard.pieces)))}
-    return sorted(dead_letters, key=lambda dead: (places.get(dead.source_uri, len(places)), dead.position))

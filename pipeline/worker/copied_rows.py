@@ -22,14 +22,14 @@ def copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
     """
     report = folder.require_commit(rows.shard, generation=rows.generation)
     tables = {name: read_part(folder.part(report, name)) for name in report.files}
-    new_ids = {move.was: move.doc_id for move in rows.moves if move.was != move.doc_id}
+    new_ids = {rename.was: rename.doc_id for rename in rows.renames if rename.was != rename.doc_id}
     for name in _OWNED:
         tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)
     for column in ("source_uri", "source_position", "meta"):
-        values = {move.doc_id: getattr(move, column) for move in rows.moves}
+        values = {rename.doc_id: getattr(rename, column) for rename in rows.renames}
         tables["documents"] = _replace(tables["documents"], column, values)
     if "errors" in tables:
-        tables["errors"] = _drop_retried(_drop(tables["errors"], "source_uri", rows.without_letters), rows.retried)
+        tables["errors"] = _drop_retried(_drop(tables["errors"], "source_uri", rows.without_dead_letters), rows.retried)
         if not tables["errors"].num_rows:
             del tables["errors"]
     found = tables["documents"].num_rows + (tables["errors"].num_rows if "errors" in tables else 0)

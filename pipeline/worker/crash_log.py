@@ -1,7 +1,7 @@
 """What is known of attempts at a shard that did not end: which record was being done, and which workers died.
 
 A worker that dies takes its memory with it, so what the next one needs to know is in a small file for each shard
-below ``_run/trials``. A shard is tried as a whole ``executor.attempts`` times; then its documents are probed one by
+below ``_run/attempts``. A shard is tried as a whole ``executor.attempts`` times; then its documents are probed one by
 one, and a mark beside that file names the one in progress. A document whose worker has died twice while it was alone
 is left out, and the others are done as planned: the probe only finds documents that kill, so that kills from outside
 change no byte. A shard backs off only if workers go on dying on it as a whole.
@@ -34,7 +34,7 @@ DEATHS_ALONE = 2
 PROGRESS_SECONDS = 5.0
 """Between two notes of a worker on how far its shard is."""
 
-_FOLDER = "trials"
+_FOLDER = "attempts"
 _ALWAYS_PLAUSIBLE = 5
 """Left-out documents of a shard that never count as implausibly many."""
 
@@ -108,7 +108,6 @@ class CrashLog:
     """The failed attempts at a plan's shards, which drivers record, and the marks that workers leave, on disk."""
 
     def __init__(self, plan: Plan) -> None:
-        """Take the plan; nothing is read or made yet."""
         self._folder = output_path(plan.config.output.path) / "_run" / _FOLDER / str(plan.generation)
         self._attempts = plan.config.executor.attempts
         self._max_dead_letters = plan.config.max_dead_letters

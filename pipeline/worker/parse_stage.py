@@ -23,7 +23,6 @@ class ParseStage:
     """Parses documents in batches; records that are parsed already and dead letters pass through."""
 
     def __init__(self, parser: DocumentParser, *, batch_documents: int, on_share: OnShare | None = None) -> None:
-        """Take the parser, and the number of documents that one call of it gets."""
         self._parser = parser
         self._batch_documents = batch_documents
         self._on_share = on_share

@@ -13,18 +13,17 @@ from concord.pipeline.worker.stored_parses import Parses, read_stored_parses
 
 
 class ReadStage:
-    """Reads shards, and attaches existing parses to their documents."""
+    """Reads shards, and attaches existing parses to their documents.
 
-    def __init__(self, config: ReaderConfig, folder: OutputFolder, *, marks: Mapping[str, str]) -> None:
-        """Prepare to read the input of a plan.
+    Args:
+        folder: where committed shards hold parses.
+        etags: etag or time of each input behind a URL when it was planned.
+    """
 
-        Args:
-            folder: where committed shards hold parses.
-            marks: etag or time of each input behind a URL when it was planned.
-        """
+    def __init__(self, config: ReaderConfig, folder: OutputFolder, *, etags: Mapping[str, str]) -> None:
         self._config = config
         self._folder = folder
-        self._marks = marks
+        self._etags = etags
 
     def run(self, shard: Shard, *, parses: Parses | None = None) -> list[Document | ParsedDocument | DeadLetter]:
         """Read a shard, in input order; documents with a stored or given parse come parsed.
@@ -32,8 +31,8 @@ class ReadStage:
         Raises:
             InputError: when a file cannot be opened, or has visibly changed since the plan was made.
         """
-        for uri in dict.fromkeys(piece.uri for piece in shard.pieces if piece.uri in self._marks):
-            if str(file_state(uri).changed) != self._marks[uri]:
+        for uri in dict.fromkeys(piece.uri for piece in shard.pieces if piece.uri in self._etags):
+            if str(file_state(uri).changed) != self._etags[uri]:
                 raise InputError(f"{uri}: has changed since the plan was made; run the command again")
         records = [record for piece in shard.pieces for record in read_piece(piece, self._config)]
         sources = [*read_stored_parses(self._folder, shard.parses), *([parses] if parses is not None else [])]

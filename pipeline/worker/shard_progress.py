@@ -55,7 +55,6 @@ class ShardTracker:
     """
 
     def __init__(self) -> None:
-        """Begin without a listener."""
         self.words = 0
         self._listener: OnShardProgress | None = None
         self._shard = 0

@@ -13,10 +13,11 @@ from concord.pipeline.errors import IntegrityError, ShortageError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.schema import UNCALIBRATED
+from concord.pipeline.output.schema import UNCALIBRATED, Signature
 from concord.pipeline.output.shard_stats import BackOffStep
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.worker.commit_stage import CommitStage
+from concord.pipeline.worker.bisect import OUT_OF_MEMORY
+from concord.pipeline.worker.commit_stage import CommitStage, Outcome
 from concord.pipeline.worker.corrected_documents import correct_documents
 from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, Suspect, WorkPlace
 from concord.pipeline.worker.memory import free_memory, trim_heap
@@ -29,10 +30,8 @@ from concord.pipeline.worker.tag_stage import DocumentTagger, TagStage
 logger = logging.getLogger(__name__)
 
 Record = Document | ParsedDocument | DeadLetter
-Outcome = AnnotatedDocument | DeadLetter
 OnCpu = Callable[[], AbstractContextManager[tuple[DocumentParser, DocumentTagger]]]
 
-_OUT_OF_MEMORY = "out_of_memory"
 _BATCHED_STEPS = (BackOffStep.AS_PLANNED, BackOffStep.HALF, BackOffStep.QUARTER, BackOffStep.EIGHTH)
 _QUARANTINE_MESSAGES = {
     "worker_died": "its worker died each time it was done alone; fix or remove the document, or give workers more "
@@ -65,7 +64,7 @@ class ShardWorker:
             on_cpu: provides both models on the CPU, for the last step; None if they are there already.
         """
         folder = OutputFolder(plan.config.output.path)
-        self.read_stage = ReadStage(plan.config.reader, folder, marks=plan.marks)
+        self.read_stage = ReadStage(plan.config.reader, folder, etags=plan.etags)
         self._config = plan.config
         self._terms = terms
         self._tracker = ShardTracker()
@@ -73,9 +72,11 @@ class ShardWorker:
         self.commit_stage = CommitStage(
             folder,
             generation=plan.generation,
-            parser=component_signature(plan.parser),
-            tagger=component_signature(plan.tagger),
-            calibration=UNCALIBRATED if tagger.calibration is None else tagger.calibration.summary,
+            signature=Signature(
+                parser=component_signature(plan.parser),
+                tagger=component_signature(plan.tagger),
+                calibration=UNCALIBRATED if tagger.calibration is None else tagger.calibration.summary,
+            ),
             threshold=self.tag_stage.threshold,
             keep_text=plan.config.output.keep_text,
         )
@@ -199,7 +200,7 @@ class ShardWorker:
                     outcomes.append(record)
                     continue
                 done = self._annotate_alone(shard, number, record, *stages, clock)
-                out_of_memory += sum(isinstance(one, DeadLetter) and one.error == _OUT_OF_MEMORY for one in done)
+                out_of_memory += sum(isinstance(one, DeadLetter) and one.error == OUT_OF_MEMORY for one in done)
                 if self._crash_log.is_implausible(out_of_memory, shard):
                     raise ShortageError(
                         f"shard {shard.name}: no memory for {out_of_memory} documents, each alone: that is the "
@@ -245,15 +246,14 @@ class ShardWorker:
                 return tag_stage.run(parsed)
         except ShortageError as error:
             message = f"{error}; no memory for it even alone; fix or remove the document, or give workers more memory"
-            return [DeadLetter.for_document(record, stage=stage, error=_OUT_OF_MEMORY, message=message)]
+            return [DeadLetter.for_document(record, stage=stage, error=OUT_OF_MEMORY, message=message)]
 
 
 class ParseWorker:
     """Parses shards for workers that tag them, and never backs off: what it cannot do is left to the one that tags."""
 
     def __init__(self, plan: Plan, *, parser: DocumentParser) -> None:
-        """Build the stages of a plan."""
-        self._read_stage = ReadStage(plan.config.reader, OutputFolder(plan.config.output.path), marks=plan.marks)
+        self._read_stage = ReadStage(plan.config.reader, OutputFolder(plan.config.output.path), etags=plan.etags)
         self._parse_stage = ParseStage(parser, batch_documents=plan.config.parser.batch_documents)
 
     def run(self, shard: Shard) -> tuple[dict[str, pa.Table], Timings]:

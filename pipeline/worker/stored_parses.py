@@ -29,10 +29,9 @@ class _Rows:
 
 
 class Parses:
-    """Parses of documents, looked up in their tables."""
+    """Parses of documents, looked up in tables such as ``parse_tables`` returns."""
 
     def __init__(self, tables: Mapping[str, pa.Table]) -> None:
-        """Take tables such as ``parse_tables`` returns; further columns and tables are ignored."""
         documents, sentences, tokens = (
             [tables[name].column(column).to_pylist() for column in columns] for name, columns in _COLUMNS.items()
         )

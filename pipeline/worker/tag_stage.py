@@ -64,7 +64,6 @@ class TagStage:
         terms: TermMatcher | None = None,
         on_share: OnShare | None = None,
     ) -> None:
-        """Take the tagger, its settings for this run, and the list of terms that the settings name."""
         self._tagger = tagger
         self._config = config
         self._terms = terms
@@ -78,10 +77,10 @@ class TagStage:
         return self._config.threshold
 
     def run(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
-        """Tag records; the dead letters among them come first in the result. ShortageError if memory runs out."""
-        dead_letters = [record for record in records if isinstance(record, DeadLetter)]
+        """Tag records, in order; ShortageError if memory runs out."""
         parsed = [record for record in records if isinstance(record, ParsedDocument)]
-        return [*dead_letters, *run_bisecting(parsed, self._tag, stage="tag")]
+        tagged = iter(run_bisecting(parsed, self._tag, stage="tag"))
+        return [next(tagged) if isinstance(record, ParsedDocument) else record for record in records]
 
     def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:
         annotated = [

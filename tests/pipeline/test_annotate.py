@@ -44,6 +44,7 @@ def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
     report = runs.run_job(runs.job(source, output, report=True))
     assert sorted(path.name for path in output.iterdir()) == ["_run", "current", *sorted([*SCHEMAS, "generations"])]
     assert sorted(path.name for path in (output / "_run").iterdir()) == [
+        "attempts",
         "commits",
         "config.resolved.yaml",
         "manifest.json",
@@ -52,7 +53,6 @@ def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
         "report.html",
         "staging",
         "stats.json",
-        "trials",
     ]
     assert verify(output) == []
     assert (report.read, report.annotated, report.unchanged, report.dead_letters) == (12, 12, 0, 0)

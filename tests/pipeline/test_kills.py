@@ -112,7 +112,7 @@ def one_long_shard(source: Path, output: Path, *, drain_seconds: float) -> Annot
 
 def wait_until_working(output: Path) -> None:
     deadline = time.monotonic() + 60
-    while not list(output.glob("_run/trials/*/*.mark")):
+    while not list(output.glob("_run/attempts/*/*.mark")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -137,7 +137,7 @@ def test_shard_that_does_not_finish_in_time_is_dropped_between_batches(
     assert f"{number.name}: no further shard is started; those in flight have 1 s to finish" in capfd.readouterr().err
     assert not list((tmp_path / "out").glob("_run/commits/*/*"))
     # No attempt is counted.
-    assert not list((tmp_path / "out").glob("_run/trials/*/*"))
+    assert not list((tmp_path / "out").glob("_run/attempts/*/*"))
     runs.configure_fakes(source)
     runs.run_job(config)
     runs.run_job(config.model_copy(update={"output": config.output.model_copy(update={"path": str(tmp_path / "two")})}))
@@ -154,7 +154,7 @@ def test_second_signal_stops_at_once(tmp_path: Path) -> None:
         time.sleep(0.2)
     process.join(timeout=3)
     assert process.exitcode == 143
-    assert not list((tmp_path / "out").glob("_run/trials/*/*"))
+    assert not list((tmp_path / "out").glob("_run/attempts/*/*"))
 
 
 def test_two_drivers_at_once_change_no_byte(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:

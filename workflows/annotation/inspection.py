@@ -41,7 +41,7 @@ def status(output: OutputPath) -> Answer:
         "output": str(folder.output),
         "finished": finished,
         "generation": plan.generation,
-        "shards": len(plan.shards) + len(plan.kept),
+        "shards": len(plan.shards) + len(plan.reused),
         "shards_done": len(done),
         "read": plan.read,
         "read_done": sum(report.read for report in done.values()),

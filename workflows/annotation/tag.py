@@ -34,7 +34,7 @@ def tag_text(text: str, *, model: str | None, device: str | None) -> Answer:
     tagger = find_job_tagger(config)
     from concord.pipeline.texts import TextAnnotator  # imports torch
 
-    [outcome] = TextAnnotator.load(tagger, parser=config.parser, run=config.tagger).annotate([text])
+    [outcome] = TextAnnotator.load(tagger, parser=config.parser, settings=config.tagger).annotate([text])
     if isinstance(outcome, DeadLetter):
         raise InputError(outcome.message)
     entities = [
@@ -72,7 +72,7 @@ def keep_stdin(*, output: str, format: str) -> str:
     name = "text" if format == "auto" else format
     folder = OutputFolder(absolute_output(output))
     _check_empty_or_collection(folder)
-    kept = folder.run / f"{STDIN_NAME}{reader_for(name).suffixes[0]}"
+    kept = folder.metadata / f"{STDIN_NAME}{reader_for(name).suffixes[0]}"
     with store_errors(kept):
         move_into_place(stage_file(folder.staging, lambda staged: shutil.copyfileobj(stream, staged)), kept)
     return str(kept)

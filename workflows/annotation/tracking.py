@@ -38,9 +38,9 @@ def log_run(
         return
     place.mkdir(parents=True, exist_ok=True)
     # Copied, since the next run replaces these files and the store may be down until then.
-    files = [name for name in LOGGED_FILES if (folder.run / name).exists()]
+    files = [name for name in LOGGED_FILES if (folder.metadata / name).exists()]
     for name in files:
-        (place / name).write_bytes((folder.run / name).read_bytes())
+        (place / name).write_bytes((folder.metadata / name).read_bytes())
     outbox.log_finished_run(
         place,
         experiment=outbox.EXPERIMENT,

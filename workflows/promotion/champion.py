@@ -16,9 +16,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import get_args
 
 from concord.models.errors import ConcordError
-from concord.pipeline.storage.atomic_writes import crash_point
+from concord.pipeline.storage.atomic_writes import PromotionStep, crash_point
 from concord.workflows.console import info, warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.promotion import ledger
@@ -33,7 +34,7 @@ HOLD_SECONDS = 60.0
 """A process gives up after this time, so that its last call ends before its lock can be broken."""
 _OWNER, _TOKEN, _SINCE = "concord.owner", "concord.token", "concord.since"
 _POLL_SECONDS = 0.3
-STEPS = ("locked", "intent", "previous", "champion", "ledger", "settled")
+STEPS: tuple[PromotionStep, ...] = get_args(PromotionStep)
 """The crash points of a move, in order (concord.pipeline.storage.atomic_writes)."""
 
 

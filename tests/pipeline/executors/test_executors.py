@@ -131,7 +131,7 @@ def test_documents_that_kill_or_stall_their_workers_become_dead_letters(
         ("d15", "tag", "worker_died"),
     ]
     assert verify(tmp_path / "out") == []
-    assert not list(tmp_path.glob("out/_run/trials/*/*"))
+    assert not list(tmp_path.glob("out/_run/attempts/*/*"))
 
 
 @pytest.mark.ray
@@ -180,7 +180,7 @@ def test_killed_or_stopped_run_resumes_where_it_was(source: Path, tmp_path: Path
         assert process.pid is not None
         os.kill(process.pid, number)
         assert finish(process) == exit_code
-        assert not list(tmp_path.glob("out/_run/trials/*/*"))
+        assert not list(tmp_path.glob("out/_run/attempts/*/*"))
     assert finish(start(config, ray_address)) == 0
     assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "local")
     assert verify(tmp_path / "out") == []
@@ -194,7 +194,7 @@ def test_long_shards_on_ray_are_dropped_when_their_time_is_up(source: Path, tmp_
     process = start(config, ray_address)
     # A shard in flight leaves no mark here, but the workers are up when the first has noted its progress.
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("out/_run/trials/*/*.progress")):
+    while not list(tmp_path.glob("out/_run/attempts/*/*.progress")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert process.pid is not None
@@ -203,7 +203,7 @@ def test_long_shards_on_ray_are_dropped_when_their_time_is_up(source: Path, tmp_
     assert finish(process) == 143
     assert time.monotonic() - began < 15
     assert not list(tmp_path.glob("out/_run/commits/*/*"))
-    assert not list(tmp_path.glob("out/_run/trials/*/*"))
+    assert not list(tmp_path.glob("out/_run/attempts/*/*"))
     runs.configure_fakes(source)
     assert finish(start(config, ray_address)) == 0
     runs.run_job(runs.job(source, tmp_path / "local"))

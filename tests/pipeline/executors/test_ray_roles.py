@@ -24,7 +24,7 @@ from concord.pipeline.executors.ray_cluster import RayExecutor
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify
-from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.worker.shard_progress import Timings
 
 SUPPORT = Path(fakes.__file__).parents[1]
@@ -248,6 +248,6 @@ def test_two_workers_parse_for_each_that_tags_by_default() -> None:
 def test_parser_on_a_gpu_is_rejected_when_separate_workers_parse(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out", parser={"device": "cuda"}, executor={"kind": "ray", "gpus": 1})
     identity = ComponentIdentity(name="any", version=None, digest="0" * 64)
-    plan = make_plan(config, parser=identity, tagger=identity, tagger_folder="/bundle", threads=1)
+    plan = make_plan(PlanInputs(config=config, parser=identity, tagger=identity, tagger_folder="/bundle", threads=1))
     with pytest.raises(ConfigError, match=r"set executor.parse_actors=0 to parse where the tagger works"):
         RayExecutor(config.executor).run(plan, plan.shards, lambda *_: None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from concord_testing import runs
 from ray.exceptions import ActorUnavailableError
+from ray.util import metrics
 
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.executors import ray_scheduler
@@ -19,7 +20,7 @@ from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Shard
-from concord.pipeline.worker.shard_worker import Timings
+from concord.pipeline.worker.shard_progress import Timings
 
 
 @dataclass(eq=False)
@@ -73,16 +74,14 @@ def test_lost_actors_keep_no_other_worker_waiting(tmp_path: Path, monkeypatch: p
     assert len(plan.shards) > 2
     actors = [*(Actor(is_lost=True) for _ in range(10)), Actor(is_lost=False)]
     monkeypatch.setattr(ray_scheduler, "ray", fake_ray(actors))
-    monkeypatch.setattr(ray_scheduler.metrics, "Counter", lambda *_, **__: SilentMetric())
-    monkeypatch.setattr(ray_scheduler.metrics, "Gauge", lambda *_, **__: SilentMetric())
-    monkeypatch.setattr(ray_scheduler.metrics, "Histogram", lambda *_, **__: SilentMetric())
+    monkeypatch.setattr(metrics, "Counter", lambda *_, **__: SilentMetric())
+    monkeypatch.setattr(metrics, "Gauge", lambda *_, **__: SilentMetric())
+    monkeypatch.setattr(metrics, "Histogram", lambda *_, **__: SilentMetric())
     role = WorkerRole(count=11, cpus=1, gpus=0, key="actors", actor=ShardActor, build=lambda plan: None)
     scheduler = RayScheduler(plan, ExecutorConfig(kind="ray"), [role])
     reports: list[ShardReport] = []
     start = time.monotonic()
-    scheduler.run(
-        plan.shards, on_report=lambda report, _: reports.append(report), on_progress=None, stop=StopRequest()
-    )
+    scheduler.run(plan.shards, on_report=lambda report, _: reports.append(report), on_progress=None, stop=StopRequest())
     assert {report.shard for report in reports} == {shard.index for shard in plan.shards}
     assert time.monotonic() - start < 2.5
 

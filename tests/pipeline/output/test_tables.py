@@ -19,7 +19,7 @@ from concord.pipeline.documents import (
     ParsedSentence,
     ParsedWord,
 )
-from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
+from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, Signature, schema_version
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.worker.parse_stage import find_offset_fault
 
@@ -61,7 +61,8 @@ def prediction(*labels: str, spans: tuple[Span, ...] = (), confidence: float = 0
 
 
 def tables_of(*documents: AnnotatedDocument, keep_text: bool = False) -> dict[str, pa.Table]:
-    return annotated_tables(documents, parser="p@1", tagger="t@2", calibration="tokens: isotonic", keep_text=keep_text)
+    signature = Signature(parser="p@1", tagger="t@2", calibration="tokens: isotonic")
+    return annotated_tables(documents, signature, keep_text=keep_text)
 
 
 def test_every_field_has_a_description() -> None:
@@ -209,7 +210,7 @@ def test_annotated_tables_refuse_a_prediction_of_another_length() -> None:
 
 def test_error_table_escapes_what_utf8_cannot_encode() -> None:
     dead_letter = DeadLetter(doc_id=None, source_uri="/in\udcff", position=3, stage="read", error="e", message="\ud800")
-    (row,) = error_table([dead_letter], parser="p", tagger="t", calibration="none").to_pylist()
+    (row,) = error_table([dead_letter], Signature(parser="p", tagger="t")).to_pylist()
     assert row["source_uri"] == "/in\\udcff"
     assert row["message"] == "\\ud800"
     assert row["doc_id"] is None

@@ -16,7 +16,7 @@ from concord.pipeline.config import AnnotateConfig, ExecutorConfig, OutputConfig
 from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.identity import ComponentIdentity, row_config
 from concord.pipeline.plan import Plan
-from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.planning.file_hashes import FileHashes
 from concord.pipeline.storage.remote_files import FileState
 
@@ -35,12 +35,14 @@ def plan_for(
 ) -> Plan:
     config = AnnotateConfig(input=str(where), output=OutputConfig(path=str(output)), **settings)
     return make_plan(
-        config,
-        parser=PARSER,
-        tagger=tagger,
-        tagger_folder="/bundle",
-        threads=threads,
-        hashes=hashes,
+        PlanInputs(
+            config=config,
+            parser=PARSER,
+            tagger=tagger,
+            tagger_folder="/bundle",
+            threads=threads,
+            hashes=hashes or FileHashes(),
+        )
     )
 
 

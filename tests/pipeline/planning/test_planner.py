@@ -279,7 +279,7 @@ def test_small_shards_are_merged(archive: Path) -> None:
         report = runs.run_job(job(archive, **settings))
         assert report.annotated == 1
     plan = OutputFolder(report.output).plan()
-    assert len(plan.kept) + len(plan.shards) < 6
+    assert len(plan.reused) + len(plan.shards) < 6
     assert_equals_one_run(archive, report)
 
 

@@ -15,7 +15,7 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.plan import Piece, Plan
-from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.readers.read_file import format_of, read_piece
 
 IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
@@ -28,7 +28,7 @@ def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> Plan:
         planning=PlanningConfig(shard_bytes=shard_bytes),
         reader=ReaderConfig(**reader),
     )
-    return make_plan(config, parser=IDENTITY, tagger=IDENTITY, tagger_folder="/bundle", threads=1)
+    return make_plan(PlanInputs(config=config, parser=IDENTITY, tagger=IDENTITY, tagger_folder="/bundle", threads=1))
 
 
 def read(plan: Plan) -> list[Document | DeadLetter]:

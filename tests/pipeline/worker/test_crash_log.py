@@ -17,6 +17,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import ShardError, ShortageError
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import Signature
 from concord.pipeline.output.shard_stats import BackOffStep, backed_off
 from concord.pipeline.output.tables import annotated_tables
 from concord.pipeline.output.verify import verify
@@ -74,7 +75,7 @@ def test_document_that_kills_its_process_is_left_out_and_the_others_done_as_plan
 
     assert letters(output) == [("d12", stage, "worker_died")]
     assert verify(output) == []
-    assert not list(output.glob("_run/trials/*/*"))
+    assert not list(output.glob("_run/attempts/*/*"))
     assert backed_off(reports(output).values()) == {}
     assert annotations(output) == annotations(tmp_path / "undisturbed")
 
@@ -215,10 +216,10 @@ def test_shard_fails_when_too_many_documents_find_no_memory(source: Path, tmp_pa
 def test_lack_of_memory_while_writing_makes_no_dead_letters(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_memory(documents: list[Any], **signed: Any) -> Any:
+    def without_memory(documents: list[Any], signature: Signature, **options: Any) -> Any:
         if documents:
             raise MemoryError
-        return annotated_tables(documents, **signed)
+        return annotated_tables(documents, signature, **options)
 
     config = runs.job(source, tmp_path / "out")
     monkeypatch.setattr("concord.pipeline.worker.commit_stage.annotated_tables", without_memory)
@@ -232,7 +233,7 @@ def test_truncated_crash_record_is_ignored(source: Path, tmp_path: Path) -> None
     plan = planned(source, tmp_path)
     crash_log = CrashLog(plan)
     crash_log.record_death(plan.shards[0], "worker_died", None)
-    (path,) = (tmp_path / "planned").glob("_run/trials/0/*.json")
+    (path,) = (tmp_path / "planned").glob("_run/attempts/0/*.json")
     path.write_bytes(path.read_bytes()[:5])
     assert crash_log.read(plan.shards[0]) == ShardAttempts()
 

@@ -20,11 +20,12 @@ from concord.pipeline.errors import ReconciliationError, StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
+from concord.pipeline.output.schema import Signature
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
-from concord.pipeline.planning.build_plan import make_plan
+from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.tag_stage import TagStage
@@ -197,8 +198,8 @@ def test_threshold_of_the_run_applies_unless_the_tagger_has_one_stage(
 def test_count_rows_counts_outcomes() -> None:
     (annotated,) = TagStage(fakes.FakeTagger(), TaggerRunConfig()).run(parsed("Anna saw it. quickly"))
     assert isinstance(annotated, AnnotatedDocument)
-    tables = annotated_tables([annotated], parser="p", tagger="t")
-    tables["errors"] = error_table([DEAD_LETTER, DEAD_LETTER], parser="p", tagger="t", calibration="none")
+    tables = annotated_tables([annotated], Signature(parser="p", tagger="t"))
+    tables["errors"] = error_table([DEAD_LETTER, DEAD_LETTER], Signature(parser="p", tagger="t"))
     counts = count_rows(tables, threshold=0.35)
     assert counts == {
         "documents": 1,
@@ -208,6 +209,7 @@ def test_count_rows_counts_outcomes() -> None:
         "entities.PER": 1,
         "uncertain_tokens": 2,
         "refined_tokens": 2,
+        "guessed_encodings": 0,
         "refined_sentences": 2,
         "changed_tokens": 1,
         "uncertainty.06": 2,
@@ -257,7 +259,7 @@ def plan_for(tmp_path: Path, *extra: str) -> Plan:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=3, extra=extra)
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
     tagger = ComponentIdentity(name="fake_tagger", digest="2" * 64)
-    return make_plan(config, parser=fakes.PARSER, tagger=tagger, tagger_folder="/nowhere", threads=1)
+    return make_plan(PlanInputs(config=config, parser=fakes.PARSER, tagger=tagger, tagger_folder="/nowhere", threads=1))
 
 
 def test_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from concord.pipeline.documents import (
 )
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.schema import SCHEMA_VERSION
+from concord.pipeline.output.schema import SCHEMA_VERSION, Signature
 from concord.pipeline.plan import Piece, Plan, Shard
 from concord.pipeline.worker.commit_stage import CommitStage
 
@@ -68,9 +68,7 @@ def write_run(
     stage = CommitStage(
         folder,
         generation=0,
-        parser="parser-x",
-        tagger="tagger-x",
-        calibration="none",
+        signature=Signature(parser="parser-x", tagger="tagger-x"),
         threshold=THRESHOLD,
         keep_text=keep_text,
     )
