@@ -1,4 +1,4 @@
-"""Build the workers of a plan in the process that runs them; nothing is imported for it before."""
+"""Build the workers of a plan in the process that runs them; before, nothing of torch or Stanza is imported."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concord.models.checkpoint import load_tagger
 from concord.models.errors import ModelError
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.config import ParserConfig
@@ -37,6 +36,7 @@ def build_worker(plan: Plan) -> "ShardWorker":
         InputError: when the list of terms cannot be read or is not the one of the plan.
     """
     _set_up_process(plan)
+    from concord.models.checkpoint import load_tagger
     from concord.pipeline.corpora.read_terms import read_terms_for
     from concord.pipeline.parsing.stanza_parser import build_parser
     from concord.pipeline.worker.shard_worker import ShardWorker
