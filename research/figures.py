@@ -30,9 +30,9 @@ from concord.pipeline.errors import InputError
 from concord.workflows.cli.options import FOLDER, POSITIVE, device_option, gold_options, threads_option, verb
 from concord.workflows.console import Answer, info, table
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names, without_labels
-from concord.workflows.evaluation import plots
 from concord.workflows.evaluation.evaluate import WARM_UP_DOCUMENTS, label_sequences
 from concord.workflows.registry.resolve_tagger import find_tagger
+from research import plots
 
 NUMBERS_NAME = "figures.json"
 UNCERTAIN_SENTENCES = 2

@@ -24,7 +24,7 @@ def corpus_folder(key: str, grid: GridConfig, data: Path, work: Path) -> Path:
             if (path := split_file(source, split)).exists():
                 target = parsed / corpus.folder / f"{split}.conllu.zst"
                 with exclusive(target.parent / f".{split}.lock"):
-                    parse_corpus.run(ParseConfig(input=str(path), output=str(target)))
+                    parse_corpus.parse_command(ParseConfig(input=str(path), output=str(target)))
         return parsed
     if corpus.halves:
         halves = work / "halves"

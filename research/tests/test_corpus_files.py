@@ -29,7 +29,7 @@ def test_corpus_with_trees_of_the_parser_is_found_beside_its_locks(
     (data / "tiny").mkdir(parents=True)
     for split in ("train", "dev"):
         (data / "tiny" / f"{split}.conllu").touch()
-    monkeypatch.setattr(parse_corpus, "run", lambda job: Path(job.output).touch())
+    monkeypatch.setattr(parse_corpus, "parse_command", lambda job: Path(job.output).touch())
     grid = grid_with(trees="parser")
     place = corpus_folder("tiny", grid, data, tmp_path / "work")
     folder = place / "tiny"

@@ -17,9 +17,8 @@ from concord.models.registry import build_tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
-from concord.workflows.evaluation import plots
 from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
-from research import figures
+from research import figures, plots
 from research.figures import FiguresJob, main
 
 pytestmark = pytest.mark.slow

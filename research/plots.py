@@ -1,0 +1,139 @@
+"""The figures of the papers, drawn from plain values as PNG or SVG."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+from concord.workflows.evaluation.plots import BLUE, GREY, ORANGE, new_figure, save_figure, saved_panels
+
+_CELL_INCHES = 0.26
+
+
+def draw_threshold(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw the effect of the threshold: the change of F1 from the drafts alone, and the share of words refined."""
+    with saved_panels(2, path, title) as (change, share):
+        points = [point for point in values["points"] if point["threshold"] >= 0]
+        thresholds = [point["threshold"] for point in points]
+        change.plot(thresholds, [point["f1_change"] for point in points], color=BLUE, marker=".")
+        everything = values["points"][0]["f1_change"]
+        change.axhline(everything, color=ORANGE, linestyle="--", label=f"every word refined: {everything:+.2f}")
+        change.axhline(0.0, color=GREY, linewidth=0.8)
+        change.set(ylabel=f"change of {values['score']} in points")
+        share.plot(thresholds, [100.0 * point["refined_share"] for point in points], color=BLUE, marker=".")
+        share.set(ylabel="words refined in percent", yscale="symlog", ylim=(0, None))
+        share.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        for axes in (change, share):
+            axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own threshold: {values['own']:.2f} nats")
+            axes.set(xlabel="threshold in nats")
+
+
+def draw_samples(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw F1 and speed by the number of weight samples."""
+    with saved_panels(2, path, title) as (scores, speed):
+        numbers = [point["samples"] for point in values["points"]]
+        scores.plot(numbers, [point["f1"] for point in values["points"]], color=BLUE, marker="o", label="final labels")
+        drafts = [point["draft_f1"] for point in values["points"]]
+        scores.plot(numbers, drafts, color=ORANGE, marker="s", linestyle="--", label="drafts alone")
+        scores.set(ylabel=f"{values['score']} in percent")
+        _draw_speed(speed, numbers, values["points"], device=values["device"])
+        for axes in (scores, speed):
+            axes.set(xlabel="weight samples M", xscale="log")
+            _tick_at(axes, numbers)
+
+
+def draw_memory(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw F1 and the share of recurring names, or words, that are right, by the slots of the document memory."""
+    with saved_panels(2, path, title) as panels:
+        numbers = [point["slots"] for point in values["points"]]
+        for axes, key, label in (
+            (panels[0], "f1", f"{values['score']} in percent"),
+            (panels[1], "recurring", f"recurring {'names' if values['score'] == 'F1' else 'words'} right in percent"),
+        ):
+            axes.plot(numbers, [point[key] for point in values["points"]], color=BLUE, marker="o")
+            axes.axvline(values["own"], color=GREY, linestyle=":", label=f"own memory: {values['own']} slots")
+            axes.set(xlabel="memory slots read at most", ylabel=label)
+            _tick_at(axes, numbers)
+
+
+def draw_length(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw F1 and speed by the length of sentences."""
+    with saved_panels(2, path, title) as (scores, speed):
+        bins = values["bins"]
+        places = range(len(bins))
+        names = [f"{entry['words']}\n({entry['sentences']:,})" for entry in bins]
+        scores.plot(places, [entry["f1"] for entry in bins], color=BLUE, marker="o")
+        scores.set(ylabel=f"{values['score']} in percent")
+        _draw_speed(speed, places, bins, device=values["device"])
+        for axes in (scores, speed):
+            axes.set(xlabel="words of the sentence (sentences)")
+            axes.set_xticks(places, names, fontsize="small")
+
+
+def draw_uncertainty(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw histograms of the uncertainty of right and of wrong drafts."""
+    with saved_panels(1, path, title) as (axes,):
+        edges = values["edges"]
+        for key, color, filled in (("right", BLUE, True), ("wrong", ORANGE, False)):
+            total, mean = sum(values[key]), values[f"mean_{key}"]
+            if not total:
+                continue
+            shares = [100.0 * count / total for count in values[key]]
+            label = f"{key}: {total:,} words, mean {mean:.3f} nats"
+            axes.stairs(shares, edges, fill=filled, color=color, alpha=0.4 if filled else 1.0, linewidth=2, label=label)
+            axes.axvline(mean, color=color, linestyle="--")
+        axes.set(xlabel="uncertainty of the draft in nats", ylabel="share of these words in percent", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_parts(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw the recall of each position in a mention, with a part of the output layer's input zeroed."""
+    with saved_panels(1, path, title) as (axes,):
+        colors, width = (BLUE, ORANGE, GREY), 0.27
+        for place, ((zeroed, recalls), color) in enumerate(zip(values["zeroed"].items(), colors, strict=True)):
+            axes.bar([n + (place - 1) * width for n in range(len(recalls))], recalls.values(), width, color=color)
+            axes.containers[-1].set_label(f"{zeroed} zeroed")
+            axes.set_xticks(range(len(recalls)), recalls)
+        axes.set(xlabel="position of the word in its mention (BIOES)", ylabel="recall in percent")
+
+
+def draw_attention(
+    weights: Sequence[Sequence[float]],
+    path: Path,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    heads: int,
+    title: str,
+) -> None:
+    """Draw the attention weights of a sentence.
+
+    Args:
+        weights: one row a word, one column for each thing attended to, 0..1; the mean of `heads` heads.
+    """
+    widest = max(map(len, rows))
+    inches = (2.0 + 0.08 * widest + _CELL_INCHES * len(columns), 2.2 + _CELL_INCHES * len(rows))
+    figure = new_figure((max(6.5, inches[0]), max(2.6, inches[1])), title)
+    axes = figure.subplots()
+    image = axes.imshow(weights, cmap="Blues", vmin=0.0, aspect="auto")
+    # Dollar signs in words do not start formulas.
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize="small", parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, fontsize="small", parse_math=False)
+    figure.colorbar(image, ax=axes, label="weight" if heads == 1 else f"weight, mean of {heads} heads", shrink=0.8)
+    save_figure(figure, path)
+
+
+def _draw_speed(axes: Axes, places: Sequence[int], points: Sequence[Mapping[str, Any]], *, device: str) -> None:
+    speeds = [point["words_per_second"] for point in points]
+    axes.plot(places, speeds, color=BLUE, marker="o")
+    axes.set(ylabel=f"words per second ({device})", ylim=(0, 1.08 * max(speeds)))
+
+
+def _tick_at(axes: Axes, numbers: Sequence[int]) -> None:
+    axes.xaxis.set_major_locator(FixedLocator(numbers))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([str(number) for number in numbers])
