@@ -23,7 +23,7 @@ from concord.workflows.corpora.parse_corpus import ParseConfig
 
 def score_part(gold: Path, parsed: Path) -> dict[str, float]:
     """Parse one part and score it."""
-    parse_corpus.run(ParseConfig(input=str(gold), output=str(parsed)))
+    parse_corpus.parse_command(ParseConfig(input=str(gold), output=str(parsed)))
     wanted, found = (list(chain.from_iterable(read_gold(path))) for path in (gold, parsed))
     rows = [
         list(zip(sentence.tags or (), sentence.heads or (), sentence.relations or (), strict=True))

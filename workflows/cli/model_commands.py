@@ -32,9 +32,9 @@ def init(folder: Path, *, types: str) -> Answer:
     and a README with the commands in order: prepare, train, evaluate, annotate, promote. They work at once, on the
     samples; replace these by your own.
     """
-    from concord.workflows.training.init import run
+    from concord.workflows.training.starter_folder import init_command
 
-    return run(folder, [kind.strip() for kind in types.split(",") if kind.strip()])
+    return init_command(folder, [kind.strip() for kind in types.split(",") if kind.strip()])
 
 
 @verb(example="concord prepare my/train.conll my/dev.conll my/test.conll --output corpora/mine")
@@ -72,10 +72,10 @@ def prepare(
     Labels are written in BIO2. If a problem remains, nothing is written and the exit code is 1.
     """
     from concord.pipeline.corpora.corpus_format import GoldFormat
-    from concord.workflows.corpora.prepare import PrepareJob, run
+    from concord.workflows.corpora.prepare import PrepareJob, prepare_command
 
     destination = None if output == Path("-") else output
-    return run(PrepareJob(inputs=inputs, form=GoldFormat(**form), output=destination, to=to, fix=fix))
+    return prepare_command(PrepareJob(inputs=inputs, form=GoldFormat(**form), output=destination, to=to, fix=fix))
 
 
 @verb(example="concord parse examples/train/train.conllu --output runs/train.parsed.conllu.zst")
@@ -89,9 +89,9 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 
     Words and labels stay unchanged. A corpus that already has these trees is not written again.
     """
-    from concord.workflows.corpora.parse_corpus import read_parse_job, run
+    from concord.workflows.corpora.parse_corpus import parse_command, read_parse_job
 
-    return run(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
+    return parse_command(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
 
 
 @verb(example="concord train conf/train/bilstm_crf.yaml --set fit.epochs=3")

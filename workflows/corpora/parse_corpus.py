@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.console import Answer, counted, short_path
+from concord.workflows.console import INLINE, Answer, counted, short_path
 from concord.workflows.corpora.corpora import require_sentences
 from concord.workflows.job_paths import absolute, absolute_parser
 from concord.workflows.yaml_values import apply_overrides
@@ -46,7 +47,27 @@ def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) 
     return config.model_copy(update={**paths, **absolute_parser(config.parser)})
 
 
-def run(config: ParseConfig) -> Answer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speed:
+    """How fast the parser was."""
+
+    words_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParseReport:
+    """A corpus with trees, and whether they were made now."""
+
+    output: Path
+    parser: str
+    documents: int
+    sentences: int
+    words: int
+    parsed: bool
+    speed: Speed | None = field(default=None, metadata=INLINE)
+
+
+def parse_command(config: ParseConfig) -> Answer:
     """Parse a gold corpus; nothing is done if the output already has this parser's trees of this corpus.
 
     Sentences, words, labels and documents are kept; comments, sentence ids and multi-word tokens are not.
@@ -66,18 +87,18 @@ def run(config: ParseConfig) -> Answer:
     require_sentences(documents, [str(source)])
     sentences = [sentence.words for document in documents for sentence in document]
     parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
-    values: dict[str, Any] = {
-        "output": str(output),
-        "parser": parser,
-        "documents": len(documents),
-        "sentences": len(sentences),
-        "words": sum(map(len, sentences)),
-    }
+    report = ParseReport(
+        output=output,
+        parser=parser,
+        documents=len(documents),
+        sentences=len(sentences),
+        words=sum(map(len, sentences)),
+        parsed=False,
+    )
     if output.exists():
         header = read_header(output)
         if header == {PARSER_KEY: parser, SOURCE_KEY: digest}:
-            text = f"{short_path(output)} already has these trees; nothing was done"
-            return Answer(values=values | {"parsed": False}, text=text)
+            return Answer.of(report, text=f"{short_path(output)} already has these trees; nothing was done")
         if PARSER_KEY not in header:
             raise ConfigError(
                 f"output: expected a new file or one that an earlier parse has made, got {output}, which has no "
@@ -86,10 +107,10 @@ def run(config: ParseConfig) -> Answer:
     stanza = StanzaParser(config.parser)
     started = time.monotonic()
     write_parsed_corpus(output, documents, _parse(stanza, sentences), parser=parser, source=digest)
-    speed = values["words"] / (time.monotonic() - started)
-    return Answer(
-        values=values | {"parsed": True, "words_per_second": speed},
-        text=f"{short_path(output)}: trees for {counted(len(sentences), 'sentence')} with {values['words']:,} words "
+    speed = report.words / (time.monotonic() - started)
+    return Answer.of(
+        replace(report, parsed=True, speed=Speed(words_per_second=speed)),
+        text=f"{short_path(output)}: trees for {counted(len(sentences), 'sentence')} with {report.words:,} words "
         f"by {parser.partition('@')[0]}, {speed:,.0f} words/s",
     )
 

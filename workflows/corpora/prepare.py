@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from concord.models.data.sentence import Sentence, TreeError
 from concord.models.errors import ConfigError
@@ -17,7 +16,7 @@ from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, CorpusScheme, Fa
 from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, detect_format, read_corpus
 from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
 from concord.pipeline.errors import InputError
-from concord.workflows.console import Answer, counted, indented, short_path, table
+from concord.workflows.console import INLINE, Answer, counted, indented, short_path, table
 
 SHOWN_FAULTS = 20
 SHOWN_TYPES = 60
@@ -47,6 +46,48 @@ class PrepareJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EntityCounts:
+    """The entities of a split; those that recur in their document, and those whose name the training corpus lacks."""
+
+    entities: int
+    types: Mapping[str, int]
+    recurring_entities: int | None
+    unseen_entities: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenCounts:
+    """The token labels of a split, and how many of its words the training corpus lacks."""
+
+    labels: Mapping[str, int]
+    unseen_words: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitReport:
+    """The counts of a split; its sentences that occur word for word in earlier ones, by their names."""
+
+    name: str
+    files: Sequence[Path]
+    label_scheme: CorpusScheme
+    documents: int | None
+    sentences: int
+    words: int
+    counts: EntityCounts | TokenCounts = field(metadata=INLINE)
+    shared_sentences: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareReport:
+    """What is in corpora, what is wrong with them, and the files that were written."""
+
+    splits: Sequence[SplitReport]
+    faults: Sequence[Mapping[str, object]]
+    faults_left: int
+    written: Sequence[Path]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Split:
     name: str
     files: tuple[Path, ...]
@@ -59,7 +100,7 @@ class _Split:
         return [sentence for document in self.documents for sentence in document.sentences]
 
 
-def run(job: PrepareJob) -> Answer:
+def prepare_command(job: PrepareJob) -> Answer:
     """Check corpora and write them in a clean form, unless a fault is left; the exit code is then 1.
 
     Raises:
@@ -77,16 +118,16 @@ def run(job: PrepareJob) -> Answer:
     if not left:
         for split, path in zip(splits, outputs, strict=False):
             _write(split, path, form)
-    values = {
-        "splits": _describe_splits(splits, tokens=not form.read_scheme.has_entities),
-        "faults": [
+    report = PrepareReport(
+        splits=_describe_splits(splits, tokens=not form.read_scheme.has_entities),
+        faults=[
             {"file": str(fault.path), "line": fault.line, "message": fault.message, "repaired": fault.repaired}
             for fault in faults
         ],
-        "faults_left": len(left),
-        "written": [] if left else [str(path) for path in outputs],
-    }
-    return Answer(values=values, text=_describe(values, job), exit_code=1 if left else 0)
+        faults_left=len(left),
+        written=[] if left else outputs,
+    )
+    return Answer.of(report, text=_describe(report, faults, job), exit_code=1 if left else 0)
 
 
 def _read_splits(job: PrepareJob, form: GoldFormat) -> list[_Split]:
@@ -124,16 +165,16 @@ def _read(path: Path, name: str, form: GoldFormat) -> _Split:
 def _corpus_files(folder: Path, form: GoldFormat) -> tuple[Path, ...]:
     """Return the files below a folder whose names are those of corpora, of the given format if there is one."""
     plain = GoldFormat()
-    found = tuple(
+    paths = tuple(
         path
         for path in sorted(folder.rglob("*"))
         if path.is_file()
         and _plain_name(path).endswith(tuple(SUFFIXES))
         and form.format in (None, detect_format(path, plain))
     )
-    if not found:
+    if not paths:
         raise InputError(f"{folder}: expected files named {', '.join(SUFFIXES)} in the folder, got none")
-    return found
+    return paths
 
 
 def _with_sound_trees(document: GoldDocument, path: Path, on_fault: OnFault) -> GoldDocument:
@@ -190,43 +231,50 @@ def _write(split: _Split, path: Path, form: GoldFormat) -> None:
     write_gold(path, split.documents, form=written_form, label_column=column, header=header)
 
 
-def _describe_splits(splits: Sequence[_Split], *, tokens: bool) -> list[dict[str, Any]]:
-    described = []
-    known_names = {name for document in splits[0].documents for _, name in _mentions(document)} if not tokens else set()
-    known_words = {word for sentence in splits[0].sentences for word in sentence.words}
+def _describe_splits(splits: Sequence[_Split], *, tokens: bool) -> list[SplitReport]:
+    """Compare each split with the first, which is the training corpus, and with those before it."""
+    train = splits[0]
+    known_names = {name for document in train.documents for _, name in _mentions(document)} if not tokens else set()
+    known_words = {word for sentence in train.sentences for word in sentence.words}
+    reports = []
     for number, split in enumerate(splits):
         sentences = split.sentences
-        values: dict[str, Any] = {
-            "name": split.name,
-            "files": [str(file) for file in split.files],
-            "label_scheme": split.label_scheme,
-            "documents": sum(document.name is not None for document in split.documents) or None,
-            "sentences": len(sentences),
-            "words": sum(len(sentence.words) for sentence in sentences),
-        }
         if tokens:
-            labels = Counter(label for sentence in sentences for label in sentence.labels or ())
-            unseen = sum(word not in known_words for sentence in sentences for word in sentence.words)
-            values |= {"labels": dict(labels.most_common()), "unseen_words": unseen if number else None}
+            counts: EntityCounts | TokenCounts = _count_tokens(split, known_words if number else None)
         else:
-            values |= _describe_entities(split, known_names if number else None)
-        values["shared_sentences"] = _shared_sentences(split, splits[:number])
-        described.append(values)
-    return described
+            counts = _count_entities(split, known_names if number else None)
+        report = SplitReport(
+            name=split.name,
+            files=split.files,
+            label_scheme=split.label_scheme,
+            documents=sum(document.name is not None for document in split.documents) or None,
+            sentences=len(sentences),
+            words=sum(len(sentence.words) for sentence in sentences),
+            counts=counts,
+            shared_sentences=_shared_sentences(split, splits[:number]),
+        )
+        reports.append(report)
+    return reports
 
 
-def _describe_entities(split: _Split, known: Names | None) -> dict[str, Any]:
+def _count_tokens(split: _Split, known: set[str] | None) -> TokenCounts:
+    labels = Counter(label for sentence in split.sentences for label in sentence.labels or ())
+    unseen = sum(word not in (known or ()) for sentence in split.sentences for word in sentence.words)
+    return TokenCounts(labels=dict(labels.most_common()), unseen_words=unseen if known is not None else None)
+
+
+def _count_entities(split: _Split, known: Names | None) -> EntityCounts:
     types = Counter(kind for document in split.documents for kind, _ in _mentions(document))
     counts = [Counter(name for _, name in _mentions(document)) for document in split.documents]
     in_documents = any(document.name is not None for document in split.documents)
     recurring = sum(count for names in counts for count in names.values() if count > 1)
     unseen = sum(count for names in counts for name, count in names.items() if name not in (known or ()))
-    return {
-        "entities": types.total(),
-        "types": dict(types.most_common()),
-        "recurring_entities": recurring if in_documents else None,
-        "unseen_entities": unseen if known is not None else None,
-    }
+    return EntityCounts(
+        entities=types.total(),
+        types=dict(types.most_common()),
+        recurring_entities=recurring if in_documents else None,
+        unseen_entities=unseen if known is not None else None,
+    )
 
 
 def _mentions(document: GoldDocument) -> Iterable[tuple[str, tuple[str, ...]]]:
@@ -239,49 +287,45 @@ def _mentions(document: GoldDocument) -> Iterable[tuple[str, tuple[str, ...]]]:
 def _shared_sentences(split: _Split, others: Sequence[_Split]) -> dict[str, int]:
     """Count the sentences that occur word for word in another split."""
     known = {other.name: {sentence.words for sentence in other.sentences} for other in others}
-    return {name: sum(sentence.words in found for sentence in split.sentences) for name, found in known.items()}
+    return {name: sum(sentence.words in words for sentence in split.sentences) for name, words in known.items()}
 
 
-def _describe(values: Mapping[str, Any], job: PrepareJob) -> str:
-    splits = values["splits"]
-    tokens = "labels" in splits[0]
-    parts = [_split_table(splits, tokens=tokens), _type_table(splits, "labels" if tokens else "types")]
+def _describe(report: PrepareReport, faults: Sequence[Fault], job: PrepareJob) -> str:
+    splits = report.splits
     shared = [
-        f"{count:,} of {split['sentences']:,} sentences of {split['name']} occur word for word in {other}"
-        f" ({100 * count / split['sentences']:.2f} %)"
+        f"{count:,} of {split.sentences:,} sentences of {split.name} occur word for word in {other}"
+        f" ({100 * count / split.sentences:.2f} %)"
         for split in splits
-        for other, count in split["shared_sentences"].items()
+        for other, count in split.shared_sentences.items()
         if count
     ]
-    if shared:
-        parts.append("\n".join(shared))
-    parts.append(_describe_faults(values, job))
-    if values["written"]:
-        parts.append(table([("written", str(short_path(Path(path)))) for path in values["written"]]))
-    return "\n\n".join(parts)
+    written = [("written", str(short_path(path))) for path in report.written]
+    tables = [_split_table(splits), _type_table(splits), "\n".join(shared)]
+    parts = [*tables, _describe_faults(faults, report.faults_left, job), table(written)]
+    return "\n\n".join(filter(None, parts))
 
 
-def _split_table(splits: Sequence[Mapping[str, Any]], *, tokens: bool) -> str:
+def _split_table(splits: Sequence[SplitReport]) -> str:
     rows: list[Sequence[object]] = []
+    header: Sequence[str] = ()
     for split in splits:
-        counts = [split[key] for key in ("documents", "sentences", "words")]
-        if tokens:
-            unseen = _share(split["unseen_words"], split["words"])
-            rows.append((split["name"], *counts, len(split["labels"]), unseen))
+        sizes, counts = (split.documents, split.sentences, split.words), split.counts
+        if isinstance(counts, TokenCounts):
+            header = ("corpus", "documents", "sentences", "words", "labels", "unseen words")
+            rows.append((split.name, *sizes, len(counts.labels), _share(counts.unseen_words, split.words)))
         else:
-            shares = [_share(split[key], split["entities"]) for key in ("recurring_entities", "unseen_entities")]
-            rows.append((split["name"], split["label_scheme"], *counts, split["entities"], *shares))
-    if tokens:
-        header = ["corpus", "documents", "sentences", "words", "labels", "unseen words"]
-        return table(rows, header=header, right=range(1, len(header)))
-    header = ["corpus", "labels in", "documents", "sentences", "words", "entities", "recurring", "unseen"]
-    return table(rows, header=header, right=range(2, len(header)))
+            header = ("corpus", "labels in", "documents", "sentences", "words", "entities", "recurring", "unseen")
+            shares = [_share(part, counts.entities) for part in (counts.recurring_entities, counts.unseen_entities)]
+            rows.append((split.name, split.label_scheme, *sizes, counts.entities, *shares))
+    return table(rows, header=header, right=range(header.index("documents"), len(header)))
 
 
-def _type_table(splits: Sequence[Mapping[str, Any]], key: str) -> str:
-    total = sum((Counter(split[key]) for split in splits), Counter[str]())
-    rows = [(kind, *(split[key].get(kind, 0) for split in splits)) for kind, _ in total.most_common(SHOWN_TYPES)]
-    header = ("label" if key == "labels" else "type", *(split["name"] for split in splits))
+def _type_table(splits: Sequence[SplitReport]) -> str:
+    tokens = isinstance(splits[0].counts, TokenCounts)
+    counts = [part.labels if isinstance(part := split.counts, TokenCounts) else part.types for split in splits]
+    total = sum(map(Counter, counts), Counter[str]())
+    rows = [(kind, *(numbers.get(kind, 0) for numbers in counts)) for kind, _ in total.most_common(SHOWN_TYPES)]
+    header = ("label" if tokens else "type", *(split.name for split in splits))
     rest = [f"and {len(total) - SHOWN_TYPES:,} more: --json"] if len(total) > SHOWN_TYPES else []
     return "\n".join([table(rows, header=header, right=range(1, len(header))), *rest])
 
@@ -290,21 +334,18 @@ def _share(part: int | None, whole: int) -> str:
     return "-" if part is None or not whole else f"{100 * part / whole:.1f} %"
 
 
-def _describe_faults(values: Mapping[str, Any], job: PrepareJob) -> str:
-    faults = values["faults"]
+def _describe_faults(faults: Sequence[Fault], left: int, job: PrepareJob) -> str:
     if not faults:
         return "no fault"
     lines = [
-        f"{fault['file']}:{fault['line']}: {fault['message']}"
-        + (f" -> {fault['repaired']}" if fault["repaired"] is not None else "")
-        for fault in faults[:SHOWN_FAULTS]
+        f"{fault} -> {fault.repaired}" if fault.repaired is not None else str(fault) for fault in faults[:SHOWN_FAULTS]
     ]
     if len(faults) > SHOWN_FAULTS:
         lines.append(f"and {len(faults) - SHOWN_FAULTS:,} more: --json")
-    repairable = sum(fault["repaired"] is not None for fault in faults)
+    repairable = sum(fault.repaired is not None for fault in faults)
     if job.fix:
-        ending = f"{counted(repairable, 'fault')} repaired, {values['faults_left']:,} left"
+        ending = f"{counted(repairable, 'fault')} repaired, {left:,} left"
     else:
         ending = f"--fix repairs {repairable:,} of them, as the arrow says"
-    nothing = "; nothing was written" if values["faults_left"] and job.output is not None else ""
+    nothing = "; nothing was written" if left and job.output is not None else ""
     return "\n".join([counted(len(faults), "fault"), indented("\n".join(lines)), ending + nothing])

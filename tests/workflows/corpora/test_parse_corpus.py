@@ -16,9 +16,8 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.workflows.cli.main import main
-from concord.workflows.corpora import parse_corpus
 from concord.workflows.corpora.corpora import read_corpora, tree_source
-from concord.workflows.corpora.parse_corpus import read_parse_job
+from concord.workflows.corpora.parse_corpus import parse_command, read_parse_job
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job
 from concord.workflows.training.train import TrainOptions
@@ -90,7 +89,7 @@ def test_parse_adds_trees_and_keeps_documents_words_and_labels(parsed: Path) -> 
 def test_parse_reads_columns_of_words_and_labels(tmp_path: Path) -> None:
     source, output = tmp_path / "gold.conll", tmp_path / "made" / "gold.conllu"
     source.write_text("-DOCSTART-\tx\n\nMira\tB-PER\nsmiled\tO\n.\tO\n\n-DOCSTART-\ty\n\nYes\tO\n")
-    parse_corpus.run(read_parse_job({"input": str(source), "output": str(output)}))
+    parse_command(read_parse_job({"input": str(source), "output": str(output)}))
     lines = output.read_text().splitlines()
     assert lines[0] == f"# concord.parser = {SIGNATURE}"
     assert lines[2] == "# newdoc"
@@ -107,13 +106,13 @@ def test_parse_runs_again_only_when_corpus_or_parser_changed(tmp_path: Path) -> 
     source, output = tmp_path / "gold.conll", tmp_path / "gold.conllu.gz"
     source.write_text("Mira\tB-PER\nsmiled\tO\n")
     values = {"input": str(source), "output": str(output)}
-    assert parse_corpus.run(read_parse_job(values)).values["parsed"] is True
+    assert parse_command(read_parse_job(values)).values["parsed"] is True
     made = output.stat()
-    assert parse_corpus.run(read_parse_job(values)).values["parsed"] is False
+    assert parse_command(read_parse_job(values)).values["parsed"] is False
     assert (output.stat().st_ino, output.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
-    assert parse_corpus.run(read_parse_job(values, overrides=["parser.sentence_cap=50"])).values["parsed"] is True
+    assert parse_command(read_parse_job(values, overrides=["parser.sentence_cap=50"])).values["parsed"] is True
     source.write_text("Mira\tB-PER\nslept\tO\n")
-    assert parse_corpus.run(read_parse_job(values)).values["parsed"] is True
+    assert parse_command(read_parse_job(values)).values["parsed"] is True
     assert read_gold(output)[0][0].words == ("Mira", "slept")
 
 
@@ -130,7 +129,7 @@ def test_parse_refuses_an_invalid_output(tmp_path: Path, output: str, fault: str
     source.write_text("")
     (tmp_path / "link.conllu").symlink_to(source)
     with pytest.raises(ConfigError, match=fault):
-        parse_corpus.run(read_parse_job({"input": str(source), "output": str(tmp_path / output)}))
+        parse_command(read_parse_job({"input": str(source), "output": str(tmp_path / output)}))
 
 
 def test_parse_does_not_overwrite_a_file_of_other_origin(tmp_path: Path) -> None:
@@ -138,14 +137,14 @@ def test_parse_does_not_overwrite_a_file_of_other_origin(tmp_path: Path) -> None
     source.write_text("Mira\tB-PER\n")
     output.write_text("1\tMira\t_\tPROPN\t_\t_\t0\troot\t_\tNER=B-PER\n\n")
     with pytest.raises(ConfigError, match=r"trees\.conllu, which has no trees of a parser; choose another name"):
-        parse_corpus.run(read_parse_job({"input": str(source), "output": str(output)}))
+        parse_command(read_parse_job({"input": str(source), "output": str(output)}))
     assert "Mira" in output.read_text()
 
 
 def test_parse_refuses_a_corpus_without_sentences(tmp_path: Path) -> None:
     (tmp_path / "empty.conll").write_text("\n")
     with pytest.raises(InputError, match="with one sentence or more, got none"):
-        parse_corpus.run(read_parse_job({"input": str(tmp_path / "empty.conll"), "output": str(tmp_path / "a.conllu")}))
+        parse_command(read_parse_job({"input": str(tmp_path / "empty.conll"), "output": str(tmp_path / "a.conllu")}))
 
 
 def test_tagger_of_parsed_trees_annotates_with_the_same_parser(bundle: Path, tmp_path: Path) -> None:

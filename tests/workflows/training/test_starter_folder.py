@@ -15,8 +15,8 @@ from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.cli.main import main
 from concord.workflows.promotion.gate import read_gate
-from concord.workflows.training.init import run
 from concord.workflows.training.job import read_train_job
+from concord.workflows.training.starter_folder import init_command
 
 
 def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_document_of_the_test_set_is_in_another(tmp_path: Path) -> None:
-    run(tmp_path / "new", ["A", "B", "C"], encoder=False)
+    init_command(tmp_path / "new", ["A", "B", "C"], encoder=False)
     sentences = {
         path.stem: {one.words for document in read_gold(path) for one in document}
         for path in (tmp_path / "new" / "corpora").iterdir()
@@ -73,13 +73,13 @@ def test_other_types_are_refused(tmp_path: Path, types: str) -> None:
 def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="expected a new or empty folder"):
-        run(tmp_path, ["DRUG"])
+        init_command(tmp_path, ["DRUG"])
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.slow
 def test_the_commands_work_in_order(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = run(store / "my-labels", ["DRUG", "DOSE"], encoder=False)
+    answer = init_command(store / "my-labels", ["DRUG", "DOSE"], encoder=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")
     monkeypatch.chdir(store / "my-labels")
     config = Path("train.yaml").read_text()
