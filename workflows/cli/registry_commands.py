@@ -73,18 +73,18 @@ def registry() -> None:
 @verb(example="concord registry list", group=registry, name="list")
 def list_models() -> Answer:
     """List the models with their versions and aliases."""
-    from concord.workflows.registry import commands
+    from concord.workflows.registry.commands import list_command
 
-    return commands.list_models()
+    return list_command()
 
 
 @verb(example="concord registry show bilstm_crf@champion", group=registry)
 @click.argument("model", metavar="NAME[/VERSION|@ALIAS]")
 def show(model: str) -> Answer:
     """Show the versions of a model, or the details of one."""
-    from concord.workflows.registry import commands
+    from concord.workflows.registry.commands import show_command
 
-    return commands.show(model)
+    return show_command(model)
 
 
 @verb(example="concord registry history bilstm_crf", group=registry)
@@ -110,9 +110,9 @@ def register(bundle: Path, *, name: str, alias: str | None) -> Answer:
     For bundles from elsewhere; 'concord train' registers what it trains. Registering the same bundle under the same
     name again changes nothing.
     """
-    from concord.workflows.registry import commands
+    from concord.workflows.registry.commands import register_command
 
-    return commands.register_bundle(bundle, name=name, alias=alias)
+    return register_command(bundle, name=name, alias=alias)
 
 
 @verb(example="concord registry sync runs out", group=registry)
@@ -124,6 +124,6 @@ def sync(folders: tuple[Path, ...]) -> Answer:
 
     Results that were sent before are skipped, so the command can be run at any time.
     """
-    from concord.workflows.registry import commands
+    from concord.workflows.registry.commands import sync_command
 
-    return commands.sync(folders or (Path("runs"), Path("out")))
+    return sync_command(folders or (Path("runs"), Path("out")))

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +44,20 @@ class ModelVersion:
     Attributes:
         digest: sha256 of the bundle in hex, recorded at registration; None if it was registered by other software.
         source: address of the MLflow model in the store.
-        created_ms: when it was registered, in milliseconds since 1970.
+        created: when it was registered, UTC, ISO 8601.
         run_id: the run that produced it, if any.
         aliases: those that point at it now.
     """
 
     name: str
     version: int
-    digest: str | None
-    source: str
-    created_ms: int = 0
-    run_id: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    description: str = ""
     aliases: tuple[str, ...] = ()
+    digest: str | None
+    created: str = ""
+    run_id: str | None = None
+    source: str
+    description: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reference(self) -> str:
@@ -200,7 +201,7 @@ def _check_store(wanted: str) -> None:
         )
 
 
-def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[str, Any]) -> Any:
+def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[str, object]) -> Any:
     from concord.workflows.serving import write_model  # imports torch
 
     with tempfile.TemporaryDirectory() as folder:
@@ -228,7 +229,7 @@ def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVers
         version=int(found.version),
         digest=found.tags.get(DIGEST_TAG),
         source=found.source,
-        created_ms=int(found.creation_timestamp),
+        created=datetime.fromtimestamp(int(found.creation_timestamp) / 1000, UTC).isoformat(timespec="seconds"),
         run_id=found.run_id or None,
         tags=dict(found.tags),
         description=found.description or "",

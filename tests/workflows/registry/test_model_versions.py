@@ -14,7 +14,7 @@ from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.registry import model_versions as registry
-from concord.workflows.registry.commands import register_bundle
+from concord.workflows.registry.commands import register_command
 from concord.workflows.registry.mlflow_client import TrackingError, download, open_run
 from concord.workflows.registry.model_versions import (
     DIGEST_TAG,
@@ -68,7 +68,7 @@ def test_a_run_registers_a_bundle_once(store: Path, tiny_bundle: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "a@b", "o'brien", "tiny.promotion-lock"])
 def test_an_invalid_name_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="a model's name"):
-        register_bundle(tiny_bundle, name=name, alias=None)
+        register_command(tiny_bundle, name=name, alias=None)
     assert model_names() == []
 
 
