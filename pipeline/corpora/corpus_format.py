@@ -14,7 +14,7 @@ from concord.pipeline.errors import InputError
 
 EMPTY = "_"
 UNKNOWN_LABEL = "?"
-"""Of a word whose entity label nobody has decided; a training leaves it open."""
+"""The label of a word that nobody has decided; a training leaves it open."""
 TAG_COLUMNS = ("upos", "xpos")
 _BLANKS = re.compile("[ \t]+")
 

@@ -100,9 +100,9 @@ def read_corpus(path: Path, form: GoldFormat | None = None, on_fault: OnFault = 
             heads[-1][1].append(_to_sentence(rows, scheme, form, report))
             heads[-1][2].append(rows.numbers[0])
     documents = tuple(
-        GoldDocument(name=head.document, sentences=tuple(found), lines=tuple(lines), metadata=head.metadata)
-        for head, found, lines in heads
-        if found
+        GoldDocument(name=head.document, sentences=tuple(group), lines=tuple(lines), metadata=head.metadata)
+        for head, group, lines in heads
+        if group
     )
     return GoldCorpus(documents=documents, label_scheme=scheme)
 
@@ -112,9 +112,9 @@ def detect_format(path: Path, form: GoldFormat) -> FormatName:
     if form.format is not None:
         return form.format
     name = path.name.removesuffix(".gz").removesuffix(".zst")
-    for suffix, found in SUFFIXES.items():
+    for suffix, format in SUFFIXES.items():
         if name.endswith(suffix):
-            return found
+            return format
     raise InputError(
         f"{path}: expected a gold corpus named .conllu, .conll or gold_conll (.gz or .zst may follow), "
         f"got {path.name!r}; for another name set the format (train: --set data.format, prepare: --format)"

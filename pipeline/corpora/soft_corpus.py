@@ -55,7 +55,7 @@ class Labelling(Config):
     scheme: SchemeName
     labels: list[str]
     settings: dict[str, Any]
-    """Of the teachers and the reader."""
+    """The settings of the teachers and the reader."""
     shards: int | None = None
     """None until all texts are labelled."""
     documents: int = 0
@@ -156,7 +156,7 @@ def write_shard(
 def count_shards(folder: Path, shards: int) -> tuple[int, int]:
     """Return the numbers of documents and of words in all shards."""
     counts = [pq.read_schema(_shard_path(folder, number)).metadata for number in range(shards)]
-    return sum(int(found[b"documents"]) for found in counts), sum(int(found[b"words"]) for found in counts)
+    return sum(int(count[b"documents"]) for count in counts), sum(int(count[b"words"]) for count in counts)
 
 
 def read_soft_corpus(folder: Path) -> list[list[Sentence]]:

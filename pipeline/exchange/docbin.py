@@ -150,5 +150,5 @@ def _doc(item: ExportItem, vocab: Any) -> Any:
 
 def _governor(words: Sequence[TokenRow]) -> TokenRow:
     """Return the word of a token whose head is outside the token."""
-    own = {word.token_id for word in words}
-    return next((word for word in words if word.head not in own), words[0])
+    token_ids = {word.token_id for word in words}
+    return next((word for word in words if word.head not in token_ids), words[0])

@@ -206,7 +206,8 @@ def _entities(document: CollectedDocument, pieces: Iterable[CollectedSentence]) 
 
 def _passage(item: ExportItem, sentence: QueuedSentence) -> ExportItem:
     """Return a sentence of a document as an item; offsets count within the sentence."""
-    pieces = next(found for found in _join_pieces(item.document.sentences) if found[0].row.sent_id == sentence.sent_id)
+    whole_sentences = _join_pieces(item.document.sentences)
+    pieces = next(pieces for pieces in whole_sentences if pieces[0].row.sent_id == sentence.sent_id)
     start, end = pieces[0].row.start_char, pieces[-1].row.end_char
     document = CollectedDocument(
         row=item.document.row,

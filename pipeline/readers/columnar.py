@@ -204,7 +204,7 @@ class ArrowStream(RowStream):
             raise RecordError("truncated_stream", "the stream has no end; what follows was not read")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ColumnarReader(StreamReader):
     """Reads files of one record per row."""
 
@@ -219,7 +219,7 @@ class ColumnarReader(StreamReader):
 
 PARQUET = ColumnarReader((".parquet",), ParquetStream)
 ARROW = ColumnarReader((".arrow",), ArrowStream)
-"""Of files such as the ``data-*.arrow`` of a ``datasets`` folder."""
+"""Reads files such as the ``data-*.arrow`` of a ``datasets`` folder."""
 
 
 def _group_starts(metadata: Any, size: int) -> list[int]:

@@ -172,7 +172,7 @@ class DelimitedStream:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class DelimitedReader(StreamReader):
     """Reads files of one record per row, whose first line names the columns."""
 
@@ -188,7 +188,7 @@ class DelimitedReader(StreamReader):
 
 CSV = DelimitedReader(with_codecs(".csv"), ",", may_lack_quoting=False)
 TSV = DelimitedReader(with_codecs(".tsv"), "\t", may_lack_quoting=True)
-"""Of files whose fields are in quotes where they need to be, or never."""
+"""Reads files whose fields are in quotes where they need to be, or never."""
 
 
 def _encoding(path: str, config: ReaderConfig) -> Encoding:

@@ -47,9 +47,9 @@ _MOST_LATIN = 0.3
 """Share of letters beyond ASCII in texts of the Latin script; Czech and Icelandic have about 0.2."""
 _SURE_FIT = 0.9
 _MARGIN = 0.2
-"""By so much must another encoding fit better than Western European."""
+"""Another encoding must fit better than Western European by this much."""
 _SURE_LETTERS = 4
-"""So many characters beyond ASCII make a guess half as sure as it could be."""
+"""This many characters beyond ASCII make a guess half as sure as it could be."""
 _PUNCTUATION = frozenset(
     "\u2018\u2019\u201a\u201c\u201d\u201e\u2026\u2013\u2014\u2022\u20ac\u00ab\u00bb\u00a0\u00ad\u00b7\u00a7\u00b0\u00a3\u00a1\u00bf"
 )
@@ -140,7 +140,7 @@ def encoding_of_lines(lines: Iterable[bytes]) -> Encoding:
         return Encoding("utf-8")
     if _is_damaged_utf8(bytes(sample)):
         return Encoding("utf-8")
-    return next((Encoding(*found) for found in guess(bytes(sample))), Encoding("utf-8"))
+    return next((Encoding(*likeliest) for likeliest in guess(bytes(sample))), Encoding("utf-8"))
 
 
 def guess(sample: bytes) -> Iterator[tuple[str, float]]:
@@ -186,14 +186,15 @@ def _fit(sample: bytes, encoding: str) -> float | None:
         text = sample.decode(encoding)
     except UnicodeDecodeError:
         return None
-    found = [
+    characters = [
         match[0].lower()
         for match in re.finditer(r"[^\x00-\x7f]", text)
         if match[0] not in _PUNCTUATION or _is_within_word(text, match.start())
     ]
-    if not found:
+    if not characters:
         return 1.0
-    return max(sum(letter in letters for letter in found) for letters in _LETTERS[encoding]) / len(found)
+    counts = (sum(character in letters for character in characters) for letters in _LETTERS[encoding])
+    return max(counts) / len(characters)
 
 
 def _is_within_word(text: str, place: int) -> bool:

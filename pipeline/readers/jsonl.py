@@ -86,4 +86,4 @@ def _diagnosis(line: bytes, start: int, error: ValueError, config: ReaderConfig)
     except (ValueError, RecursionError):
         pass
     hint = "fix the line" if line.endswith(b"\n") else "the line has no line end: the file may be truncated"
-    return RecordError("invalid_json", f"expected one JSON object, got a line that is none ({error}); {hint}")
+    return RecordError("invalid_json", f"expected one JSON object, got invalid JSON ({error}); {hint}")

@@ -1,6 +1,6 @@
 """What a format implements to be read, and the loop that all files of many records share."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,15 +21,15 @@ Fields = Mapping[str, Any]
 
 
 class Reader(Protocol):
-    """Reads the files of one format. Its methods may raise OSError where a file cannot be read."""
+    """Reads the files of one format. Its methods may raise OSError where a file cannot be read.
 
-    @property
-    def suffixes(self) -> Sequence[str]:
-        """How the names of its files end, in lower case, as in ``.jsonl``."""
+    Attributes:
+        suffixes: how the names of its files end, in lower case, as in ``.jsonl``.
+        unit: what positions in its files count, as in ``byte``.
+    """
 
-    @property
-    def unit(self) -> str:
-        """What positions in its files count, as in ``byte``."""
+    suffixes: Sequence[str]
+    unit: ClassVar[str]
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         """Find the records of a file, in order; a record that cannot be read is one with ``doc_id`` None.
@@ -88,13 +88,10 @@ class RecordStream(Protocol):
         """Close the file."""
 
 
-class StreamReader(ABC):
+class StreamReader(Reader):
     """Reads files of many records, each of which can be reached by its position."""
 
-    suffixes: Sequence[str]
-    """How the names of its files end, in lower case, as in ``.csv``."""
-    unit: ClassVar[str] = "record"
-    """What positions count."""
+    unit = "record"
 
     @abstractmethod
     def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
@@ -108,14 +105,14 @@ class StreamReader(ABC):
             RecordError: when it has no records that can be read.
         """
 
+    @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-        """Find the records of a file."""
         with closing(self.open(path, config, columns=(config.id_field, config.text_field))) as stream:
             while (record := stream.read()) is not None:
                 yield _scanned(record, name=name, config=config)
 
+    @override
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read the records of a piece, up to one that is not as it was planned."""
         duplicates = frozenset(piece.duplicates)
         with self._open_at(piece.uri, piece.start, config) as stream:
             while stream.position < piece.end:
@@ -128,8 +125,8 @@ class StreamReader(ABC):
                 else:
                     yield outcome
 
+    @override
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of the record that starts at a position."""
         with self._open_at(path, position, config) as stream:
             record = stream.read()
         if record is None:

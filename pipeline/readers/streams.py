@@ -138,13 +138,13 @@ class _Decompressed(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if self.error is not None:
             return 0
-        wanted = min(len(buffer), _CHUNK_BYTES, self._most + 1 - self._position)
+        size = min(len(buffer), _CHUNK_BYTES, self._most + 1 - self._position)
         try:
-            content = self._source.read(wanted)
+            content = self._source.read(size)
         except OSError as error:
             if error.errno is not None:
                 raise
-            content = self._salvage(wanted, str(error))
+            content = self._salvage(size, str(error))
         if self._position + len(content) > self._most:
             content = content[: self._most - self._position]
             self.error = RecordError(
@@ -161,18 +161,18 @@ class _Decompressed(io.RawIOBase):
         self._source.close()
         super().close()
 
-    def _salvage(self, wanted: int, reason: str) -> bytes:
+    def _salvage(self, size: int, reason: str) -> bytes:
         """Read byte by byte what a failed read of Arrow has discarded."""
         self._source.close()
         self._source = self._reopen(self._position)
         salvaged = bytearray()
         try:
-            while len(salvaged) < wanted and (byte := self._source.read(1)):
+            while len(salvaged) < size and (byte := self._source.read(1)):
                 salvaged += byte
         except OSError as error:
             if error.errno is not None:
                 raise
-        if len(salvaged) < wanted:
+        if len(salvaged) < size:
             code = "truncated_stream" if "runcated" in reason else "corrupt_stream"
             self.error = RecordError(code, _advice(reason))
         return bytes(salvaged)
@@ -194,12 +194,12 @@ def _advice(reason: str) -> str:
     return f"{reason}; everything before that was read; fetch the file again and repeat the run"
 
 
-def _read_at_most(stream: BinaryIO, most: int) -> bytes:
-    """Read to the end, or so many bytes; in steps, since a single call would allocate all of them at once."""
+def _read_at_most(stream: BinaryIO, limit: int) -> bytes:
+    """Read to the end, or at most ``limit`` bytes; in steps, since a single call would allocate all of them at once."""
     chunks: list[bytes] = []
-    while most and (chunk := stream.read(min(most, _READ_BYTES))):
+    while limit and (chunk := stream.read(min(limit, _READ_BYTES))):
         chunks.append(chunk)
-        most -= len(chunk)
+        limit -= len(chunk)
     return b"".join(chunks)
 
 

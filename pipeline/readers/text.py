@@ -1,13 +1,16 @@
 """Text files: each is one document whose id is its path below the input folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import Decoded, decode
 from concord.pipeline.readers.fields import duplicate_id
+from concord.pipeline.readers.reader import Reader
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.readers.streams import read_whole, with_codecs
 from concord.pipeline.storage.files import file_state
@@ -20,10 +23,10 @@ class Extract(NamedTuple):
     meta: str | None = None
 
 
-class TextReader:
+class TextReader(Reader):
     """Reads files of one document each."""
 
-    suffixes: tuple[str, ...] = with_codecs(".txt")
+    suffixes: Sequence[str] = with_codecs(".txt")
     unit = "byte"
 
     def extract(self, content: bytes, config: ReaderConfig) -> Extract:
@@ -34,13 +37,14 @@ class TextReader:
         """
         return Extract(decode(content, encoding=config.encoding))
 
+    @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-        """Find the one record of a file, without reading it."""
+        # Without reading it.
         size = file_state(path).size
         yield ScannedRecord(position=0, end=size, size=size, doc_id=name)
 
+    @override
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        """Read the file."""
         try:
             content = read_whole(piece.uri, expected_size=piece.end, config=config)
             decoded, meta = self.extract(content, config)
@@ -60,6 +64,6 @@ class TextReader:
             encoding_confidence=decoded.confidence,
         )
 
+    @override
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of a file."""
         return self.extract(read_whole(path, config=config), config).decoded.text

@@ -37,7 +37,6 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 # Faults of the store, not of the program; EFBIG is the error of a file size limit.
 _STORE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
-_STAGING_ATTEMPTS = 6
 _reached: Counter[str] = Counter()
 
 Result = TypeVar("Result")
@@ -189,6 +188,14 @@ def stage_folder(final: Path) -> Iterator[Path]:
         raise
 
 
+def retry_on(error: type[Exception], work: Callable[[], Result], *, attempts: int = 6) -> Result:
+    """Do something, and again after an error, which another driver that empties a folder may have caused."""
+    for _ in range(attempts - 1):
+        with suppress(error):
+            return work()
+    return work()
+
+
 def sync_folder(folder: OutputPath) -> None:
     """Flush a folder's entries to disk; a store has nothing to flush."""
     if isinstance(folder, StorePath):
@@ -224,11 +231,7 @@ def crash_point(step: CrashStep) -> None:
 
 
 def _stage_and_place(content: bytes, staging: Path, final: Path, *, place: Callable[[Path, Path], Result]) -> Result:
-    """Stage bytes and place them; try again if another driver empties the staging folder in between."""
-    for _ in range(_STAGING_ATTEMPTS - 1):
-        with suppress(FileNotFoundError):
-            return place(stage_file(staging, lambda stream: stream.write(content)), final)
-    return place(stage_file(staging, lambda stream: stream.write(content)), final)
+    return retry_on(FileNotFoundError, lambda: place(stage_file(staging, lambda stream: stream.write(content)), final))
 
 
 def _link(staged: Path, final: Path) -> bool:

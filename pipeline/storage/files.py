@@ -30,10 +30,10 @@ def file_state(path: str) -> FileState:
         StoreError: when its store fails.
     """
     if is_url(path):
-        found = stat_url(path)
-        if found is None:
+        state = stat_url(path)
+        if state is None:
             raise InputError(f"{path}: expected a file, found none; check that it exists")
-        return found
+        return state
     try:
         status = Path(path).stat()
     except OSError as error:

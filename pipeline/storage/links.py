@@ -72,19 +72,19 @@ def remove_tree(path: Path) -> None:
         path.rmdir()
 
 
-def _exchange(one: Path, other: Path) -> None:
-    """Exchange two names in one step; in two where the system offers no such step."""
+def _exchange(first: Path, second: Path) -> None:
+    """Exchange two names in one step; in three where the system offers no such step."""
     rename = _renameat2()
     if rename is not None:
-        if rename(_CURRENT_FOLDER, os.fsencode(one), _CURRENT_FOLDER, os.fsencode(other), _EXCHANGE) == 0:
+        if rename(_CURRENT_FOLDER, os.fsencode(first), _CURRENT_FOLDER, os.fsencode(second), _EXCHANGE) == 0:
             return
         number = ctypes.get_errno()
         if number not in {errno.EINVAL, errno.ENOSYS}:
-            raise OSError(number, os.strerror(number), str(other))
-    aside = one.with_name(f"{one.stem}-aside.staged")
-    other.replace(aside)
-    one.replace(other)
-    aside.replace(one)
+            raise OSError(number, os.strerror(number), str(second))
+    aside = first.with_name(f"{first.stem}-aside.staged")
+    second.replace(aside)
+    first.replace(second)
+    aside.replace(first)
 
 
 @cache

@@ -43,7 +43,7 @@ _CAUSES = {
 }
 
 clients: dict[tuple[str, str], Any] = {}
-"""Of this process, by scheme and bucket."""
+"""The clients of this process, by scheme and bucket."""
 
 _was_forked = False
 
@@ -72,7 +72,7 @@ def explain(error: Exception, url: str, action: str) -> Exception:
         FileNotFoundError or FileExistsError of an object, StoreError where another attempt may help, else InputError.
     """
     kind, text = type(error).__name__, str(error)
-    status, code = (found.group(1) if (found := pattern.search(text)) else "" for pattern in (_STATUS, _CODE))
+    status, code = (match[1] if (match := pattern.search(text)) else "" for pattern in (_STATUS, _CODE))
     answer = " ".join(filter(None, (status, code)))
     if any(request in text for request in _ROLE_REQUESTS):
         scheme = url.partition("://")[0]
@@ -117,9 +117,9 @@ def _new_client(scheme: str, bucket: str) -> Any:
             options |= {"checksum_algorithm": "SHA256", "disable_bulk_delete": True, **_profile()}
         return {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme](bucket, **options)
     except (BaseError, ValueError):
-        found = ", ".join(sorted(name for name in os.environ if name.startswith(_PREFIXES[scheme]))) or "none of them"
+        names = ", ".join(sorted(name for name in os.environ if name.startswith(_PREFIXES[scheme]))) or "none of them"
         raise InputError(
-            f"{scheme}://{bucket}: expected in the environment {_CREDENTIALS[scheme]}; found {found}, incomplete or "
+            f"{scheme}://{bucket}: expected in the environment {_CREDENTIALS[scheme]}; found {names}, incomplete or "
             "with a value that cannot be used"
         ) from None
 

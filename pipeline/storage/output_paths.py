@@ -51,10 +51,9 @@ class Listing:
         return self._object(path).etag if isinstance(path, StorePath) else None
 
     def _object(self, path: StorePath) -> ObjectStatus:
-        found = self._objects.get(path)
-        if found is None:
+        if path not in self._objects:
             raise FileNotFoundError(errno.ENOENT, "no such object", str(path))
-        return found
+        return self._objects[path]
 
     @cached_property
     def _objects(self) -> dict[StorePath, ObjectStatus]:

@@ -105,19 +105,19 @@ class _DriverFile:
 
     def stat(self) -> FileState | None:
         try:
-            found = self._files.info(self._url)
+            info = self._files.info(self._url)
         except FileNotFoundError as error:
             # The http driver raises this error whatever the cause.
             if isinstance(error.__cause__, Exception) and _status(error.__cause__) != 404:
                 raise error.__cause__ from None
             return None
-        return _state(found) if found["type"] == "file" else None
+        return _state(info) if info["type"] == "file" else None
 
     def walk(self) -> Iterator[tuple[str, FileState]]:
         folder = self._url.rstrip("/")
         root = self._files._strip_protocol(folder).rstrip("/")
-        for name, found in self._files.find(folder, detail=True).items():
-            yield name.removeprefix(f"{root}/"), _state(found)
+        for name, info in self._files.find(folder, detail=True).items():
+            yield name.removeprefix(f"{root}/"), _state(info)
 
     def read(self, start: int, end: int, *, state: FileState) -> bytes:
         content: bytes = self._files.cat_file(self._url, start=start, end=end)
@@ -185,12 +185,12 @@ def _locate(url: str) -> _StoreFile | _DriverFile:
     return _StoreFile(url) if is_store(url) else _DriverFile(url)
 
 
-def _state(found: Mapping[str, Any]) -> FileState:
-    if found.get("size") is None:
-        raise InputError(f"{found['name']}: its server reports no size; download the file first")
-    etag = next((str(found[key]) for key in _ETAG_KEYS if found.get(key)), None)
-    times = (_nanoseconds(found[key]) for key in _TIME_KEYS if found.get(key))
-    return FileState(found["size"], etag or next(times, None))
+def _state(info: Mapping[str, Any]) -> FileState:
+    if info.get("size") is None:
+        raise InputError(f"{info['name']}: its server reports no size; download the file first")
+    etag = next((str(info[key]) for key in _ETAG_KEYS if info.get(key)), None)
+    times = (_nanoseconds(info[key]) for key in _TIME_KEYS if info.get(key))
+    return FileState(info["size"], etag or next(times, None))
 
 
 def _nanoseconds(time: object) -> int | None:

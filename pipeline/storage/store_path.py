@@ -101,9 +101,9 @@ class StorePath:
 
     def walk(self) -> Iterator[tuple["StorePath", ObjectStatus]]:
         """Yield every object below this prefix and its state, ordered by key."""
-        listed = self._request("listing", lambda store: store.list(self.key or None).collect(), of_bucket=True)
-        found = [(StorePath(self.scheme, self.bucket, item["path"]), _status(item)) for item in listed]
-        for (path, state), following in zip_longest(found, found[1:]):
+        objects = self._request("listing", lambda store: store.list(self.key or None).collect(), of_bucket=True)
+        entries = [(StorePath(self.scheme, self.bucket, item["path"]), _status(item)) for item in objects]
+        for (path, state), following in zip_longest(entries, entries[1:]):
             # obstore drops the slash at the end of an object that only marks a folder.
             marks_folder = path == self or (following and following[0].key.startswith(f"{path.key}/"))
             if state.st_size or not marks_folder:
@@ -161,13 +161,13 @@ class StorePath:
             try:
                 return send(store)
             except (BaseError, FileNotFoundError, ValueError) as error:
-                found = explain(error, str(self), action)
-            if of_bucket and isinstance(found, FileNotFoundError):
-                found = InputError(f"{self.scheme}://{self.bucket}: no such bucket; check that it exists, or create it")
-            if not isinstance(found, StoreError) or not left or time.monotonic() > end:
-                raise found
+                fault = explain(error, str(self), action)
+            if of_bucket and isinstance(fault, FileNotFoundError):
+                fault = InputError(f"{self.scheme}://{self.bucket}: no such bucket; check that it exists, or create it")
+            if not isinstance(fault, StoreError) or not left or time.monotonic() > end:
+                raise fault
 
 
-def _status(found: Any) -> ObjectStatus:
+def _status(item: Any) -> ObjectStatus:
     # Azure quotes an etag in the response for an object, but not in a listing.
-    return ObjectStatus(found["size"], '"{}"'.format((found["e_tag"] or "").strip('"')))
+    return ObjectStatus(item["size"], '"{}"'.format((item["e_tag"] or "").strip('"')))

@@ -25,8 +25,8 @@ def check_path(where: str) -> None:
     """
     if "\0" in where:
         raise InputError(f"{where!a}: expected a path, got a null character in it")
-    if found := _ONE_SLASH.match(where):
-        raise InputError(f"{where}: expected a path or a URL, which begins with {found[1]}://")
+    if scheme := _ONE_SLASH.match(where):
+        raise InputError(f"{where}: expected a path or a URL, which begins with {scheme[1]}://")
 
 
 def check_url(url: str) -> None:

@@ -91,7 +91,7 @@ def test_odd_text_is_read_unchanged_by_every_reader(tmp_path: Path, text: str) -
         (b"\xff\xfe{\x00}\x00", "invalid_utf8", "byte 0xff at offset 0"),
         (b'{"id": "x", "text": "cut', "invalid_json", "fix the line"),
         (b'{"id": "x", "text": "a"} trailing', "invalid_json", "unexpected content"),
-        (b"{'id': 'x'}", "invalid_json", "got a line that is none"),
+        (b"{'id': 'x'}", "invalid_json", "got invalid JSON"),
         (b'{"id": "x", "text": "a", "n": NaN}', "invalid_json", "fix the line"),
         (b'{"id": "x", "text": "a", "n": ' + b"9" * 5000 + b"}", "invalid_json", "infinity"),
         (b"\x00" * 40, "invalid_json", "fix the line"),
