@@ -15,25 +15,22 @@ complete by then, so that one that was stopped for an hour does not leave its ow
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name
 from concord.pipeline.output.manifest import Manifest, PartFile, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.storage.atomic_writes import crash_point, stage_file, sync_folder
+from concord.pipeline.storage.atomic_writes import crash_point, retry_on, stage_file, sync_folder
 from concord.pipeline.storage.links import hard_link, link_target, place_link, remove_tree
 from concord.pipeline.storage.output_paths import OutputPath
 
 MANIFEST, PLAN = "manifest.json", "plan.json"
 _STAGED = ".staged"
-# Another driver that finishes a run removes what is staged; then it is made again.
 _ATTEMPTS = 6
-
-ResultT = TypeVar("ResultT")
 
 
 class FolderGenerations(Generations):
@@ -79,11 +76,11 @@ class FolderGenerations(Generations):
                 self._build(manifest, _local(plan))
             return self._point()
 
-        return _retried(attempt)
+        return retry_on(FileNotFoundError, attempt)
 
     def _settle(self) -> None:
         if self.history() and not self._is_newest():
-            _retried(self._point)
+            retry_on(FileNotFoundError, self._point)
 
     def is_settled(self) -> bool:
         return self._is_newest() and all(link_target(link) == target for link, target in self._links.items())
@@ -215,14 +212,6 @@ class FolderGenerations(Generations):
         with suppress(FileNotFoundError):  # another driver may have removed it
             path.replace(staged)
         remove_tree(staged)
-
-
-def _retried(work: Callable[[], ResultT]) -> ResultT:
-    """Do something again that failed because another driver removed what was staged."""
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(FileNotFoundError):
-            return work()
-    return work()
 
 
 def _local(path: OutputPath) -> Path:
