@@ -17,16 +17,16 @@ from bench_samples import Documents, load_two_stages, read_dev
 from environment import environment, spread
 
 from concord.models.evaluation.metrics import gold_sequences, span_scores
+from concord.models.options import PredictOptions
 from concord.models.two_stage.tagger import TwoStageTagger
 
 
 def scores(tagger: TwoStageTagger, documents: Documents, *, samples: int, seed: int) -> list[float]:
     """Return the F1 of final labels and of drafts with the samples of a seed."""
-    tagger._two_stage = tagger._two_stage.model_copy(update={"sample_seed": seed})
+    tagger.config = tagger.config.model_copy(update={"sample_seed": seed})
     tagger._drawn = None
-    found = [
-        sentence for document in tagger.predict_documents(documents, samples=samples, gate=0.0) for sentence in document
-    ]
+    predictions = tagger.predict_documents(documents, PredictOptions(samples=samples, gate=0.0))
+    found = [sentence for document in predictions for sentence in document]
     gold = gold_sequences(documents)
     return [
         span_scores(gold, labels).overall.f1

@@ -19,6 +19,7 @@ from corpora import write_chunks
 from environment import environment
 
 from concord.models.checkpoint import load_tagger
+from concord.models.options import PredictOptions
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 NEAR = 1e-5
@@ -89,7 +90,7 @@ def near_ties(
     wanted = {columns["doc_id"][row] for row in rows}
     margins: dict[str, list[float]] = {}
     for doc_id in wanted:
-        (predictions,) = tagger.predict_documents([documents[doc_id]], batch_words=batch_words)
+        (predictions,) = tagger.predict_documents([documents[doc_id]], PredictOptions(batch_words=batch_words))
         margins[doc_id] = [margin for prediction in predictions for margin in prediction.margins]
     first = {doc_id: columns["doc_id"].index(doc_id) for doc_id in wanted}
     return sum(

@@ -22,6 +22,7 @@ from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.consistency import collection_consistency
 from concord.models.evaluation.metrics import span_scores
+from concord.models.options import PredictOptions
 from concord.models.tagger import Tagger
 from concord.models.token_table import TokenTable
 from concord.workflows.registry.resolve_tagger import find_tagger
@@ -32,7 +33,7 @@ Documents = Sequence[Sequence[Sentence]]
 def timed(tagger: Tagger, documents: Documents, *, gate: float | None) -> tuple[float, TokenTable]:
     """Tag once; return seconds of processor time, conversion to text included, and the table."""
     started = time.process_time()
-    table = tagger.tabulate(documents, gate=gate)
+    table = tagger.tabulate(documents, PredictOptions(gate=gate))
     table.predictions(tagger.vocabulary)
     return time.process_time() - started, table
 

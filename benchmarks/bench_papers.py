@@ -29,6 +29,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
 from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.options import PredictOptions
 from concord.models.registry import build_tagger
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger
@@ -224,7 +225,7 @@ class Bench:
 
     def _thresholds(self, tagger: Tagger, documents: list[list[Sentence]], samples: int) -> dict[str, float]:
         """Return the thresholds above which no sentence, 15 % of them and all have an uncertain word."""
-        uncertainty = tagger.tabulate(documents, samples=samples, threshold=99.0).uncertainty
+        uncertainty = tagger.tabulate(documents, PredictOptions(samples=samples, threshold=99.0)).uncertainty
         length = len(documents[0][0].words)
         most = uncertainty.view(-1, length).amax(dim=1).float()
         return {"drafts": 99.0, "15 % refined": float(most.quantile(0.85)), "all refined": -1.0}
@@ -269,7 +270,7 @@ def check_equal(own: OneStageTagger, other: OneStageTagger, sentences: Sequence[
 
 
 def _tabulate(tagger: Tagger, documents: list[list[Sentence]], samples: int, threshold: float) -> Callable[[], object]:
-    return lambda: tagger.tabulate(documents, samples=samples, threshold=threshold)
+    return lambda: tagger.tabulate(documents, PredictOptions(samples=samples, threshold=threshold))
 
 
 def _training_step(tagger: OneStageTagger, sentences: Sequence[Sentence]) -> Callable[[], object]:

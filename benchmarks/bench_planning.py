@@ -25,6 +25,7 @@ import numpy as np
 from environment import environment
 
 from concord.models.data.sentence import Sentence
+from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.outputs import Prediction
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
@@ -64,7 +65,9 @@ class NoTagger:
     threshold = None
     calibration = None
 
-    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **_settings: Any) -> list[list[Prediction]]:
+    def predict_documents(
+        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
+    ) -> list[list[Prediction]]:
         """Return the same prediction for every sentence."""
         return [[PREDICTION] * len(document) for document in documents]
 

@@ -31,6 +31,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import span_scores
 from concord.models.evaluation.reliability import brier_score, expected_calibration_error
 from concord.models.labels import decode_spans
+from concord.models.options import PredictOptions
 from concord.models.outputs import Prediction
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.config import ParserConfig
@@ -86,14 +87,14 @@ def _predict(tagger: TwoStageTagger, documents: Documents, limit: float | None) 
     """Return the predictions of all sentences, and the processor time in seconds."""
     tagger.set_samples_above(limit)
     started = time.process_time()
-    predictions = tagger.predict_documents(documents, gate=0.0)
+    predictions = tagger.predict_documents(documents, PredictOptions(gate=0.0))
     return list(chain.from_iterable(predictions)), time.process_time() - started
 
 
 def most_uncertain(tagger: TwoStageTagger, documents: Documents) -> list[tuple[int, float]]:
     """Return the words of each sentence, and the uncertainty of its most uncertain word under the mean weights."""
     tagger.set_samples_above(math.inf)
-    predictions = chain.from_iterable(tagger.predict_documents(documents, threshold=math.inf, gate=0.0))
+    predictions = chain.from_iterable(tagger.predict_documents(documents, PredictOptions(threshold=math.inf, gate=0.0)))
     return [(len(found.labels), max(found.uncertainty, default=0.0)) for found in predictions]
 
 

@@ -23,8 +23,9 @@ from environment import environment, spread
 
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
+from concord.models.options import Precision, PredictOptions
 from concord.models.outputs import Prediction
-from concord.models.tagger import Precision, Tagger
+from concord.models.tagger import Tagger
 from concord.models.words.frozen_encoder import load_encoder
 from concord.workflows.registry.resolve_tagger import find_tagger
 
@@ -63,10 +64,9 @@ def timed(
     precision: Precision = "fp32",
 ) -> tuple[float, Predictions]:
     """Tag once; return seconds and predictions."""
+    options = PredictOptions(samples=samples, threshold=None if stages == 2 else math.inf, precision=precision)
     started = time.perf_counter()
-    predictions = tagger.predict_documents(
-        documents, samples=samples, threshold=None if stages == 2 else math.inf, precision=precision
-    )
+    predictions = tagger.predict_documents(documents, options)
     return time.perf_counter() - started, predictions
 
 

@@ -58,6 +58,7 @@ def work(model: str) -> None:
 
     from concord.models.checkpoint import load_tagger
     from concord.models.data.sentence import Sentence
+    from concord.models.options import PredictOptions
     from concord.workflows.registry.resolve_tagger import find_tagger
 
     torch.set_num_threads(1)
@@ -66,7 +67,9 @@ def work(model: str) -> None:
         question = json.loads(line)
         documents = [[Sentence(words=tuple(words)) for words in document] for document in question["documents"]]
         started = time.process_time()
-        predictions = list(chain.from_iterable(tagger.predict_documents(documents, **question["options"])))
+        predictions = list(
+            chain.from_iterable(tagger.predict_documents(documents, PredictOptions(**question["options"])))
+        )
         seconds = time.process_time() - started
         labels = list(chain.from_iterable(prediction.labels for prediction in predictions))
         print(json.dumps({"seconds": seconds, "labels": labels}), flush=True)

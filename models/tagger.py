@@ -6,15 +6,16 @@ batch they come from.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from concord.models.calibration import Calibration
 from concord.models.config import Config
@@ -22,6 +23,7 @@ from concord.models.data.batch import Batch, BatchEncoder, Forms
 from concord.models.data.sentence import Sentence, check_trees
 from concord.models.data.vocabulary import DigitRule, Vocabulary
 from concord.models.data.windows import Window, cut_windows, unlabelled_part
+from concord.models.options import DEFAULT_OPTIONS, OnBatch, Precision, PredictOptions
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
 from concord.models.schemes import SchemeName
 from concord.models.token_table import TokenTable
@@ -29,9 +31,6 @@ from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 
-Precision = Literal["fp32", "bf16"]
-OnBatch = Callable[[int, int], None]
-"""Called with the words that are done, and the words there are."""
 UNKNOWN_TREES = "unknown"
 # A network reads the distinct words of so many words at once; what it computes of them is kept meanwhile (for the
 # bundled small tagger 40 MB).
@@ -68,21 +67,19 @@ class TaggerConfig(Config):
         return overlap
 
 
-@dataclass(kw_only=True, slots=True)
-class CallSettings:
-    """The settings of one call of ``predict_documents``."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """What one call of ``predict_documents`` asks for."""
 
-    batch_words: int = 4096
-    samples: int | None = None
-    threshold: float | None = None
-    gate: float | None = None
-    precision: Precision = "fp32"
-    windows: list[Window] = field(default_factory=list)
+    options: PredictOptions
     certain: Sequence[Mapping[int, str]] | None = None
     on_batch: OnBatch | None = None
 
 
-class Tagger(nn.Module, ABC):
+ConfigT = TypeVar("ConfigT", bound=TaggerConfig, covariant=True, default=TaggerConfig)
+
+
+class Tagger(nn.Module, ABC, Generic[ConfigT]):
     """A network that labels sentences.
 
     Attributes:
@@ -99,7 +96,7 @@ class Tagger(nn.Module, ABC):
     learns_from_documents: ClassVar[bool] = False
     needs_trees: ClassVar[bool] = False
 
-    def __init__(self, config: TaggerConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: ConfigT, vocabulary: Vocabulary) -> None:
         """Set up what all taggers share; raise EncoderMissingError if the configured encoder cannot be found."""
         super().__init__()
         self.config = config
@@ -131,8 +128,8 @@ class Tagger(nn.Module, ABC):
         """Return the training loss of a batch with gold labels, a scalar."""
 
     @abstractmethod
-    def fill(self, table: TokenTable, settings: CallSettings) -> None:
-        """Fill the table for the windows of a call; runs under ``torch.inference_mode``."""
+    def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
+        """Fill the table for windows of its documents; runs under ``torch.inference_mode``."""
 
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
         """Return disjoint groups of all trainable parameters; each is trained by the optimizer of the same name."""
@@ -160,77 +157,45 @@ class Tagger(nn.Module, ABC):
     def predict_documents(
         self,
         documents: Sequence[Sequence[Sentence]],
+        options: PredictOptions = DEFAULT_OPTIONS,
         *,
-        batch_words: int = 4096,
-        samples: int | None = None,
-        threshold: float | None = None,
-        gate: float | None = None,
-        precision: Precision = "fp32",
         certain: Sequence[Mapping[int, str]] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
         """Label documents, each a sequence of sentences of any length; return one prediction per sentence, by document.
 
         Args:
-            batch_words: the most words in a batch, padding included, unless one window is longer.
-            samples: number of Monte-Carlo weight samples; the tagger's own if None.
-            threshold: nats above which stage two decides; the tagger's own if None.
-            gate: nats from which a word sends its sentence from the first pass to both stages; the tagger's own if
-                None, and 0 for all sentences.
-            precision: bf16 computes networks in bfloat16; probabilities, entropies and CRFs stay in fp32.
             certain: labels that a person has confirmed, for each document by the number of the word in it, from 0; in
                 BIO2. They are kept, and stage two reads other occurrences of these words again; only for a tagger of
                 two stages.
             on_batch: called before each batch and after the last; what it raises ends the call.
         """
-        table = self.tabulate(
-            documents,
-            batch_words=batch_words,
-            samples=samples,
-            threshold=threshold,
-            gate=gate,
-            precision=precision,
-            certain=certain,
-            on_batch=on_batch,
-        )
-        return table.predictions(self.vocabulary)
+        return self.tabulate(documents, options, certain=certain, on_batch=on_batch).predictions(self.vocabulary)
 
     def tabulate(
         self,
         documents: Sequence[Sequence[Sentence]],
+        options: PredictOptions = DEFAULT_OPTIONS,
         *,
-        batch_words: int = 4096,
-        samples: int | None = None,
-        threshold: float | None = None,
-        gate: float | None = None,
-        precision: Precision = "fp32",
         keep: Literal["labels", "distributions"] = "labels",
+        calibrated: bool = True,
         certain: Sequence[Mapping[int, str]] | None = None,
         on_batch: OnBatch | None = None,
     ) -> TokenTable:
         """Do the work of ``predict_documents`` and return the table, whose labels are in the tagger's own scheme.
 
-        ``keep="distributions"`` also stores the whole label distribution of each word. A tagger in training mode raises
-        ValueError, as does one of one stage with certain labels.
+        ``keep="distributions"`` also stores the whole label distribution of each word; ``calibrated=False`` leaves the
+        tagger's calibration aside. A tagger in training mode raises ValueError, as does one of one stage with certain
+        labels.
         """
         self._check_mode("predict_documents")
         if certain is not None and self.threshold is None:
             raise ValueError(f"certain: expected a tagger of two stages, got {self.name}")
         labels = len(self.vocabulary.labels) if keep == "distributions" else None
-        table = TokenTable.empty(documents, calibration=self.calibration, labels=labels)
+        table = TokenTable.empty(documents, calibration=self.calibration if calibrated else None, labels=labels)
         windows = cut_windows(documents, longest=self.config.window_words, overlap=self.config.window_overlap)
-        settings = CallSettings(
-            batch_words=batch_words,
-            samples=samples,
-            threshold=threshold,
-            gate=gate,
-            precision=precision,
-            windows=windows,
-            certain=certain,
-            on_batch=on_batch,
-        )
         with torch.inference_mode():
-            self.fill(table, settings)
+            self.fill(table, windows, Call(options=options, certain=certain, on_batch=on_batch))
         return table
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
@@ -315,6 +280,10 @@ class Tagger(nn.Module, ABC):
         if precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _reconfigure(self, **changes: Any) -> None:
+        """Change settings that are saved with the tagger and decide none of its weights."""
+        self.config = self.config.model_copy(update=changes)
 
     def _check_mode(self, method: str) -> None:
         if self.training:

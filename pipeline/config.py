@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from concord.models.config import Config, Incidental
+from concord.models.options import PredictOptions
 
 
 class ReaderConfig(Config):
@@ -60,23 +61,12 @@ class ParserConfig(Config):
     device: Literal["cpu", "cuda", "auto"] = "cpu"
 
 
-class TaggerRunConfig(Config):
+class TaggerRunConfig(PredictOptions):
     """The tagger and how it is run."""
 
     model: Annotated[str, Incidental] = "entities_en"
     """A folder, the name of a bundled tagger, or models:/NAME@ALIAS of the MLflow registry."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16 is faster on some devices; the run then reports the share of labels that differ from those of fp32."""
-    batch_words: int = Field(default=4096, ge=1)
-    """Most words (padding included) in a batch of sentences, unless one sentence is longer."""
-    samples: int | None = Field(default=None, ge=1)
-    """Monte-Carlo weight samples M; the tagger's own number if null."""
-    threshold: float | None = None
-    """Uncertainty in nats above which stage two decides; the tagger's own threshold if null."""
-    gate: float | None = Field(default=None, ge=0)
-    """Entropy in nats from which a word sends its sentence from the first pass of a tagger that has one to the encoder
-    and both stages; the tagger's own gate if null, and all sentences if 0."""
     terms: Annotated[str | None, Incidental] = None
     """A list of terms and patterns, one JSON object a line as for spaCy's EntityRuler: words that match it where the
     tagger says otherwise are decided by stage two, which reads the list's label as their draft; a tagger of one stage

@@ -20,6 +20,7 @@ from concord.models.evaluation.breakdown import sentence_length
 from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshold
 from concord.models.labels import OUTSIDE
+from concord.models.options import PredictOptions
 from concord.models.outputs import AttentionMap, Prediction
 from concord.models.saved_tagger import tagger_digest
 from concord.models.tagger import Tagger
@@ -170,7 +171,7 @@ class FigureData:
 
     def threshold(self) -> Values:
         """Measure score and share of refined words for each threshold."""
-        table = self.tagger.tabulate(self.plain, batch_words=self._batch_words, threshold=REFINE_ALL)
+        table = self.tagger.tabulate(self.plain, PredictOptions(batch_words=self._batch_words, threshold=REFINE_ALL))
         curve = sweep_threshold(table, self.documents, self.tagger.vocabulary)
         draft = curve[-1].score
         points = [
@@ -232,16 +233,17 @@ class FigureData:
     def _predict(self, tagger: Tagger) -> list[Prediction]:
         """Return a prediction for each sentence; an encoder computes its features once for all that is not timed."""
         tagger.keep_features(self.plain)
-        found = tagger.predict_documents(self.plain, batch_words=self._batch_words)
+        found = tagger.predict_documents(self.plain, PredictOptions(batch_words=self._batch_words))
         return [prediction for document in found for prediction in document]
 
     def _predict_timed(self, documents: Documents, *, samples: int | None = None) -> tuple[list[Prediction], float]:
         """Return a prediction for each sentence, and words a second over `TIMED_SECONDS` or more."""
         words = sum(len(sentence.words) for document in documents for sentence in document)
-        self.tagger.predict_documents(documents[:WARM_UP_DOCUMENTS], samples=samples)
+        options = PredictOptions(batch_words=self._batch_words, samples=samples)
+        self.tagger.predict_documents(documents[:WARM_UP_DOCUMENTS], options)
         started, rounds, seconds = time.perf_counter(), 0, 0.0
         while seconds < TIMED_SECONDS:
-            found = self.tagger.predict_documents(documents, batch_words=self._batch_words, samples=samples)
+            found = self.tagger.predict_documents(documents, options)
             rounds += 1
             seconds = time.perf_counter() - started
         return [prediction for document in found for prediction in document], words * rounds / seconds

@@ -1,17 +1,19 @@
 """The base of the taggers whose one network labels every word."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 from torch import Tensor
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
+from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution
-from concord.models.tagger import CallSettings, Tagger
+from concord.models.tagger import Call, ConfigT, Tagger
 from concord.models.token_table import TokenTable
 
 
-class OneStageTagger(Tagger):
+class OneStageTagger(Tagger[ConfigT]):
     """A tagger whose one network returns a distribution over label sequences."""
 
     @abstractmethod
@@ -24,10 +26,8 @@ class OneStageTagger(Tagger):
         return -self.distribution(batch).log_likelihood(batch).mean()
 
     @override
-    def fill(self, table: TokenTable, settings: CallSettings) -> None:
-        for windows, batch in self.batches(
-            settings.windows, batch_words=settings.batch_words, on_batch=settings.on_batch
-        ):
-            with self.autocast(settings.precision):
+    def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
+        for part, batch in self.batches(windows, batch_words=call.options.batch_words, on_batch=call.on_batch):
+            with self.autocast(call.options.precision):
                 distribution = self.distribution(batch)
-            table.write(windows, batch, distribution, self.vocabulary)
+            table.write(part, batch, distribution, self.vocabulary)

@@ -57,7 +57,7 @@ class DependencyAwareConfig(TaggerConfig):
     """Restrict decoding to well-formed label sequences."""
 
 
-class DependencyAware(OneStageTagger):
+class DependencyAware(OneStageTagger[DependencyAwareConfig]):
     """Sequence and tree branch, relative and global attention, CRF.
 
     The paper does not specify the number of layers and the query of the global attention when there are both branches:
@@ -72,7 +72,6 @@ class DependencyAware(OneStageTagger):
     def __init__(self, config: DependencyAwareConfig, vocabulary: Vocabulary) -> None:
         """Build the network; raise ConfigError when the total width of the input's parts is odd."""
         super().__init__(config, vocabulary)
-        self._config = config
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
         words = self.representation.output_dimension
         narrow = max(1, words // _FEATURE_PART)
@@ -100,7 +99,7 @@ class DependencyAware(OneStageTagger):
         likelihood = self.distribution(batch).log_likelihood(batch).sum() / int(batch.lengths.sum())
         layers = [module.layer for module in self.modules() if isinstance(module, _Sublayer)]
         squares = sum(weight.square().sum() for layer in layers for weight in layer.parameters())
-        return self._config.regularization * squares - likelihood
+        return self.config.regularization * squares - likelihood
 
     @override
     def distribution(self, batch: Batch) -> CrfDistribution:
@@ -129,7 +128,7 @@ class DependencyAware(OneStageTagger):
         return found
 
     def _branch(self, layers: list[BiLstm] | list[TreeLstm], width: int) -> nn.ModuleList:
-        config = self._config
+        config = self.config
         return nn.ModuleList(
             _Sublayer(layer, width, dropout=config.dropout, residual=config.residual) for layer in layers
         )
@@ -157,7 +156,7 @@ class DependencyAware(OneStageTagger):
         for table, numbers in ((self.tags, batch.tags), (self.relations, batch.relations)):
             if table is not None:
                 parts.append(table(numbers))
-        rate = self._config.input_dropout if self.training else 0.0
+        rate = self.config.input_dropout if self.training else 0.0
         return torch.cat([_drop_features(part, rate) for part in parts], dim=2)
 
 

@@ -8,8 +8,8 @@ documents. Only this memory makes labels agree across a document: there is no vo
 from typing import ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator
+from typing_extensions import override
 
-from concord.models.data.vocabulary import Vocabulary
 from concord.models.tagger import TaggerConfig
 from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
 from concord.models.two_stage.tagger import TwoStageTagger
@@ -31,6 +31,11 @@ class DocUaNetConfig(TwoStageConfig):
             )
         return memory
 
+    @property
+    @override
+    def document_memory(self) -> MemoryConfig | None:
+        return self.memory if self.memory.contexts or self.memory.labels else None
+
 
 class DocUaNet(TwoStageTagger):
     """UANet whose uncertain words attend to their other occurrences in the document."""
@@ -38,7 +43,3 @@ class DocUaNet(TwoStageTagger):
     name: ClassVar[str] = "doc_uanet"
     config_class: ClassVar[type[TaggerConfig]] = DocUaNetConfig
     learns_from_documents: ClassVar[bool] = True
-
-    def __init__(self, config: DocUaNetConfig, vocabulary: Vocabulary) -> None:
-        memory = config.memory if config.memory.contexts or config.memory.labels else None
-        super().__init__(config, vocabulary, memory=memory)

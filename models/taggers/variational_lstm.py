@@ -4,6 +4,7 @@ With a softmax the label probabilities are the mean over the M weight samples, a
 the mean of the logits, since the mean of M CRFs is not a CRF.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -12,11 +13,12 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.one_stage.tagger import OneStageTagger
-from concord.models.tagger import CallSettings, TaggerConfig
+from concord.models.tagger import Call, TaggerConfig
 from concord.models.token_table import TokenTable
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.words.representation import WordRepresentationConfig
@@ -34,7 +36,7 @@ class VariationalLstmTaggerConfig(TaggerConfig):
     decoder: DecoderName = "softmax"
 
 
-class VariationalLstmTagger(OneStageTagger):
+class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):
     """Word representation, variational LSTM, linear layer, softmax or CRF."""
 
     name: ClassVar[str] = "variational_lstm"
@@ -42,7 +44,6 @@ class VariationalLstmTagger(OneStageTagger):
 
     def __init__(self, config: VariationalLstmTaggerConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
-        self._sampling = config
         self.network = DraftNetwork(config.representation, config.lstm, vocabulary, encoder_width=self.encoder_width)
         self.decoder = SoftmaxOrCrf(config.decoder, vocabulary.labels, vocabulary.scheme)
 
@@ -53,14 +54,12 @@ class VariationalLstmTagger(OneStageTagger):
         return self._decode(logits, batch)
 
     @override
-    def fill(self, table: TokenTable, settings: CallSettings) -> None:
-        config = self._sampling
-        samples = self.network.lstm.draw_samples(settings.samples or config.samples, config.sample_seed)
-        for windows, batch in self.batches(
-            settings.windows, batch_words=settings.batch_words, on_batch=settings.on_batch
-        ):
+    def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
+        config, options = self.config, call.options
+        samples = self.network.lstm.draw_samples(options.samples or config.samples, config.sample_seed)
+        for part, batch in self.batches(windows, batch_words=options.batch_words, on_batch=call.on_batch):
             features = self.encoder_features(batch)
-            with self.autocast(settings.precision):
+            with self.autocast(options.precision):
                 if config.decoder == "crf":
                     each, _ = self.network.sampled(batch, features, samples)
                     scores = each.mean(dim=0)
@@ -68,7 +67,7 @@ class VariationalLstmTagger(OneStageTagger):
                     draft = self.network.draft(batch, features, samples)
                     each, scores = draft.samples.log(), draft.probabilities.log()
             sampled = SampledDistribution(self._decode(scores, batch), [self._decode(one, batch) for one in each])
-            table.write(windows, batch, sampled, self.vocabulary)
+            table.write(part, batch, sampled, self.vocabulary)
 
     def _decode(self, scores: Tensor, batch: Batch) -> LabelDistribution:
         distribution: LabelDistribution = self.decoder(scores, batch.mask)

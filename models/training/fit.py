@@ -28,8 +28,9 @@ from concord.models.evaluation.threshold_sweep import (
     mean_curve,
     sweep_threshold,
 )
+from concord.models.options import Precision, PredictOptions
 from concord.models.saved_tagger import BUNDLE_NAME
-from concord.models.tagger import Precision, Tagger
+from concord.models.tagger import Tagger
 from concord.models.tensor_files import write_tensors
 from concord.models.token_table import TokenTable
 from concord.models.training.batches import (
@@ -211,7 +212,7 @@ def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], 
     tagger.eval()
     if not dev:
         return {}, tagger.threshold
-    tables = [tagger.tabulate(corpus, threshold=REFINE_ALL) for corpus in dev]
+    tables = [tagger.tabulate(corpus, PredictOptions(threshold=REFINE_ALL)) for corpus in dev]
     threshold = None
     if isinstance(tagger, TwoStageTagger):
         curves = [sweep_threshold(table, corpus, tagger.vocabulary) for table, corpus in zip(tables, dev, strict=True)]

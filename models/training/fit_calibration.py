@@ -22,6 +22,7 @@ from concord.models.calibration import (
 )
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.reliability import brier_score
+from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.tagger import Tagger
 
 FOLDS = 10
@@ -104,13 +105,11 @@ class Calibrated:
         return np.asarray(sums / np.maximum(1, np.bincount(documents, minlength=len(observed.counts))))
 
 
-def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]], *, batch_words: int = 4096) -> Observed:
+def observe(
+    tagger: Tagger, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS
+) -> Observed:
     """Label gold documents, none of them empty, without the tagger's own calibration."""
-    fitted, tagger.calibration = tagger.calibration, None
-    try:
-        table = tagger.tabulate(documents, batch_words=batch_words, keep="distributions")
-    finally:
-        tagger.calibration = fitted
+    table = tagger.tabulate(documents, options, keep="distributions", calibrated=False)
     predictions = table.predictions(tagger.vocabulary)
     numbers = {label: number for number, label in enumerate(tagger.vocabulary.labels)}
     gold: list[int | None] = []

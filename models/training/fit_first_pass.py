@@ -8,6 +8,7 @@ import torch
 from concord.models.data.sentence import Sentence
 from concord.models.data.windows import cut_windows
 from concord.models.evaluation.metrics import gold_sequences, span_scores
+from concord.models.options import PredictOptions
 from concord.models.two_stage.first_pass import FirstPass
 from concord.models.two_stage.tagger import TwoStageTagger
 
@@ -49,7 +50,7 @@ def score_gates(
     gold = gold_sequences(documents)
     scores = []
     for gate in gates:
-        table = tagger.tabulate(documents, gate=gate)
+        table = tagger.tabulate(documents, PredictOptions(gate=gate))
         labels = [prediction.labels for found in table.predictions(tagger.vocabulary) for prediction in found]
         encoded = 1 - float(table.first.float().mean()) if len(table.first) else 0.0
         scores.append(GateScore(gate=gate, f1=span_scores(gold, labels).overall.f1, encoded=encoded))

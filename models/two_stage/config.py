@@ -74,6 +74,11 @@ class TwoStageConfig(TaggerConfig):
     """None for a tagger without a first pass, as training leaves it."""
 
     @property
+    def document_memory(self) -> MemoryConfig | None:
+        """The document memory; None for a tagger without one."""
+        return None
+
+    @property
     def reads_own_slot(self) -> bool:
         """Whether a word reads its own slot of a document memory, whose results then take the place of both streams."""
         return self.label_stream == "paper"

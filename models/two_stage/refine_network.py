@@ -15,7 +15,7 @@ from concord.models.layers.relative_transformer import (
     RelativeTransformer,
     TwoStreamEncoder,
 )
-from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
+from concord.models.two_stage.config import TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryContents
 from concord.models.words.representation import WordRepresentation
 
@@ -28,11 +28,10 @@ class RefineNetwork(nn.Module):
     the paper it is both streams, from the first layer on (eq. 12 and 13); a word's slots then include its own.
     """
 
-    def __init__(
-        self, config: TwoStageConfig, vocabulary: Vocabulary, encoder_width: int | None, memory: MemoryConfig | None
-    ) -> None:
+    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, encoder_width: int | None) -> None:
         super().__init__()
         self._config = config
+        memory = config.document_memory
         width, labels = config.two_stream.width, len(vocabulary.labels)
         reads_labels = config.sentence_labels or (memory is not None and memory.labels)
         self.representation = WordRepresentation(config.refine_representation, vocabulary, encoder_width=encoder_width)

@@ -8,7 +8,7 @@ result. Doc-UANet adds the document memory, read once: before the last layer or,
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -23,12 +23,13 @@ from concord.models.decoders.softmax import SoftmaxDistribution, joint_probabili
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.one_sequence import weights_key
 from concord.models.layers.variational_lstm import LstmSample
+from concord.models.options import OnBatch, PredictOptions
 from concord.models.outputs import AttentionWeights, Draft, Refined
-from concord.models.tagger import CallSettings, Tagger
+from concord.models.tagger import Call, Tagger
 from concord.models.terms.contradictions import find_contradictions, leave_matches_to_stage_two
 from concord.models.token_table import KeptWords, TokenTable
 from concord.models.two_stage.certain_labels import CertainLabels
-from concord.models.two_stage.config import FirstPassConfig, MemoryConfig, TwoStageConfig
+from concord.models.two_stage.config import FirstPassConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.two_stage.first_pass import FirstPass, windows_with_missed_names
@@ -41,47 +42,46 @@ _MOST_PADDING = 0.25
 _REFINED_WORDS = {"cpu": 1024}
 
 
-class TwoStageTagger(Tagger):
+class TwoStageTagger(Tagger[TwoStageConfig]):
     """Drafts every sentence and refines those with an uncertain word; each stage has its own word representation."""
 
-    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, memory: MemoryConfig | None = None) -> None:
+    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
-        self._two_stage = config
-        self._memory = memory
         self.draft_network = DraftNetwork(
             config.draft_representation, config.lstm, vocabulary, encoder_width=self.encoder_width
         )
-        self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width, memory)
+        self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width)
         self._drawn: tuple[object, Sequence[LstmSample]] | None = None
         self.first_pass: FirstPass | None = None
 
     @property
     @override
     def threshold(self) -> float:
-        return self._two_stage.threshold
+        return self.config.threshold
 
     def set_threshold(self, threshold: float) -> None:
         """Set the tagger's own threshold, in nats; it is saved with the tagger."""
-        self.config = self._two_stage = self._two_stage.model_copy(update={"threshold": threshold})
+        self._reconfigure(threshold=threshold)
 
     def set_samples_above(self, uncertainty: float | None) -> None:
         """Set above what uncertainty of the mean weights, in nats, samples are drawn; None for every sentence."""
-        self.config = self._two_stage = self._two_stage.model_copy(update={"samples_above": uncertainty})
+        self._reconfigure(samples_above=uncertainty)
 
     @property
     def memory_slots(self) -> int | None:
         """The most other occurrences that a word reads; None for a tagger without a document memory."""
-        return None if self._memory is None else self._memory.slots
+        memory = self.config.document_memory
+        return None if memory is None else memory.slots
 
     def set_memory_slots(self, slots: int) -> None:
         """Set how many other occurrences a word reads at most; with 0 every word is read as if it occurred once.
 
         It raises ValueError for a tagger without a document memory, or a negative number.
         """
-        if self._memory is None or slots < 0:
+        memory = self.config.document_memory
+        if memory is None or slots < 0:
             raise ValueError(f"set_memory_slots: expected 0 or more and a tagger with a memory, got {slots}")
-        self._memory = self._memory.model_copy(update={"slots": slots})
-        self.config = self._two_stage = self._two_stage.model_copy(update={"memory": self._memory})
+        self._reconfigure(memory=memory.model_copy(update={"slots": slots}))
 
     def add_first_pass(self, tagger: Tagger, *, gate: float) -> FirstPass:
         """Label sentences of less entropy than the gate, in nats, by another tagger; return the first pass.
@@ -91,19 +91,18 @@ class TwoStageTagger(Tagger):
         Raises:
             ConfigError: when the tagger cannot be a first pass of this one.
         """
-        self.first_pass = FirstPass(tagger, labels=self.vocabulary.labels, hidden=2 * self._two_stage.lstm.hidden)
+        self.first_pass = FirstPass(tagger, labels=self.vocabulary.labels, hidden=2 * self.config.lstm.hidden)
         self.set_gate(gate)
         return self.first_pass
 
     def set_gate(self, gate: float) -> None:
         """Set the gate of the first pass, in nats; it is saved with the tagger."""
-        config = FirstPassConfig(gate=gate)
-        self.config = self._two_stage = self._two_stage.model_copy(update={"first_pass": config})
+        self._reconfigure(first_pass=FirstPassConfig(gate=gate))
 
     @property
     def gate(self) -> float | None:
         """Nats from which a word sends its sentence past the first pass; None for a tagger without one."""
-        return None if self._two_stage.first_pass is None else self._two_stage.first_pass.gate
+        return None if self.config.first_pass is None else self.config.first_pass.gate
 
     @override
     def move_to(self, device: str) -> Tagger:
@@ -162,129 +161,118 @@ class TwoStageTagger(Tagger):
         return attention
 
     @override
-    def fill(self, table: TokenTable, settings: CallSettings) -> None:
-        threshold = self.threshold if settings.threshold is None else settings.threshold
-        key = None if self._memory is None else self._memory.key
-        certain = CertainLabels.of(table.documents, settings.certain, self.vocabulary, key)
-        memory = self._empty_memory(
-            [[word for sentence in document for word in sentence.words] for document in table.documents],
-            first=() if certain is None else certain.rows,
+    def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
+        options, memory = call.options, self.config.document_memory
+        key = None if memory is None else memory.key
+        certain = CertainLabels.of(table.documents, call.certain, self.vocabulary, key)
+        work = _Work(
+            table=table,
+            options=options,
+            threshold=self.threshold if options.threshold is None else options.threshold,
+            memory=self._empty_memory(
+                [[word for sentence in document for word in sentence.words] for document in table.documents],
+                first=() if certain is None else certain.rows,
+            ),
+            certain=certain,
+            on_batch=call.on_batch,
         )
-        unsure, sure = self._pass_first(table, settings, memory)
+        unsure, sure = self._pass_first(work, windows)
         if certain is not None:
             concerned = [window for window in sure if certain.concerns(window)]
             table.clear(concerned)
             unsure, sure = [*unsure, *concerned], [window for window in sure if not certain.concerns(window)]
-        uncertain = self._draft_windows(table, replace(settings, windows=unsure), threshold, memory, certain)
+        uncertain = self._draft_windows(work, unsure)
         if sure and self.vocabulary.scheme.has_entities:
             missed = windows_with_missed_names(table, drafted=unsure, passed=sure)
             table.clear(missed)
-            uncertain += self._draft_windows(table, replace(settings, windows=missed), threshold, memory, certain)
-        self._refine_windows(table, settings, threshold, memory, uncertain)
+            uncertain += self._draft_windows(work, missed)
+        self._refine_windows(work, uncertain, words=sum(len(window.sentence.words) for window in windows))
 
-    def _pass_first(
-        self, table: TokenTable, settings: CallSettings, memory: DocumentMemory | None
-    ) -> tuple[list[Window], list[Window]]:
+    def _pass_first(self, work: "_Work", windows: Sequence[Window]) -> tuple[Sequence[Window], list[Window]]:
         """Label the windows that the first pass is sure of; return those for both stages, and those."""
-        first, gate = self.first_pass, self.gate if settings.gate is None else settings.gate
+        options, table, memory = work.options, work.table, work.memory
+        first, gate = self.first_pass, self.gate if options.gate is None else options.gate
         if first is None or not gate:
-            return settings.windows, []
+            return windows, []
         unsure: list[Window] = []
         passed: list[Window] = []
-        words = sum(len(window.sentence.words) for window in settings.windows)
-        for windows, batch in first.tagger.batches(settings.windows, batch_words=settings.batch_words):
-            if settings.on_batch is not None:
-                settings.on_batch(0, words)
-            with self.autocast(settings.precision):
-                found = first(batch)
-            labels, is_sure = found.distribution.mode(), found.is_sure(batch, gate)
+        words = sum(len(window.sentence.words) for window in windows)
+        for part, batch in first.tagger.batches(windows, batch_words=options.batch_words):
+            if work.on_batch is not None:
+                work.on_batch(0, words)
+            with self.autocast(options.precision):
+                output = first(batch)
+            labels, is_sure = output.distribution.mode(), output.is_sure(batch, gate)
             for contradiction in find_contradictions(batch, labels, self.vocabulary):
                 is_sure[contradiction.sentence] = False
-            sure = KeptWords.of(windows, batch.mask.shape[1]).where(is_sure[:, None].expand_as(batch.mask))
-            table.write_labels(sure, labels, probabilities=found.marginals, uncertainty=found.uncertainty)
+            sure = KeptWords.of(part, batch.mask.shape[1]).where(is_sure[:, None].expand_as(batch.mask))
+            table.write_labels(sure, labels, probabilities=output.marginals, uncertainty=output.uncertainty)
             table.first[sure.rows] = True
             sentences = is_sure.nonzero()[:, 0].tolist()
-            table.write_spans(
-                windows, labels, self.vocabulary, found.distribution.span_probability, sentences=sentences
-            )
+            table.write_spans(part, labels, self.vocabulary, output.distribution.span_probability, sentences=sentences)
             if memory is not None:
-                states = first.to_stage_one(found.states.flatten(0, 1)[sure.cells])
-                memory.write(sure.rows, states, found.marginals.flatten(0, 1)[sure.cells])
-            for window, passes in zip(windows, is_sure.tolist(), strict=True):
+                states = first.to_stage_one(output.states.flatten(0, 1)[sure.cells])
+                memory.write(sure.rows, states, output.marginals.flatten(0, 1)[sure.cells])
+            for window, passes in zip(part, is_sure.tolist(), strict=True):
                 (passed if passes else unsure).append(window)
         return unsure, passed
 
-    def _draft_windows(
-        self,
-        table: TokenTable,
-        settings: CallSettings,
-        threshold: float,
-        memory: DocumentMemory | None,
-        certain: CertainLabels | None,
-    ) -> list["_UncertainWindow"]:
-        """Draft all windows and return those that stage two must read."""
+    def _draft_windows(self, work: "_Work", windows: Sequence[Window]) -> list["_UncertainWindow"]:
+        """Draft windows and return those that stage two must read."""
+        options, table, memory, certain = work.options, work.table, work.memory, work.certain
         uncertain: list[_UncertainWindow] = []
-        for windows, batch in self.batches(
-            settings.windows, batch_words=settings.batch_words, on_batch=settings.on_batch
-        ):
+        for part, batch in self.batches(windows, batch_words=options.batch_words, on_batch=work.on_batch):
             features = self.encoder_features(batch)
-            with self.autocast(settings.precision):
-                draft = self._draft(batch, features, samples=settings.samples)
-            words = KeptWords.of(windows, batch.mask.shape[1])
+            with self.autocast(options.precision):
+                draft = self._draft(batch, features, samples=options.samples)
+            words = KeptWords.of(part, batch.mask.shape[1])
             if certain is not None:
-                draft = certain.hold(draft, _window_rows(windows, batch))
+                draft = certain.hold(draft, _window_rows(part, batch))
             table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
             draft = leave_matches_to_stage_two(draft, find_contradictions(batch, draft.labels, self.vocabulary))
             if certain is not None:
-                draft = certain.leave_to_stage_two(draft, _window_rows(windows, batch))
+                draft = certain.leave_to_stage_two(draft, _window_rows(part, batch))
             if memory is not None:
                 hidden, probabilities = draft.hidden.flatten(0, 1), draft.probabilities.flatten(0, 1)
                 memory.write(words.rows, hidden[words.cells], probabilities[words.cells])
-            is_uncertain = ((draft.uncertainty > threshold) & batch.mask).any(dim=1).tolist()
+            is_uncertain = ((draft.uncertainty > work.threshold) & batch.mask).any(dim=1).tolist()
             table.write_spans(
-                windows,
+                part,
                 draft.labels,
                 self.vocabulary,
                 partial(drafted_probability, draft.samples),
                 sentences=[number for number, refine in enumerate(is_uncertain) if not refine],
             )
             uncertain += [
-                _UncertainWindow.of(windows[number], draft, features, number)
+                _UncertainWindow.of(part[number], draft, features, number)
                 for number, refine in enumerate(is_uncertain)
                 if refine
             ]
         return uncertain
 
-    def _refine_windows(
-        self,
-        table: TokenTable,
-        settings: CallSettings,
-        threshold: float,
-        memory: DocumentMemory | None,
-        uncertain: Sequence["_UncertainWindow"],
-    ) -> None:
-        """Run stage two on the uncertain windows and overwrite the labels of their uncertain words."""
+    def _refine_windows(self, work: "_Work", uncertain: Sequence["_UncertainWindow"], *, words: int) -> None:
+        """Run stage two on the uncertain windows of a call of so many words; overwrite labels of uncertain words."""
+        table, threshold, memory = work.table, work.threshold, work.memory
         by_first = {item.window.first: item for item in uncertain}
         ordered = [by_first[first].window for first in sorted(by_first)]
-        words = sum(len(window.sentence.words) for window in settings.windows)
-        batch_words = min(settings.batch_words, _REFINED_WORDS.get(self.device.type, settings.batch_words))
-        for windows, batch in self.batches(ordered, batch_words=batch_words):
-            if settings.on_batch is not None:
-                settings.on_batch(words, words)
-            items = [by_first[window.first] for window in windows]
+        most = work.options.batch_words
+        for part, batch in self.batches(ordered, batch_words=min(most, _REFINED_WORDS.get(self.device.type, most))):
+            if work.on_batch is not None:
+                work.on_batch(words, words)
+            items = [by_first[window.first] for window in part]
             probabilities = _pad([item.probabilities for item in items])
             uncertainty = _pad([item.uncertainty for item in items])
             samples = _pad([item.samples for item in items]).movedim(2, 0)
             stored = [item.features for item in items if item.features is not None]
             features = _pad(stored) if stored else None
-            contents = memory.read(_window_rows(windows, batch)) if memory is not None else None
-            with self.autocast(settings.precision):
+            contents = memory.read(_window_rows(part, batch)) if memory is not None else None
+            with self.autocast(work.options.precision):
                 logits = self.refine_network(batch, features, probabilities, contents)
             stage_two = self.refine_network.distribution(logits, batch.mask)
             merged = merge_stages(probabilities, uncertainty, stage_two, threshold)
-            table.write_refined(KeptWords.of(windows, batch.mask.shape[1]), merged)
+            table.write_refined(KeptWords.of(part, batch.mask.shape[1]), merged)
             table.write_spans(
-                windows, merged.labels, self.vocabulary, partial(span_probability, samples, stage_two, merged.refined)
+                part, merged.labels, self.vocabulary, partial(span_probability, samples, stage_two, merged.refined)
             )
 
     def draft_states(self, batch: Batch) -> Tensor:
@@ -293,33 +281,32 @@ class TwoStageTagger(Tagger):
 
     def _draft(self, batch: Batch, features: Tensor | None, *, samples: int | None) -> Draft:
         """Draft a batch with weight samples for every sentence if their number is given, else as configured."""
-        config = self._two_stage
-        drawn = self._weight_samples(samples or config.samples)
-        return self.draft_network.draft(
-            batch, features, drawn, samples_above=config.samples_above if samples is None else None
-        )
+        drawn = self._weight_samples(samples or self.config.samples)
+        samples_above = self.config.samples_above if samples is None else None
+        return self.draft_network.draft(batch, features, drawn, samples_above=samples_above)
 
     def _weight_samples(self, samples: int) -> Sequence[LstmSample]:
         """Return M weight samples, which are drawn again only when the weights or their device have changed."""
         weights = weights_key(self.draft_network.lstm.parameters())
         drawn = self._drawn
         if drawn is None or drawn[0] != (samples, weights):
-            fresh = self.draft_network.lstm.draw_samples(samples, self._two_stage.sample_seed)
+            fresh = self.draft_network.lstm.draw_samples(samples, self.config.sample_seed)
             drawn = self._drawn = (samples, weights), fresh
         return drawn[1]
 
     def _empty_memory(self, documents: Sequence[Sequence[str]], first: Sequence[int] = ()) -> DocumentMemory | None:
         """Allocate a memory for the words of documents; None for a tagger without one."""
-        if self._memory is None:
+        config = self.config.document_memory
+        if config is None:
             return None
         return DocumentMemory(
             documents,
-            self._memory,
-            hidden=2 * self._two_stage.lstm.hidden,
+            config,
+            hidden=2 * self.config.lstm.hidden,
             labels=len(self.vocabulary.labels),
             device=self.device,
             first=first,
-            own=self._two_stage.reads_own_slot,
+            own=self.config.reads_own_slot,
         )
 
     def _fill_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> DocumentMemory | None:
@@ -371,6 +358,19 @@ def span_probability(samples: Tensor, stage_two: LabelDistribution, refined: Ten
 def drafted_probability(samples: Tensor, query: SpanQuery) -> Tensor:
     """Return the probability of spans whose labels are all drafts, shape ``(K,)``; arguments as above."""
     return joint_probability(samples, query).mean(dim=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Work:
+    """What the stages share while they fill a table."""
+
+    table: TokenTable
+    options: PredictOptions
+    threshold: float
+    """Nats above which stage two decides."""
+    memory: DocumentMemory | None
+    certain: CertainLabels | None
+    on_batch: OnBatch | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from concord.models.checkpoint import pick_device
-from concord.models.tagger import OnBatch
+from concord.models.options import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.parsing.stanza_fast import FastStanza, obstacle_to_shortcuts

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from concord.models.tagger import OnBatch
+from concord.models.options import OnBatch
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors

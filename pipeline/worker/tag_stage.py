@@ -5,15 +5,14 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
-from typing import Literal, Protocol
+from typing import Protocol
 
 from concord.models.calibration import Calibration
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, decode_spans
+from concord.models.options import OnBatch, PredictOptions
 from concord.models.outputs import Prediction, Source
-from concord.models.tagger import OnBatch
 from concord.models.terms.term_matcher import TermMatcher
-from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedSentence
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
@@ -37,12 +36,8 @@ class DocumentTagger(Protocol):
     def predict_documents(
         self,
         documents: Sequence[Sequence[Sentence]],
+        options: PredictOptions,
         *,
-        batch_words: int,
-        samples: int | None,
-        threshold: float | None,
-        gate: float | None,
-        precision: Literal["fp32", "bf16"],
         on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
         """Return one prediction for each sentence, by document."""
@@ -59,22 +54,22 @@ class TagStage:
     def __init__(
         self,
         tagger: DocumentTagger,
-        config: TaggerRunConfig,
+        options: PredictOptions,
         *,
         terms: TermMatcher | None = None,
         on_share: OnShare | None = None,
     ) -> None:
         self._tagger = tagger
-        self._config = config
+        self._options = options
         self._terms = terms
         self._on_share = on_share
 
     @property
     def threshold(self) -> float | None:
         """Nats above which stage two decides in this run; None for a tagger of one stage."""
-        if self._tagger.threshold is None or self._config.threshold is None:
+        if self._tagger.threshold is None or self._options.threshold is None:
             return self._tagger.threshold
-        return self._config.threshold
+        return self._options.threshold
 
     def run(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
         """Tag records, in order; ShortageError if memory runs out."""
@@ -85,34 +80,24 @@ class TagStage:
     def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:
         annotated = [
             AnnotatedDocument(parsed=document, predictions=predictions)
-            for document, predictions in zip(documents, self._predict(documents, self._config.precision), strict=True)
+            for document, predictions in zip(documents, self._predict(documents, self._options), strict=True)
         ]
-        if self._config.precision == "fp32":
+        if self._options.precision == "fp32":
             return annotated
         words = accumulate(sum(len(sentence.words) for sentence in document.sentences) for document in documents)
         compared = 1 + bisect_left(list(words), _COMPARED_WORDS)  # as many documents as it takes, at most all
-        references = self._predict(documents[:compared], "fp32")
+        references = self._predict(documents[:compared], self._options.model_copy(update={"precision": "fp32"}))
         return [
             *(replace(document, in_fp32=reference) for document, reference in zip(annotated, references, strict=False)),
             *annotated[compared:],
         ]
 
-    def _predict(
-        self, documents: Sequence[ParsedDocument], precision: Literal["fp32", "bf16"]
-    ) -> list[tuple[Prediction, ...]]:
+    def _predict(self, documents: Sequence[ParsedDocument], options: PredictOptions) -> list[tuple[Prediction, ...]]:
         """Return one prediction for each ParsedSentence, by document."""
         joined = [_join_pieces(document.sentences) for document in documents]
         sentences = [[self._with_terms(_sentence(pieces)) for pieces in document] for document in joined]
         with shortage_errors():
-            predicted = self._tagger.predict_documents(
-                sentences,
-                batch_words=self._config.batch_words,
-                samples=self._config.samples,
-                threshold=self._config.threshold,
-                gate=self._config.gate,
-                precision=precision,
-                on_batch=self._on_batch,
-            )
+            predicted = self._tagger.predict_documents(sentences, options, on_batch=self._on_batch)
         return [
             tuple(
                 piece

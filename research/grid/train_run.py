@@ -120,7 +120,7 @@ def _remove_other_training(folder: Path, job: TrainJob) -> None:
 def _score(tagger: Tagger, job: evaluate.EvaluateJob) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the scores on a gold corpus, and the counts by document that compare runs."""
     documents = read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
-    predicted, seconds = evaluate.predict_timed(tagger, documents, job)
+    predicted, seconds = evaluate.predict_timed(tagger, documents, job.options)
     count = counts_by_document if tagger.vocabulary.scheme.has_entities else label_counts_by_document
     counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}
     if tagger.threshold is not None:

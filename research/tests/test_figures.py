@@ -13,6 +13,7 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
+from concord.models.options import PredictOptions
 from concord.models.registry import build_tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
@@ -35,7 +36,7 @@ def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory, two_stage_config:
     torch.manual_seed(3)
     tagger: Any = build_tagger("doc_uanet", two_stage_config, Vocabulary.from_sentences(sentences)).eval()
     documents = read_gold(GOLD)
-    uncertainty = tagger.tabulate(documents, threshold=REFINE_ALL).uncertainty
+    uncertainty = tagger.tabulate(documents, PredictOptions(threshold=REFINE_ALL)).uncertainty
     tagger.set_threshold(round(float(uncertainty.median()) / 0.05) * 0.05)
     folder = tmp_path_factory.mktemp("taggers") / "doc_uanet"
     save_tagger(tagger, folder)

@@ -17,6 +17,7 @@ from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
 from concord.models.labels import Span, encode_spans
+from concord.models.options import PredictOptions
 from concord.models.schemes import BIO, BIOES, LabelScheme
 from concord.models.token_table import span_query
 from concord.models.two_stage.tagger import span_probability
@@ -226,7 +227,7 @@ def test_a_span_is_no_more_probable_than_its_least_probable_word(
     for name, seed in product(("bilstm_crf", "uanet", "variational_lstm", "structured_refinement"), range(4)):
         tagger = build(name, vocabulary=vocabulary, seed=seed)
         for threshold in (-1.0, 1.5, 9.0):
-            for prediction in tagger.predict_documents([sentences], threshold=threshold)[0]:
+            for prediction in tagger.predict_documents([sentences], PredictOptions(threshold=threshold))[0]:
                 spans[name] += len(prediction.spans)
                 for span, confidence in zip(prediction.spans, prediction.confidences, strict=True):
                     assert 0 < confidence <= min(prediction.probabilities[span.start : span.end]) + 1e-6

@@ -205,7 +205,7 @@ def distil(
     type=click.FloatRange(min=0),
     help="Nats from which a sentence is read by both stages, 0 for all.  [default: the tagger's own]",
 )
-def evaluate(model: str, **options: Any) -> Answer:
+def evaluate(model: str, *, samples: int | None, threshold: float | None, gate: float | None, **options: Any) -> Answer:
     """Score a tagger on gold corpora.
 
     MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS.
@@ -213,10 +213,12 @@ def evaluate(model: str, **options: Any) -> Answer:
     Reports strict entity scores by type, by length and by whether --train contains the name; drafts against final
     labels; recurring names; uncertainty; speed. For a tagger of token labels: accuracy, overall and by label.
     """
+    from concord.models.options import PredictOptions
     from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
     from concord.workflows.registry.resolve_tagger import find_tagger
 
-    return evaluate_command(EvaluateJob(folder=find_tagger(model).folder, **options))
+    predict = PredictOptions(samples=samples, threshold=threshold, gate=gate)
+    return evaluate_command(EvaluateJob(folder=find_tagger(model).folder, options=predict, **options))
 
 
 @verb(

@@ -5,9 +5,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from concord.models.data.sentence import Sentence
+from concord.models.options import PredictOptions
 from concord.models.outputs import Prediction
 from concord.models.terms.term_matcher import TermMatcher
-from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.corrections.correction import Correction, Mark
 from concord.pipeline.corrections.fitting import fit_corrections, paired_marks
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, sentence_offsets
@@ -23,7 +23,7 @@ def find_moves(
     text: str,
     corrections: Sequence[Correction],
     *,
-    run: TaggerRunConfig,
+    options: PredictOptions,
     terms: TermMatcher | None = None,
 ) -> list[tuple[Mark | None, Mark | None]]:
     """Return the entities that would move elsewhere in a document if corrections were certain: old and new mark.
@@ -35,8 +35,7 @@ def find_moves(
     Args:
         text: the raw text of the document.
         corrections: of the document, in the order of the log; those that do not fit are left out.
-        run: how the tagger is run; its model is not read.
-        terms: the list of terms that the run heeds.
+        terms: the list of terms that the collection was labelled with.
     """
     offsets = list(sentence_offsets(document))
     fitted = fit_corrections(corrections, text, offsets).corrections
@@ -47,15 +46,7 @@ def find_moves(
     labels = certain_labels(fitted, words)
     before, after = (
         _marks(
-            tagger.predict_documents(
-                [sentences],
-                batch_words=run.batch_words,
-                samples=run.samples,
-                threshold=run.threshold,
-                gate=run.gate,
-                precision=run.precision,
-                certain=[certain],
-            )[0],
+            tagger.predict_documents([sentences], options, certain=[certain])[0],
             words,
             text,
         )

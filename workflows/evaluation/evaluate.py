@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -19,6 +18,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation import breakdown
 from concord.models.evaluation.consistency import collection_consistency
 from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, seqeval_f1, span_scores, token_scores
+from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.outputs import Prediction
 from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import LabelScheme
@@ -60,7 +60,6 @@ class EvaluateJob:
         labels: entity type or token label of the corpora -> that of the tagger, None for no entity.
         form: which column of the corpora has the labels.
         train: training corpora, which decide whether a name is seen or unseen; `labels` applies to them too.
-        samples, threshold, gate: as in TaggerRunConfig.
     """
 
     folder: Path
@@ -69,10 +68,7 @@ class EvaluateJob:
     form: GoldFormat = field(default_factory=GoldFormat)
     train: Sequence[str] = ()
     device: str = "cpu"
-    samples: int | None = None
-    threshold: float | None = None
-    gate: float | None = None
-    batch_words: int = 4096
+    options: PredictOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +212,7 @@ def evaluate_command(job: EvaluateJob) -> Answer:
         digest=tagger_digest(job.folder),
         data=job.data,
         train=job.train,
-        threshold=tagger.threshold if job.threshold is None else job.threshold,
+        threshold=tagger.threshold if job.options.threshold is None else job.options.threshold,
         evaluation=score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form), job),
     )
     return Answer.of(report, text=_describe(report))
@@ -224,23 +220,18 @@ def evaluate_command(job: EvaluateJob) -> Answer:
 
 def score_tagger(tagger: Tagger, documents: Documents, job: EvaluateJob) -> AnyEvaluation:
     """Return the scores of a tagger: percent, uncertainty in nats, speed in words a second."""
-    predicted, seconds = predict_timed(tagger, documents, job)
+    predicted, seconds = predict_timed(tagger, documents, job.options)
     return score_predictions(tagger, documents, predicted, seconds, job)
 
 
-def predict_timed(tagger: Tagger, documents: Documents, job: EvaluateJob) -> tuple[list[list[Prediction]], float]:
+def predict_timed(
+    tagger: Tagger, documents: Documents, options: PredictOptions
+) -> tuple[list[list[Prediction]], float]:
     """Label documents without their gold labels; return predictions and the seconds they took after a warm-up."""
     plain = without_labels(documents)
-    predict = partial(
-        tagger.predict_documents,
-        batch_words=job.batch_words,
-        samples=job.samples,
-        threshold=job.threshold,
-        gate=job.gate,
-    )
-    predict(plain[:WARM_UP_DOCUMENTS])
+    tagger.predict_documents(plain[:WARM_UP_DOCUMENTS], options)
     started = time.perf_counter()
-    predicted = predict(plain)
+    predicted = tagger.predict_documents(plain, options)
     return predicted, time.perf_counter() - started
 
 

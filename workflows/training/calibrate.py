@@ -66,7 +66,6 @@ class CalibrateJob:
     allow_overlap: bool = False
     picture: Path | None = None
     device: str = "cpu"
-    batch_words: int = 4096
 
 
 def calibrate_command(job: CalibrateJob) -> Answer:
@@ -87,7 +86,7 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     test_documents = _read(job, tagger, job.test) if job.test else None
     if test_documents is not None:
         _check_unseen(job, calibrated_provenance, test_documents, "--test")
-    observed = fit_calibration.observe(tagger, documents, batch_words=job.batch_words)
+    observed = fit_calibration.observe(tagger, documents)
     tokens, entities = _choose(job, tagger, observed)
     held_out = fit_calibration.cross_validate(observed, tokens=tokens, entities=entities)
     fitted = fit_calibration.fit(observed, tokens=tokens, entities=entities)
@@ -114,7 +113,7 @@ def calibrate_command(job: CalibrateJob) -> Answer:
         "test": None,
     }
     if test_documents is not None:
-        drawn = fit_calibration.observe(tagger, test_documents, batch_words=job.batch_words)
+        drawn = fit_calibration.observe(tagger, test_documents)
         after = fit_calibration.apply(fitted, drawn)
         measured = _figures(drawn, after, tagger)
         values["test"] = {"data": list(job.test), **_sizes(test_documents, drawn), "figures": measured}

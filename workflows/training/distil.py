@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
+from concord.models.options import PredictOptions
 from concord.models.registry import tagger_class
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger
@@ -229,7 +230,7 @@ def _probabilities(
     """Return the teachers' mean probabilities, shape ``(N, L)``, and mean uncertainty in nats, ``(N,)``."""
     probabilities, uncertainty = torch.zeros(()), torch.zeros(())
     for teacher in teachers:
-        table = teacher.tabulate(documents, batch_words=_BATCH_WORDS, gate=_GATE, keep="distributions")
+        table = teacher.tabulate(documents, PredictOptions(batch_words=_BATCH_WORDS, gate=_GATE), keep="distributions")
         if table.distributions is not None:
             probabilities = probabilities + table.distributions
         uncertainty = uncertainty + table.uncertainty

@@ -16,6 +16,7 @@ from concord.models.evaluation.threshold_sweep import (
     mean_curve,
     sweep_threshold,
 )
+from concord.models.options import PredictOptions
 from concord.models.tagger import Tagger
 from concord.models.training.fit import SCORE_NAMES, EpochProgress, EpochResult, FitConfig, fit
 from concord.models.two_stage.tagger import TwoStageTagger
@@ -65,7 +66,7 @@ def choose_by_folds(
         histories.append(result.epochs)
         tagger = load_tagger(result.bundle)
         if isinstance(tagger, TwoStageTagger):
-            table = tagger.tabulate(held_out, threshold=REFINE_ALL)
+            table = tagger.tabulate(held_out, PredictOptions(threshold=REFINE_ALL))
             curves.append(sweep_threshold(table, held_out, tagger.vocabulary))
     epoch, scores = best_epoch(histories)
     threshold = best_threshold(mean_curve(curves)).threshold if curves else None

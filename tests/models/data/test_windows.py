@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.windows import cut_windows
+from concord.models.options import PredictOptions
 
 
 def numbered(words: int) -> Sentence:
@@ -78,7 +79,7 @@ def test_long_sentences_and_empty_documents_have_one_result_per_word(name: str, 
         [Sentence(words=())],
         [Sentence(words=("Paris",) * 600), Sentence(words=()), Sentence(words=("Ford", "laughed"))],
     ]
-    predictions = tagger.predict_documents(documents, threshold=-1.0)
+    predictions = tagger.predict_documents(documents, PredictOptions(threshold=-1.0))
     assert [[len(entry.labels) for entry in document] for document in predictions] == [[], [0], [600, 0, 2]]
     for entry in predictions[2]:
         assert len(entry.labels) == len(entry.draft_labels) == len(entry.probabilities) == len(entry.uncertainty)
@@ -94,6 +95,6 @@ def test_memory_spans_the_windows_of_a_sentence(build: Callable[..., Any]) -> No
 
     def probability(neighbour: str) -> float:
         sentence = Sentence(words=("Ford", *filler, "Ford", neighbour))
-        return float(tagger.tabulate([[sentence]], threshold=-1.0).probability[0])
+        return float(tagger.tabulate([[sentence]], PredictOptions(threshold=-1.0)).probability[0])
 
     assert probability("Paris") != probability("Ada")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
+from concord.models.options import PredictOptions
 from concord.models.two_stage.document_memory import MemoryContents
 from concord.models.two_stage.tagger import TwoStageTagger
 
@@ -19,7 +20,7 @@ Build = Callable[..., Any]
 Documents = list[list[Sentence]]
 Draw = Callable[..., Documents]
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined")
-REFINE_ALL = -1.0
+REFINE_ALL = PredictOptions(threshold=-1.0)
 NO_LABELS: dict[str, Any] = {"memory": {"labels": False}}
 NO_CONTEXTS: dict[str, Any] = {"memory": {"contexts": False}}
 NO_MEMORY: dict[str, Any] = {"memory": {"labels": False, "contexts": False}}
@@ -92,7 +93,7 @@ def ablated(request: pytest.FixtureRequest, build: Build) -> Any:
 def test_default_weights_and_predictions_are_unchanged(
     name: str, probabilities: list[float], build: Build, documents: Documents
 ) -> None:
-    table = build(name).tabulate(documents, threshold=REFINE_ALL)
+    table = build(name).tabulate(documents, REFINE_ALL)
     assert table.probability[:7].tolist() == pytest.approx(probabilities, abs=1e-5)
     uncertainty = [2.549801, 2.551096, 2.550235, 2.549991, 2.551553, 2.551598, 2.553925]
     assert table.uncertainty[:7].tolist() == pytest.approx(uncertainty, abs=1e-5)
@@ -111,14 +112,14 @@ def test_ablation_is_saved_with_its_switch(ablated: Any, tmp_path: Path, random_
     save_tagger(ablated, tmp_path)
     loaded = load_tagger(tmp_path)
     assert loaded.config == ablated.config
-    first, second = (which.tabulate(documents, threshold=REFINE_ALL) for which in (ablated, loaded))
+    first, second = (which.tabulate(documents, REFINE_ALL) for which in (ablated, loaded))
     assert all(torch.equal(getattr(first, column), getattr(second, column)) for column in COLUMNS)
 
 
 def test_ablation_predicts_the_same_alone_and_in_a_batch(ablated: Any, random_documents: Draw) -> None:
     documents = random_documents(2, documents=4)
-    together = ablated.tabulate(documents, threshold=REFINE_ALL)
-    apart = [ablated.tabulate([document], threshold=REFINE_ALL) for document in documents]
+    together = ablated.tabulate(documents, REFINE_ALL)
+    apart = [ablated.tabulate([document], REFINE_ALL) for document in documents]
     assert torch.allclose(together.probability, torch.cat([table.probability for table in apart]), atol=1e-5)
 
 
@@ -173,7 +174,7 @@ def test_doc_uanet_without_memory_is_uanet_trained_on_documents(build: Build, ra
     assert tagger.learns_from_documents
     uanet.load_state_dict(tagger.state_dict())
     documents = random_documents(4, documents=3)
-    found, expected = (which.tabulate(documents, threshold=REFINE_ALL) for which in (tagger, uanet))
+    found, expected = (which.tabulate(documents, REFINE_ALL) for which in (tagger, uanet))
     assert all(torch.equal(getattr(found, column), getattr(expected, column)) for column in COLUMNS)
 
 
@@ -200,7 +201,7 @@ def test_crf_labels_are_well_formed_where_those_of_a_softmax_are_not(
     for decoder in ("softmax", "crf"):
         tagger = build(name, decoder=decoder)
         scheme, labels = tagger.vocabulary.scheme, tagger.vocabulary.labels
-        rows = tagger.tabulate(documents, threshold=REFINE_ALL).label.split(lengths)
+        rows = tagger.tabulate(documents, REFINE_ALL).label.split(lengths)
         names = [[None, *(labels[number] for number in row.tolist()), None] for row in rows]
         pairs = [pair for row in names for pair in pairwise(row)]
         legal[decoder] = all(scheme.allows(left, right) for left, right in pairs)
@@ -209,9 +210,9 @@ def test_crf_labels_are_well_formed_where_those_of_a_softmax_are_not(
 
 def test_uncertain_words_get_their_label_in_the_best_sequence_of_the_crf(build: Build, random_documents: Draw) -> None:
     tagger, documents = build("uanet", decoder="crf"), random_documents(8, documents=4)
-    everything = tagger.tabulate(documents, threshold=REFINE_ALL)
+    everything = tagger.tabulate(documents, REFINE_ALL)
     threshold = everything.uncertainty.median().item()
-    table = tagger.tabulate(documents, threshold=threshold)
+    table = tagger.tabulate(documents, PredictOptions(threshold=threshold))
     assert torch.equal(table.refined, table.uncertainty > threshold)
     assert torch.equal(table.label, torch.where(table.refined, everything.label, everything.draft))
     assert torch.allclose(table.probability[table.refined], everything.probability[table.refined], atol=1e-6)
@@ -228,8 +229,8 @@ def test_crf_without_transitions_has_the_marginals_of_the_softmax(build: Build, 
     labels, found = decided.mode(), decided.marginals()
     assert torch.allclose(found[batch.mask], expected[batch.mask], atol=1e-5)
     crf.refine_network.decoder.crf.transitions.normal_()
-    own = crf.tabulate(documents, threshold=REFINE_ALL).probability
-    assert not torch.allclose(own, soft.tabulate(documents, threshold=REFINE_ALL).probability, atol=1e-3)
+    own = crf.tabulate(documents, REFINE_ALL).probability
+    assert not torch.allclose(own, soft.tabulate(documents, REFINE_ALL).probability, atol=1e-3)
     assert bool(((own > 0) & (own < 1)).all())
     assert labels.shape == batch.mask.shape
 
@@ -253,7 +254,9 @@ def test_variational_lstm_equals_the_drafts_of_uanet(build: Build, random_docume
     tagger, uanet = build("variational_lstm"), build("uanet", seed=2)
     tagger.network.load_state_dict(uanet.draft_network.state_dict())
     for samples in (None, 1, 5):
-        found, expected = (which.tabulate(documents, samples=samples, threshold=9.0) for which in (tagger, uanet))
+        found, expected = (
+            which.tabulate(documents, PredictOptions(samples=samples, threshold=9.0)) for which in (tagger, uanet)
+        )
         assert torch.equal(found.label, expected.draft)
         assert torch.allclose(found.uncertainty, expected.uncertainty, atol=1e-5)
         assert torch.allclose(found.probability, expected.probability, atol=1e-6)
@@ -266,10 +269,12 @@ def test_crf_over_the_variational_lstm_reads_the_mean_logits(build: Build, rando
     with torch.no_grad():
         logits, _ = network.sampled(batch, None, network.lstm.draw_samples(4, tagger.config.sample_seed))
         expected = logits.mean(0).softmax(-1)
-    table = tagger.tabulate(documents, samples=4)
+    table = tagger.tabulate(documents, PredictOptions(samples=4))
     own = expected.gather(2, table.label[None, :, None]).flatten()
     assert torch.allclose(table.probability, own, atol=1e-5)
-    assert not torch.allclose(table.probability, tagger.tabulate(documents, samples=1).probability, atol=1e-5)
+    assert not torch.allclose(
+        table.probability, tagger.tabulate(documents, PredictOptions(samples=1)).probability, atol=1e-5
+    )
 
 
 @torch.no_grad()

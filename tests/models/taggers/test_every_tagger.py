@@ -21,6 +21,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import decode_spans, split_label
+from concord.models.options import PredictOptions
 from concord.models.outputs import Prediction
 from concord.models.registry import available, build_tagger
 from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
@@ -33,7 +34,7 @@ COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined", 
 Documents = list[list[Sentence]]
 Build = Callable[..., Tagger]
 # Refine every word, if there is a stage two, so that the tests cover all that a tagger computes.
-REFINE_ALL = -1.0
+REFINE_ALL = PredictOptions(threshold=-1.0)
 
 
 @pytest.fixture(params=available())
@@ -95,9 +96,7 @@ def test_name_is_that_of_the_module_and_types_those_of_the_vocabulary(name: str,
 
 def test_every_word_gets_one_label(tagger: Tagger, random_documents: Callable[..., Documents]) -> None:
     documents, progress = random_documents(1, documents=4), list[tuple[int, int]]()
-    predictions = tagger.predict_documents(
-        documents, threshold=REFINE_ALL, on_batch=lambda *words: progress.append(words)
-    )
+    predictions = tagger.predict_documents(documents, REFINE_ALL, on_batch=lambda *words: progress.append(words))
     words = sum(len(sentence.words) for document in documents for sentence in document)
     assert progress[0] == (0, words)
     assert progress[-1] == (words, words)
@@ -109,7 +108,7 @@ def test_every_word_gets_one_label(tagger: Tagger, random_documents: Callable[..
 
 def test_empty_documents_and_sentences_and_single_words_are_labelled(tagger: Tagger) -> None:
     documents = [[], [parsed()], [parsed("Paris"), parsed(), parsed("?")]]
-    predictions = tagger.predict_documents(documents, threshold=REFINE_ALL)
+    predictions = tagger.predict_documents(documents, REFINE_ALL)
     assert [[len(entry.labels) for entry in document] for document in predictions] == [[], [0], [1, 0, 1]]
     assert predictions[1][0].spans == ()
     for document, found in zip(documents, predictions, strict=True):
@@ -129,9 +128,9 @@ def test_prediction_is_the_same_alone_and_in_a_batch(
     tagger: Tagger, random_documents: Callable[..., Documents]
 ) -> None:
     documents = random_documents(2, documents=5)
-    together = tagger.predict_documents(documents, threshold=REFINE_ALL)
+    together = tagger.predict_documents(documents, REFINE_ALL)
     for document, expected in zip(documents, together, strict=True):
-        (alone,) = tagger.predict_documents([document], threshold=REFINE_ALL)
+        (alone,) = tagger.predict_documents([document], REFINE_ALL)
         for left, right in zip(alone, expected, strict=True):
             assert left.probabilities == pytest.approx(right.probabilities, abs=1e-5)
             assert left.uncertainty == pytest.approx(right.uncertainty, abs=1e-5)
@@ -146,8 +145,8 @@ def test_sentences_are_independent_without_a_document_memory(
     if tagger.learns_from_documents:
         pytest.skip("it reads the whole document")
     documents = random_documents(2, documents=2)
-    whole = tagger.tabulate(documents, threshold=REFINE_ALL)
-    apart = tagger.tabulate([[sentence] for document in documents for sentence in document], threshold=REFINE_ALL)
+    whole = tagger.tabulate(documents, REFINE_ALL)
+    apart = tagger.tabulate([[sentence] for document in documents for sentence in document], REFINE_ALL)
     assert torch.allclose(whole.probability, apart.probability, atol=1e-5)
 
 
@@ -159,7 +158,7 @@ def test_saved_equals_loaded(tagger: Tagger, tmp_path: Path, random_documents: C
     assert loaded.config == tagger.config
     assert loaded.vocabulary == tagger.vocabulary
     assert loaded.threshold == tagger.threshold
-    first, second = (which.tabulate(documents, threshold=REFINE_ALL) for which in (tagger, loaded))
+    first, second = (which.tabulate(documents, REFINE_ALL) for which in (tagger, loaded))
     assert all(torch.equal(getattr(first, column), getattr(second, column)) for column in COLUMNS)
 
 
@@ -263,8 +262,8 @@ def test_prediction_works_in_inference_mode_without_side_effects(tagger: Tagger,
     random_state = torch.get_rng_state()
     before = {name: value.clone() for name, value in tagger.state_dict().items()}
     with torch.inference_mode():
-        inside = tagger.tabulate(documents, threshold=REFINE_ALL)
-    outside = tagger.tabulate(documents, threshold=REFINE_ALL)
+        inside = tagger.tabulate(documents, REFINE_ALL)
+    outside = tagger.tabulate(documents, REFINE_ALL)
     assert all(torch.equal(getattr(inside, column), getattr(outside, column)) for column in COLUMNS)
     assert torch.equal(torch.get_rng_state(), random_state)
     assert not any(module.training for module in tagger.modules())
@@ -308,7 +307,7 @@ def test_one_entity_type_or_none_is_supported(small: Build, kinds: tuple[str, ..
     vocabulary = Vocabulary.from_sentences([sentence], scheme=scheme)
     tagger = small(vocabulary=vocabulary, scheme=scheme.name)
     assert tagger.entity_types == kinds
-    ((prediction,),) = tagger.predict_documents([[sentence]], threshold=REFINE_ALL)
+    ((prediction,),) = tagger.predict_documents([[sentence]], REFINE_ALL)
     assert_whole(prediction, sentence, tagger)
     if not kinds:
         assert prediction.labels == ("O", "O", "O")
@@ -325,7 +324,7 @@ def test_token_labels_are_predicted_unchanged(small: Build) -> None:
     vocabulary = Vocabulary.from_sentences([sentence], scheme=TOKENS)
     tagger = small(vocabulary=vocabulary, scheme="TOKENS")
     assert tagger.entity_types == ()
-    table = tagger.tabulate([[sentence]], threshold=REFINE_ALL)
+    table = tagger.tabulate([[sentence]], REFINE_ALL)
     ((prediction,),) = table.predictions(vocabulary)
     assert prediction.labels == tuple(vocabulary.labels[number] for number in table.label.tolist())
     assert prediction.draft_labels == tuple(vocabulary.labels[number] for number in table.draft.tolist())
@@ -353,8 +352,8 @@ def test_bf16_predictions_are_complete_and_close_to_fp32(
     tagger: Tagger, random_documents: Callable[..., Documents]
 ) -> None:
     documents = random_documents(4, documents=2)
-    exact = tagger.tabulate(documents, threshold=REFINE_ALL)
-    rough = tagger.tabulate(documents, threshold=REFINE_ALL, precision="bf16")
+    exact = tagger.tabulate(documents, REFINE_ALL)
+    rough = tagger.tabulate(documents, PredictOptions(threshold=-1.0, precision="bf16"))
     assert rough.probability.dtype == rough.uncertainty.dtype == torch.float32
     assert torch.allclose(exact.uncertainty, rough.uncertainty, atol=0.05)
     assert torch.allclose(exact.probability, rough.probability, atol=0.05)

@@ -16,6 +16,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, EncoderMissingError, ModelError
+from concord.models.options import PredictOptions
 from concord.models.registry import available, build_tagger
 from concord.models.saved_tagger import CONFIG_NAME, WEIGHTS_NAME, tagger_digest
 from concord.models.tagger import Tagger
@@ -32,7 +33,7 @@ PROFILES = {
     for path in sorted(CONF.glob("*.yaml"))
     if "tuned" in (profiles := read_train_config(path).profiles)
 }
-REFINE_ALL = -1.0
+REFINE_ALL = PredictOptions(threshold=-1.0)
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined")
 Documents = list[list[Sentence]]
 Build = Callable[..., Tagger]
@@ -90,9 +91,9 @@ def test_every_tagger_predicts_the_same_alone_and_in_a_batch(
     tagger = build(name, encoder=tuned)
     # Sentences of up to 30 words are read in windows.
     documents = random_documents(6, documents=3, longest=30)
-    together = tagger.predict_documents(documents, threshold=REFINE_ALL)
+    together = tagger.predict_documents(documents, REFINE_ALL)
     for document, expected in zip(documents, together, strict=True):
-        (alone,) = tagger.predict_documents([document], threshold=REFINE_ALL)
+        (alone,) = tagger.predict_documents([document], REFINE_ALL)
         for left, right in zip(alone, expected, strict=True):
             assert left.probabilities == pytest.approx(right.probabilities, abs=1e-5)
             assert left.uncertainty == pytest.approx(right.uncertainty, abs=1e-5)
@@ -117,8 +118,8 @@ def test_training_continues_after_prediction_in_inference_mode(
 ) -> None:
     tagger = build(name, encoder=tuned)
     with torch.inference_mode():
-        inside = tagger.tabulate(documents, threshold=REFINE_ALL)
-    outside = tagger.tabulate(documents, threshold=REFINE_ALL)
+        inside = tagger.tabulate(documents, REFINE_ALL)
+    outside = tagger.tabulate(documents, REFINE_ALL)
     assert all(torch.equal(getattr(inside, column), getattr(outside, column)) for column in COLUMNS)
     before = weights(tagger)
     train(tagger, documents)
@@ -128,7 +129,7 @@ def test_training_continues_after_prediction_in_inference_mode(
 
 def test_bf16_is_close_to_fp32(build: Build, documents: Documents, tuned: Mapping[str, Any]) -> None:
     tagger = build("bilstm_crf", encoder=tuned)
-    exact, rough = tagger.tabulate(documents), tagger.tabulate(documents, precision="bf16")
+    exact, rough = tagger.tabulate(documents), tagger.tabulate(documents, PredictOptions(precision="bf16"))
     assert torch.allclose(exact.probability, rough.probability, atol=0.05)
 
 
@@ -158,7 +159,7 @@ def test_only_stage_one_tunes_the_encoder(
     assert sorted(groups) == ["encoder", "stage_one", "stage_two"]
     assert sum(map(len, groups.values())) == len({id(weight) for group in groups.values() for weight in group})
     with record_calls(BertModel) as calls:
-        tagger.predict_documents(documents, threshold=REFINE_ALL)
+        tagger.predict_documents(documents, REFINE_ALL)
     assert len(calls) == 1
 
 
@@ -262,7 +263,7 @@ def test_saved_tagger_loads_without_the_original_encoder(
     loaded = load_tagger(bundle)
     assert not any(module.training for module in loaded.modules())
     assert all(torch.equal(value, loaded.state_dict()[part]) for part, value in tagger.state_dict().items())
-    first, second = (which.tabulate(documents, threshold=REFINE_ALL) for which in (tagger, loaded))
+    first, second = (which.tabulate(documents, REFINE_ALL) for which in (tagger, loaded))
     assert all(torch.equal(getattr(first, column), getattr(second, column)) for column in COLUMNS)
 
     assert str(tmp_path) not in (bundle / CONFIG_NAME).read_text()
@@ -272,7 +273,7 @@ def test_saved_tagger_loads_without_the_original_encoder(
     digest = tagger_digest(bundle)
     save_tagger(loaded, bundle)
     assert tagger_digest(bundle) == digest
-    assert torch.equal(load_tagger(bundle).tabulate(documents, threshold=REFINE_ALL).label, first.label)
+    assert torch.equal(load_tagger(bundle).tabulate(documents, REFINE_ALL).label, first.label)
 
 
 def test_half_precision_weights_are_computed_in_fp32(
@@ -380,12 +381,12 @@ def test_training_and_prediction_run_on_a_gpu(
 ) -> None:
     for name in ("bilstm_crf", "doc_uanet"):
         tagger = build(name, encoder=tuned)
-        expected = tagger.tabulate(documents, threshold=REFINE_ALL)
+        expected = tagger.tabulate(documents, REFINE_ALL)
         tagger.move_to("cuda")
-        found = tagger.tabulate(documents, threshold=REFINE_ALL)
+        found = tagger.tabulate(documents, REFINE_ALL)
         assert torch.allclose(found.probability, expected.probability, atol=1e-4)
         train(tagger, documents)
         save_tagger(tagger, tmp_path / name)
         loaded = load_tagger(tmp_path / name, device="cuda")
-        first, second = (which.tabulate(documents, threshold=REFINE_ALL) for which in (tagger, loaded))
+        first, second = (which.tabulate(documents, REFINE_ALL) for which in (tagger, loaded))
         assert torch.equal(first.uncertainty, second.uncertainty)

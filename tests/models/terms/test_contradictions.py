@@ -11,6 +11,7 @@ import torch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import Span, encode_spans
+from concord.models.options import PredictOptions
 from concord.models.outputs import Draft, Prediction
 from concord.models.terms.contradictions import (
     Contradiction,
@@ -46,7 +47,7 @@ def each(predictions: list[list[Prediction]]) -> dict[tuple[int, int], Predictio
 
 def contradicting(tagger: Any, documents: Documents) -> Documents:
     """Mark the first word of every other sentence as a location, where the tagger says otherwise."""
-    found = each(tagger.predict_documents(documents, threshold=99.0))
+    found = each(tagger.predict_documents(documents, PredictOptions(threshold=99.0)))
     match = Span(0, 1, "LOC")
     return with_terms(
         documents, {key: (match,) for number, key in enumerate(found) if number % 2 and match not in found[key].spans}
@@ -57,10 +58,10 @@ def contradicting(tagger: Any, documents: Documents) -> Documents:
 def test_matches_that_the_tagger_agrees_with_change_nothing(name: str, build: Build, random_documents: Draw) -> None:
     tagger, documents = build(name), random_documents(0, documents=4)
     plain = tagger.predict_documents(documents)
-    drafted = tagger.predict_documents(documents, threshold=99.0)
+    drafted = tagger.predict_documents(documents, PredictOptions(threshold=99.0))
     agreed = {key: found.spans for key, found in each(drafted).items()}
     assert any(agreed.values())
-    assert tagger.predict_documents(with_terms(documents, agreed), threshold=99.0) == drafted
+    assert tagger.predict_documents(with_terms(documents, agreed), PredictOptions(threshold=99.0)) == drafted
     if name not in TWO_STAGES:
         assert drafted == plain
 
@@ -70,8 +71,8 @@ def test_stage_two_decides_the_words_of_a_contradicted_match(name: str, build: B
     tagger, documents = build(name), random_documents(0, documents=4)
     marked = contradicting(tagger, documents)
     plain, found = (
-        each(tagger.predict_documents(documents, threshold=99.0)),
-        each(tagger.predict_documents(marked, threshold=99.0)),
+        each(tagger.predict_documents(documents, PredictOptions(threshold=99.0))),
+        each(tagger.predict_documents(marked, PredictOptions(threshold=99.0))),
     )
     for (number, place), prediction in found.items():
         before, contradicted = plain[number, place], marked[number][place].terms is not None
@@ -87,7 +88,9 @@ def test_labels_with_terms_depend_on_no_batch(name: str, build: Build, random_do
     tagger, documents = build(name), random_documents(0, documents=4)
     marked = contradicting(tagger, documents)
     together = [found.labels for found in chain.from_iterable(tagger.predict_documents(marked))]
-    alone = [found.labels for found in chain.from_iterable(tagger.predict_documents(marked, batch_words=1))]
+    alone = [
+        found.labels for found in chain.from_iterable(tagger.predict_documents(marked, PredictOptions(batch_words=1)))
+    ]
     assert together == alone
 
 

@@ -22,6 +22,7 @@ from concord.models.evaluation.threshold_sweep import (
     mean_curve,
     sweep_threshold,
 )
+from concord.models.options import PredictOptions
 from concord.models.registry import build_tagger
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
@@ -178,9 +179,9 @@ def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
     dev = corpus(8)
     fit(tagger, corpus(12), [dev], fit_config(tagger, epochs=2), tmp_path)
     gold = [sentence.labels or () for document in dev for sentence in document]
-    curve = sweep_threshold(tagger.eval().tabulate(dev, threshold=REFINE_ALL), dev, tagger.vocabulary)
+    curve = sweep_threshold(tagger.eval().tabulate(dev, PredictOptions(threshold=REFINE_ALL)), dev, tagger.vocabulary)
     for entry in curve[:: len(curve) // 6]:
-        table = tagger.tabulate(dev, threshold=entry.threshold)
+        table = tagger.tabulate(dev, PredictOptions(threshold=entry.threshold))
         assert span_scores(gold, sequences(table.label, dev, tagger)).overall.f1 == pytest.approx(entry.score)
 
 
@@ -209,7 +210,7 @@ def test_best_epoch_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: P
     drafted = token_scores(gold, [prediction.draft_labels for prediction in predictions]).accuracy
     assert drafted == pytest.approx(result.best.draft_accuracy)
     if isinstance(best, TwoStageTagger):
-        curve = sweep_threshold(best.tabulate(dev, threshold=REFINE_ALL), dev, vocabulary)
+        curve = sweep_threshold(best.tabulate(dev, PredictOptions(threshold=REFINE_ALL)), dev, vocabulary)
         assert best_threshold(curve).score == pytest.approx(found, abs=1e-4)
         assert best_threshold(curve).threshold == best.threshold
 
@@ -244,7 +245,8 @@ def test_dev_score_and_threshold_are_means_over_corpora(tmp_path: Path) -> None:
     best = load_tagger(result.bundle)
     assert isinstance(best, TwoStageTagger)
     curves = [
-        sweep_threshold(best.tabulate(dev, threshold=REFINE_ALL), dev, best.vocabulary) for dev in (first, second)
+        sweep_threshold(best.tabulate(dev, PredictOptions(threshold=REFINE_ALL)), dev, best.vocabulary)
+        for dev in (first, second)
     ]
     chosen = best_threshold(mean_curve(curves))
     assert best.threshold == chosen.threshold

@@ -10,6 +10,7 @@ from torch import nn
 from concord.models.data.sentence import Sentence
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.relative_transformer import RelativeAttention
+from concord.models.options import PredictOptions
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]
@@ -78,10 +79,10 @@ def test_memory_map_of_a_document_without_recurring_words_is_empty(build: Build)
 
 def test_attention_maps_leave_no_hook_and_change_nothing(build: Build, documents: Documents) -> None:
     tagger = build("doc_uanet")
-    before = tagger.tabulate(documents, threshold=-1.0).probability
+    before = tagger.tabulate(documents, PredictOptions(threshold=-1.0)).probability
     tagger.attention_maps(documents[0])
     assert not any(module._forward_hooks for module in tagger.modules())
-    assert torch.equal(tagger.tabulate(documents, threshold=-1.0).probability, before)
+    assert torch.equal(tagger.tabulate(documents, PredictOptions(threshold=-1.0)).probability, before)
 
 
 def test_capture_ends_when_its_block_fails() -> None:

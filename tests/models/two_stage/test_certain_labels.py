@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from concord.models.data.sentence import Sentence
+from concord.models.options import PredictOptions
 from concord.models.two_stage.certain_labels import CertainLabels
 from concord.models.two_stage.config import MemoryConfig
 from concord.models.two_stage.document_memory import DocumentMemory
@@ -35,14 +36,14 @@ def test_certain_labels_are_kept(tagger: Any, random_documents: Draw, threshold:
     kind = tagger.entity_types[0]
     words = sum(len(sentence.words) for sentence in documents[1])
     certain = {0: f"B-{kind}", 1: f"I-{kind}", 2: "O", words - 1: f"B-{kind}"}
-    found = tagger.predict_documents(documents, certain=[{}, certain], threshold=threshold)
+    found = tagger.predict_documents(documents, PredictOptions(threshold=threshold), certain=[{}, certain])
     labels = [label for prediction in found[1] for label in prediction.labels]
     chances = [chance for prediction in found[1] for chance in prediction.probabilities]
     assert [labels[place] for place in certain] == list(certain.values())
     if tagger.calibration is None:
         assert [chances[place] for place in certain] == [1.0] * 4
     # Nothing passes from one document to another, but other batches round differently.
-    plain = tagger.predict_documents(documents, threshold=threshold)[0]
+    plain = tagger.predict_documents(documents, PredictOptions(threshold=threshold))[0]
     assert [entry.labels for entry in found[0]] == [entry.labels for entry in plain]
     for entry, other in zip(found[0], plain, strict=True):
         assert entry.probabilities == pytest.approx(other.probabilities, abs=1e-5)
@@ -59,7 +60,7 @@ def test_other_occurrences_are_read_again_with_the_certain_label(
         Sentence(words=("a",)),
     ]
     with record_calls(RefineNetwork) as calls:
-        table = tagger.tabulate([document], threshold=NEVER, certain=[{0: f"B-{kind}"}])
+        table = tagger.tabulate([document], PredictOptions(threshold=NEVER), certain=[{0: f"B-{kind}"}])
     drafted = tagger.vocabulary.labels[int(table.draft[4])]
     assert table.label[0] == tagger.vocabulary.labels.index(f"S-{kind}")
     # Only where stage one drafts another type than the certain one.
@@ -74,9 +75,9 @@ def test_other_occurrences_are_read_again_with_the_certain_label(
 def test_agreeing_drafts_stay(build: Callable[..., Any]) -> None:
     tagger = build("doc_uanet")
     document = [Sentence(words=("Zed", "ran", "home")), Sentence(words=("then", "zed", "slept"))]
-    plain = tagger.tabulate([document], threshold=NEVER)
+    plain = tagger.tabulate([document], PredictOptions(threshold=NEVER))
     prefix, _, kind = tagger.vocabulary.labels[int(plain.draft[4])].partition("-")
-    found = tagger.tabulate([document], threshold=NEVER, certain=[{0: f"B-{kind}" if kind else prefix}])
+    found = tagger.tabulate([document], PredictOptions(threshold=NEVER), certain=[{0: f"B-{kind}" if kind else prefix}])
     assert torch.equal(found.label[1:], plain.label[1:])
     assert not found.refined.any()
 
@@ -96,7 +97,7 @@ def test_contradicting_certain_labels_leave_other_occurrences_to_stage_two(build
     tagger = build("doc_uanet")
     kind = tagger.entity_types[0]
     document = [Sentence(words=("Zed", "Zed", "zed"))]
-    table = tagger.tabulate([document], threshold=NEVER, certain=[{0: f"B-{kind}", 1: "O"}])
+    table = tagger.tabulate([document], PredictOptions(threshold=NEVER), certain=[{0: f"B-{kind}", 1: "O"}])
     assert table.refined.tolist() == [False, False, True]
 
 

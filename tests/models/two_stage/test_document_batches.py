@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence
 from concord.models.layers.lstm_scan import SampledLayer
+from concord.models.options import PredictOptions
 from concord.models.token_table import TokenTable
 from concord.models.two_stage.refine_network import RefineNetwork
 from concord.models.words.representation import WordRepresentation
@@ -36,7 +37,7 @@ def words_in(document: list[Sentence]) -> int:
 
 def middle_threshold(tagger: Any, documents: Documents) -> float:
     """Return a threshold that the words of some sentences exceed and those of others do not."""
-    table = tagger.tabulate(documents, threshold=10.0)
+    table = tagger.tabulate(documents, PredictOptions(threshold=10.0))
     lengths = [len(sentence.words) for document in documents for sentence in document]
     worst = sorted(float(part.max()) for part in table.uncertainty.split(lengths))
     return (worst[len(worst) // 2 - 1] + worst[len(worst) // 2]) / 2
@@ -55,10 +56,10 @@ def test_document_alone_equals_document_in_a_batch_of_three(
     tagger: Any, random_documents: Draw, threshold: float
 ) -> None:
     documents = random_documents(3, documents=3)
-    together = tagger.tabulate(documents, threshold=threshold)
+    together = tagger.tabulate(documents, PredictOptions(threshold=threshold))
     first = 0
     for document in documents:
-        alone = tagger.tabulate([document], threshold=threshold)
+        alone = tagger.tabulate([document], PredictOptions(threshold=threshold))
         rows = slice(first, first + words_in(document))
         first = rows.stop
         assert float((alone.uncertainty - together.uncertainty[rows]).abs().max()) <= 2e-6
@@ -68,8 +69,8 @@ def test_document_alone_equals_document_in_a_batch_of_three(
 
 def test_order_of_the_documents_does_not_matter(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(3, documents=3)
-    forward = tagger.predict_documents(documents, threshold=-1.0)
-    backward = tagger.predict_documents(documents[::-1], threshold=-1.0)[::-1]
+    forward = tagger.predict_documents(documents, PredictOptions(threshold=-1.0))
+    backward = tagger.predict_documents(documents[::-1], PredictOptions(threshold=-1.0))[::-1]
     for left, right in zip(chain(*forward), chain(*backward), strict=True):
         assert left.labels == right.labels
         assert left.probabilities == pytest.approx(right.probabilities, abs=2e-6)
@@ -80,9 +81,9 @@ def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> 
     """With one sentence per batch the forced pass computes the same sums, so the results are equal bit by bit."""
     documents = random_documents(4, documents=4)
     threshold = middle_threshold(tagger, documents)
-    skipping = tagger.tabulate(documents, threshold=threshold, batch_words=1)
-    forced = tagger.tabulate(documents, threshold=-1.0, batch_words=1)
-    drafts = tagger.tabulate(documents, threshold=10.0, batch_words=1)
+    skipping = tagger.tabulate(documents, PredictOptions(threshold=threshold, batch_words=1))
+    forced = tagger.tabulate(documents, PredictOptions(threshold=-1.0, batch_words=1))
+    drafts = tagger.tabulate(documents, PredictOptions(threshold=10.0, batch_words=1))
     refined = forced.uncertainty > threshold
     assert 0 < int(refined.sum()) < len(refined)
     assert torch.equal(skipping.refined, refined)
@@ -93,8 +94,8 @@ def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> 
 def test_skipping_stage_two_is_lossless_within_batches(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(4, documents=4)
     threshold = middle_threshold(tagger, documents)
-    skipping = tagger.tabulate(documents, threshold=threshold)
-    forced = tagger.tabulate(documents, threshold=-1.0)
+    skipping = tagger.tabulate(documents, PredictOptions(threshold=threshold))
+    forced = tagger.tabulate(documents, PredictOptions(threshold=-1.0))
     expected = torch.where(forced.uncertainty > threshold, forced.label, forced.draft)
     assert torch.equal(skipping.label, expected)
     chosen = skipping.refined
@@ -117,7 +118,7 @@ def test_stage_one_reads_once_for_all_samples_and_stage_two_only_uncertain_sente
 
     monkeypatch.setattr(SampledLayer, "read", count)
     with record_calls(nn.LSTM, WordRepresentation, RefineNetwork) as calls:
-        table = tagger.tabulate(documents, samples=3, threshold=threshold, batch_words=budget)
+        table = tagger.tabulate(documents, PredictOptions(samples=3, threshold=threshold, batch_words=budget))
     lstm_calls = [arguments for module, arguments in calls if isinstance(module, nn.LSTM)]
     drafted = [arguments[0] for module, arguments in calls if module is tagger.draft_network.representation]
     refined = [arguments[0] for module, arguments in calls if isinstance(module, RefineNetwork)]
@@ -144,7 +145,7 @@ def test_stage_two_does_not_run_when_every_word_is_certain(
     tagger: Any, random_documents: Draw, record_calls: Callable[..., Any]
 ) -> None:
     with record_calls(RefineNetwork, WordRepresentation) as calls:
-        tagger.tabulate(random_documents(5, documents=3), threshold=10.0)
+        tagger.tabulate(random_documents(5, documents=3), PredictOptions(threshold=10.0))
     assert [module for module, _ in calls] == [tagger.draft_network.representation]
 
 
@@ -152,9 +153,9 @@ def test_stage_two_does_not_run_when_every_word_is_certain(
 def test_batch_size_changes_labels_only_at_near_ties(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(6, documents=6)
     threshold = middle_threshold(tagger, documents)
-    wide = tagger.tabulate(documents, threshold=threshold)
+    wide = tagger.tabulate(documents, PredictOptions(threshold=threshold))
     for batch_words in (1, 13, 60):
-        narrow = tagger.tabulate(documents, threshold=threshold, batch_words=batch_words)
+        narrow = tagger.tabulate(documents, PredictOptions(threshold=threshold, batch_words=batch_words))
         assert_same_but_for_near_ties(wide, narrow, threshold)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
+from concord.models.options import PredictOptions
 from concord.models.two_stage.config import MemoryConfig
 from concord.models.two_stage.document_memory import DocumentMemory, occurrence_index, word_rows
 from concord.models.two_stage.refine_network import MemoryReader
@@ -117,10 +118,10 @@ def test_default_vectors_affect_only_words_that_occur_once(build: Callable[..., 
     tagger = build("doc_uanet")
     # One word a sentence: words of a sentence meet in the attention that follows the memory.
     document = [Sentence(words=(word,)) for word in ("Ford", "Paris", "ford", "Ada")]
-    before = tagger.tabulate([document], threshold=-1.0).probability
+    before = tagger.tabulate([document], PredictOptions(threshold=-1.0)).probability
     with torch.no_grad():
         tagger.refine_network.reader.default_label.add_(3.0)
-    changed = tagger.tabulate([document], threshold=-1.0).probability != before
+    changed = tagger.tabulate([document], PredictOptions(threshold=-1.0)).probability != before
     assert changed.tolist() == [False, True, False, True]
 
 
@@ -129,12 +130,14 @@ def test_a_word_reads_the_output_of_stage_one_at_its_other_occurrence(build: Cal
 
     def probability(neighbour: str) -> float:
         document = [Sentence(words=("Ford",)), Sentence(words=("Ford", neighbour))]
-        return float(tagger.tabulate([document], threshold=-1.0).probability[0])
+        return float(tagger.tabulate([document], PredictOptions(threshold=-1.0)).probability[0])
 
     assert probability("Paris") != probability("Ada")
     other = [[Sentence(words=("Ford",))], [Sentence(words=("Ford", "Paris"))]]
     alone = [[Sentence(words=("Ford",))], [Sentence(words=("Ford", "Ada"))]]
-    results = [tagger.tabulate(documents, threshold=-1.0).probability[0].item() for documents in (other, alone)]
+    results = [
+        tagger.tabulate(documents, PredictOptions(threshold=-1.0)).probability[0].item() for documents in (other, alone)
+    ]
     assert results[0] == results[1]
 
 
@@ -143,7 +146,10 @@ def test_configured_key_decides_which_words_are_the_same(build: Callable[..., An
     changed = [Sentence(words=("Ford",)), Sentence(words=("ford", "Ada"))]
     for key, reads in (("lower", True), ("exact", False)):
         tagger = build("doc_uanet", memory={"key": key})
-        results = [tagger.tabulate([words], threshold=-1.0).probability[0].item() for words in (document, changed)]
+        results = [
+            tagger.tabulate([words], PredictOptions(threshold=-1.0)).probability[0].item()
+            for words in (document, changed)
+        ]
         assert (results[0] != results[1]) == reads
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.decoders.distribution import entropy
+from concord.models.options import PredictOptions
 from concord.models.two_stage.tagger import TwoStageTagger
 
 Build = Callable[..., TwoStageTagger]
@@ -97,7 +98,10 @@ def test_number_of_samples_has_no_effect_without_dropout(build: Build, documents
 def test_number_of_samples_has_an_effect_with_dropout_and_can_be_set_per_call(
     tagger: TwoStageTagger, documents: list[list[Sentence]]
 ) -> None:
-    one, three = tagger.tabulate(documents, samples=1), tagger.tabulate(documents, samples=3)
+    one, three = (
+        tagger.tabulate(documents, PredictOptions(samples=1)),
+        tagger.tabulate(documents, PredictOptions(samples=3)),
+    )
     assert not torch.equal(one.uncertainty, three.uncertainty)
     assert torch.equal(tagger.tabulate(documents).uncertainty, three.uncertainty)
 
@@ -156,13 +160,13 @@ def test_samples_above_depends_on_no_other_sentence_and_a_number_of_samples_turn
     changed = table.uncertainty != drawn.uncertainty
     assert bool(changed.any())
     assert not bool(changed.all())
-    assert torch.equal(tagger.tabulate(documents, samples=3).uncertainty, drawn.uncertainty)
+    assert torch.equal(tagger.tabulate(documents, PredictOptions(samples=3)).uncertainty, drawn.uncertainty)
     always.set_samples_above(limit)
     assert always.config == tagger.config
     assert torch.equal(always.tabulate(documents).uncertainty, table.uncertainty)
     alone = torch.cat([tagger.tabulate([document]).uncertainty for document in documents])
     assert torch.allclose(alone, table.uncertainty, atol=1e-5)
-    backwards = [tagger.tabulate(documents[::-1], batch_words=20).uncertainty.flip(0)]
+    backwards = [tagger.tabulate(documents[::-1], PredictOptions(batch_words=20)).uncertainty.flip(0)]
     assert torch.allclose(torch.cat(backwards).sort().values, table.uncertainty.sort().values, atol=1e-5)
 
 

@@ -14,6 +14,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window, cut_windows
 from concord.models.errors import ConfigError, ModelError
+from concord.models.options import PredictOptions
 from concord.models.saved_tagger import FIRST_PASS_NAME, WEIGHTS_NAME, tagger_digest
 from concord.models.schemes import BIO
 from concord.models.token_table import TokenTable
@@ -52,7 +53,7 @@ def middle_gate(tagger: Any, documents: Documents) -> float:
 def test_gate_of_0_sends_every_sentence_to_both_stages(tagger: Any, build: Build, random_documents: Draw) -> None:
     documents = random_documents(0, documents=4)
     plain = build(tagger.name).predict_documents(documents)
-    assert tagger.predict_documents(documents, gate=0.0) == plain
+    assert tagger.predict_documents(documents, PredictOptions(gate=0.0)) == plain
     tagger.add_first_pass(tagger.first_pass.tagger, gate=0.0)
     assert tagger.predict_documents(documents) == plain
     assert not tagger.tabulate(documents).first.any()
@@ -60,7 +61,7 @@ def test_gate_of_0_sends_every_sentence_to_both_stages(tagger: Any, build: Build
 
 def test_first_pass_labels_every_sentence_below_the_gate(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(0, documents=4)
-    found = list(chain.from_iterable(tagger.predict_documents(documents, gate=EVERY_SENTENCE)))
+    found = list(chain.from_iterable(tagger.predict_documents(documents, PredictOptions(gate=EVERY_SENTENCE))))
     expected = list(chain.from_iterable(tagger.first_pass.tagger.predict_documents(documents)))
     for one, other in zip(found, expected, strict=True):
         assert (one.labels, one.draft_labels, one.spans) == (other.labels, other.labels, other.spans)
@@ -101,9 +102,9 @@ def test_sentences_with_missed_names_are_labelled_as_without_a_first_pass(
 ) -> None:
     documents = random_documents(0, documents=4)
     gate = middle_gate(tagger, documents)
-    without = tagger.tabulate(documents, gate=0.0, threshold=EVERY_SENTENCE)
+    without = tagger.tabulate(documents, PredictOptions(gate=0.0, threshold=EVERY_SENTENCE))
     monkeypatch.setattr(two_stage, "windows_with_missed_names", lambda table, *, drafted, passed: passed)
-    found = tagger.tabulate(documents, gate=gate, threshold=EVERY_SENTENCE)
+    found = tagger.tabulate(documents, PredictOptions(gate=gate, threshold=EVERY_SENTENCE))
     assert not found.first.any()
     assert torch.equal(found.label, without.label)
     assert torch.allclose(found.span, without.span, atol=1e-6)
@@ -114,7 +115,7 @@ def test_a_sentence_passes_as_a_whole(tagger: Any, random_documents: Draw, monke
     documents = random_documents(0, documents=4)
     gate = middle_gate(tagger, documents)
     monkeypatch.setattr(two_stage, "windows_with_missed_names", lambda table, *, drafted, passed: [])
-    table = tagger.tabulate(documents, gate=gate)
+    table = tagger.tabulate(documents, PredictOptions(gate=gate))
     alone = tagger.first_pass.tagger.predict_documents(documents)
     first = 0
     for prediction in chain.from_iterable(alone):
@@ -127,9 +128,11 @@ def test_a_sentence_passes_as_a_whole(tagger: Any, random_documents: Draw, monke
 def test_predictions_depend_on_their_document_alone(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(3, documents=4)
     gate = middle_gate(tagger, documents)
-    together = tagger.predict_documents(documents, gate=gate, threshold=-1.0)
-    alone = [tagger.predict_documents([document], gate=gate, threshold=-1.0)[0] for document in documents]
-    backward = tagger.predict_documents(documents[::-1], gate=gate, threshold=-1.0, batch_words=7)[::-1]
+    together = tagger.predict_documents(documents, PredictOptions(gate=gate, threshold=-1.0))
+    alone = [
+        tagger.predict_documents([document], PredictOptions(gate=gate, threshold=-1.0))[0] for document in documents
+    ]
+    backward = tagger.predict_documents(documents[::-1], PredictOptions(gate=gate, threshold=-1.0, batch_words=7))[::-1]
     for found in (alone, backward):
         for one, other in zip(chain(*together), chain(*found), strict=True):
             assert one.labels == other.labels
@@ -143,12 +146,12 @@ def test_memory_holds_what_the_first_pass_labelled(build: Build, sentence: Calla
     document = [sentence("Ford laughed ."), sentence("Workers of Ford went home .")]
     worst = [max(found.uncertainty) for found in first.tagger.predict_documents([document])[0]]
     gate = sum(worst) / 2
-    before = tagger.tabulate([document], gate=gate, threshold=-1.0)
+    before = tagger.tabulate([document], PredictOptions(gate=gate, threshold=-1.0))
     assert set(before.first.split([3, 6])[worst.index(min(worst))].tolist()) == {True}
     assert set(before.first.split([3, 6])[worst.index(max(worst))].tolist()) == {False}
     with torch.no_grad():
         first.to_stage_one.bias += 1.0
-    after = tagger.tabulate([document], gate=gate, threshold=-1.0)
+    after = tagger.tabulate([document], PredictOptions(gate=gate, threshold=-1.0))
     both = ~before.first
     assert not torch.allclose(before.probability[both], after.probability[both], atol=1e-7)
     assert torch.equal(before.probability[~both], after.probability[~both])
@@ -157,8 +160,8 @@ def test_memory_holds_what_the_first_pass_labelled(build: Build, sentence: Calla
 def test_bf16_predictions_are_close_to_fp32(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(4, documents=2)
     for gate in (middle_gate(tagger, documents), EVERY_SENTENCE):
-        exact = tagger.tabulate(documents, gate=gate, threshold=-1.0)
-        rough = tagger.tabulate(documents, gate=gate, threshold=-1.0, precision="bf16")
+        exact = tagger.tabulate(documents, PredictOptions(gate=gate, threshold=-1.0))
+        rough = tagger.tabulate(documents, PredictOptions(gate=gate, threshold=-1.0, precision="bf16"))
         same = exact.first == rough.first
         assert same.float().mean() > 0.5
         assert torch.allclose(exact.uncertainty[same], rough.uncertainty[same], atol=0.05)
@@ -190,7 +193,9 @@ def test_saved_tagger_has_its_first_pass(tagger: Any, random_documents: Draw, tm
     loaded = load_tagger(tmp_path)
     own = {name for name in load_file(tmp_path / WEIGHTS_NAME) if name.startswith("first_pass")}
     assert own == {"first_pass.to_stage_one.weight", "first_pass.to_stage_one.bias"}
-    assert loaded.predict_documents(documents, threshold=-1.0) == tagger.predict_documents(documents, threshold=-1.0)
+    assert loaded.predict_documents(documents, PredictOptions(threshold=-1.0)) == tagger.predict_documents(
+        documents, PredictOptions(threshold=-1.0)
+    )
     digest = tagger_digest(tmp_path)
     with torch.no_grad():
         tagger.first_pass.tagger.output.bias += 1.0

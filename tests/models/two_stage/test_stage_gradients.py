@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
+from concord.models.options import PredictOptions
 from concord.models.two_stage.document_memory import MemoryContents
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.bert import Bert
@@ -123,7 +124,7 @@ def test_both_stages_share_one_frozen_encoder(
     tagger = build(name, encoder=encoder_values)
     encoder = load_encoder(EncoderConfig.from_mapping(encoder_values), "cpu")
     before = encoder.features([("ada", "laughed")])[0]
-    tagger.predict_documents(documents, threshold=-1.0)
+    tagger.predict_documents(documents, PredictOptions(threshold=-1.0))
     assert len(networks) == 2
     assert networks[1] is networks[0]
     weights = list(networks[0]._weights.values())

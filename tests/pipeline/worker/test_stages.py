@@ -12,6 +12,7 @@ from concord_testing import fakes, runs
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
 from concord.models.labels import Span
+from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.outputs import Prediction
 from concord.models.terms.term_matcher import TermMatcher, read_term
 from concord.pipeline.config import TaggerRunConfig
@@ -162,8 +163,10 @@ class ChangedTagger(fakes.FakeTagger):
         super().__init__()
         self._change = change
 
-    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
-        answers = super().predict_documents(documents, **settings)
+    def predict_documents(
+        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
+    ) -> list[list[Prediction]]:
+        answers = super().predict_documents(documents, options, **call)
         return [
             [
                 self._change(answer) if sentence.words[0] == "bad" else answer
@@ -232,9 +235,11 @@ def test_near_ties_are_small_margins_and_uncertainties_at_the_threshold() -> Non
 class ShakyTagger(fakes.FakeTagger):
     """Loses every entity when it computes in bf16."""
 
-    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
-        answers = super().predict_documents(documents, **settings)
-        if settings["precision"] == "fp32":
+    def predict_documents(
+        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
+    ) -> list[list[Prediction]]:
+        answers = super().predict_documents(documents, options, **call)
+        if options.precision == "fp32":
             return answers
         return [
             [replace(answer, labels=("O",) * len(answer.labels), spans=(), confidences=()) for answer in document]

@@ -23,8 +23,8 @@ import torch
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
+from concord.models.options import DEFAULT_OPTIONS, OnBatch, PredictOptions
 from concord.models.outputs import AttentionMap, Prediction
-from concord.models.tagger import OnBatch
 from concord.pipeline.documents import (
     DeadLetter,
     Document,
@@ -115,29 +115,33 @@ class FakeTagger:
         self.calls: list[list[list[Sentence]]] = []
         self._settings = settings or FakeSettings()
 
-    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+    def predict_documents(
+        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
+    ) -> list[list[Prediction]]:
         self.calls.append([list(document) for document in documents])
         words = {word for document in documents for sentence in document for word in sentence.words}
         if "TAGGERFAULT" in words:
             raise ValueError("the tagger cannot do this")
         if "TAGKILLER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGKILL)
-        if self._settings.batch_words is not None and settings["batch_words"] > self._settings.batch_words:
-            raise torch.OutOfMemoryError(f"{settings['batch_words']} words")
+        if self._settings.batch_words is not None and options.batch_words > self._settings.batch_words:
+            raise torch.OutOfMemoryError(f"{options.batch_words} words")
         noise = self._settings.batch_noise * len(documents)
-        threshold = settings["threshold"] or self.threshold
+        threshold = options.threshold or self.threshold
         return [[_predict(sentence, threshold, noise=noise) for sentence in document] for document in documents]
 
 
 class SuggestibleTagger(FakeTagger):
     """Finds no entity besides those of certain words once a word is certain."""
 
-    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
-        [certain] = settings.pop("certain")
+    def predict_documents(
+        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
+    ) -> list[list[Prediction]]:
+        [certain] = call["certain"]
         if not certain:
-            return super().predict_documents(documents, **settings)
+            return super().predict_documents(documents, options)
         silent = [[Sentence(words=tuple(word.lower() for word in sentence.words)) for sentence in documents[0]]]
-        return super().predict_documents(silent, **settings)
+        return super().predict_documents(silent, options)
 
 
 class AttentiveTagger(SuggestibleTagger):

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 import concord
 from concord.models.data.sentence import Sentence
+from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.outputs import Prediction
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.folder_generations import FolderGenerations
@@ -182,8 +183,10 @@ class _Tagger(fakes.FakeTagger):
         super().__init__()
         self._number = number
 
-    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
-        found = super().predict_documents(documents, **settings)
+    def predict_documents(
+        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
+    ) -> list[list[Prediction]]:
+        found = super().predict_documents(documents, options, **call)
         return [[self._relabel(prediction) for prediction in document] for document in found]
 
     def _relabel(self, prediction: Prediction) -> Prediction:

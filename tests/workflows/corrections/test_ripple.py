@@ -30,7 +30,7 @@ def correct(old: Mark | None, new: Mark | None, *, doc_id: str = "plain") -> Cor
 
 def moves(document: CollectedDocument, *corrections: Correction, tagger: Any = None) -> list[Any]:
     tagger, text = tagger or fakes.SuggestibleTagger(), TEXTS[document.row.doc_id]
-    return find_moves(tagger, document, text, corrections, run=TaggerRunConfig())
+    return find_moves(tagger, document, text, corrections, options=TaggerRunConfig())
 
 
 def test_moves_are_all_that_differs_but_the_corrections(tmp_path: Path) -> None:

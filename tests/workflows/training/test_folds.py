@@ -13,6 +13,7 @@ from concord.models.data.soft_labels import allowed_labels
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequences, labels_at, threshold_grid
+from concord.models.options import PredictOptions
 from concord.models.schemes import BIO
 from concord.models.training.fit import EpochResult, fit
 from concord.workflows.cli.main import main
@@ -175,7 +176,7 @@ def test_training_without_a_dev_corpus(corpus: Path, tmp_path: Path) -> None:
     curves = []
     for number, (_, held_out) in enumerate(cut_folds(documents, 3, seed=1), 1):
         tagger = load_tagger(out / "folds" / str(number) / "bundle")
-        table = tagger.tabulate(held_out, threshold=REFINE_ALL)
+        table = tagger.tabulate(held_out, PredictOptions(threshold=REFINE_ALL))
         gold = gold_sequences(held_out)
         curves.append(
             [

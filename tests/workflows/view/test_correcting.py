@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from concord.models import checkpoint, saved_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
+from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.outputs import AttentionMap, Prediction
 from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
@@ -348,9 +349,11 @@ class CountingTagger(fakes.SuggestibleTagger):
         super().__init__()
         self.asked: list[str] = []
 
-    def predict_documents(self, documents: Sequence[Sequence[Sentence]], **settings: Any) -> list[list[Prediction]]:
+    def predict_documents(
+        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
+    ) -> list[list[Prediction]]:
         self.asked.append("moves")
-        return super().predict_documents(documents, **settings)
+        return super().predict_documents(documents, options, **call)
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
         self.asked.append("why")

@@ -46,8 +46,9 @@ class Moves:
                 if tagger.threshold is None:
                     return "The tagger has one stage: what it finds does not depend on corrections.", []
                 read = read_document(self._opened, index, listed)
-                run = plan.config.tagger
-                self._moves[key] = find_moves(tagger, read, document.text, document.corrections, run=run, terms=terms)
+                self._moves[key] = find_moves(
+                    tagger, read, document.text, document.corrections, options=plan.config.tagger, terms=terms
+                )
             moves = self._moves[key]
         found = []
         for old, new in moves:

@@ -1,0 +1,32 @@
+"""How documents are labelled in one call of a tagger; torch is not imported."""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from concord.models.config import Config
+
+Precision: TypeAlias = Literal["fp32", "bf16"]
+OnBatch: TypeAlias = Callable[[int, int], None]
+"""Called with the words that are done, and the words there are."""
+
+
+class PredictOptions(Config):
+    """The options of one call of ``Tagger.predict_documents``."""
+
+    precision: Precision = "fp32"
+    """bf16 computes networks in bfloat16, faster on some devices; probabilities, entropies and CRFs stay in fp32. A run
+    then reports the share of labels that differ from those of fp32."""
+    batch_words: int = Field(default=4096, ge=1)
+    """Most words (padding included) in a batch of sentences, unless one sentence is longer."""
+    samples: int | None = Field(default=None, ge=1)
+    """Monte-Carlo weight samples M; the tagger's own number if null."""
+    threshold: float | None = None
+    """Uncertainty in nats above which stage two decides; the tagger's own threshold if null."""
+    gate: float | None = Field(default=None, ge=0)
+    """Entropy in nats from which a word sends its sentence from the first pass of a tagger that has one to the encoder
+    and both stages; the tagger's own gate if null, and all sentences if 0."""
+
+
+DEFAULT_OPTIONS = PredictOptions()
