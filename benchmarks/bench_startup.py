@@ -31,7 +31,7 @@ SENTENCES = (
 )
 ANNOTATE = """
 import json, os, sys, time
-from concord.workflows.console import set_environment
+from concord._environment import set_environment
 set_environment()
 from concord.pipeline.worker.shard_worker import ShardWorker
 run = ShardWorker.run

@@ -90,8 +90,8 @@ def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[
         yield Doc(
             doc_id=row["doc_id"],
             text=text,
-            sentences=tuple(_sentence(found, text, tokens) for found in islice(sentences, row["n_sentences"])),
-            entities=tuple(_from_row(found, Entity) for found in islice(entities, row["n_entities"])),
+            sentences=tuple(_sentence(sentence, text, tokens) for sentence in islice(sentences, row["n_sentences"])),
+            entities=tuple(_from_row(entity, Entity) for entity in islice(entities, row["n_entities"])),
         )
 
 

@@ -32,7 +32,6 @@ class Nlp:
     """
 
     def __init__(self, annotator: TextAnnotator, tagger: ResolvedTagger) -> None:
-        """Take what annotates, and which tagger it holds."""
         self.annotator = annotator
         self.model = tagger.identity
         """Name, version and digest of the tagger."""
@@ -76,12 +75,12 @@ class Nlp:
             outcomes = self.annotator.annotate([text for text, _ in pairs], ids=ids)
             texts = {doc_id: text for doc_id, (text, _) in zip(ids, pairs, strict=True)}
             annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
-            found = docs_from_rows(annotated_rows(annotated), texts)
+            docs = docs_from_rows(annotated_rows(annotated), texts)
             for doc_id, (text, context), outcome in zip(ids, pairs, outcomes, strict=True):
                 if isinstance(outcome, DeadLetter):
                     yield Doc(doc_id=doc_id, text=text if isinstance(text, str) else "", context=context, error=outcome)
                 else:
-                    yield replace(next(found), context=context)
+                    yield replace(next(docs), context=context)
 
     def to_arrow(
         self,
@@ -143,7 +142,21 @@ def load(
     device: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Nlp:
-    """Load a tagger and its parser; see ``concord.load``."""
+    """Load a tagger and its parser, to be called with texts.
+
+    Args:
+        model: a bundle's folder, the name of a bundled tagger, or ``models:/NAME@ALIAS`` of the MLflow registry;
+            ``entities_en`` if None, or ``entities_en_small`` where the encoder is not installed.
+        terms: a list of terms and patterns, one JSON object a line, as ``tagger.terms`` of an annotation job.
+        device: cpu, cuda or auto; cpu if None.
+        settings: further keys of ``parser`` and ``tagger`` in an annotation job, as ``--set`` takes them:
+            ``{"parser.package": "default"}``.
+
+    Raises:
+        ConfigError: for a key or value that does not exist.
+        ModelError: when the tagger or the parser cannot be loaded.
+        InputError: when the list of terms cannot be read, or has labels that the tagger does not know.
+    """
     paths = {name: None if path is None else str(path) for name, path in (("model", model), ("terms", terms))}
     config = read_text_config({**paths, "device": device}, settings)
     tagger = find_job_tagger(config)

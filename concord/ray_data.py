@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from concord.workflows.console import set_environment
+from concord._environment import set_environment
 
 ERROR = "annotation_error"
 

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from concord.doc import Doc, docs_from_tables
+from concord.models.config import Config
+from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
@@ -19,8 +21,9 @@ from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.storage.output_paths import output_path
 from concord.workflows.annotation.annotate import annotate_collection
-from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job
+from concord.workflows.annotation.job import JOB_SUFFIXES, job_values, read_annotate_job
 from concord.workflows.job_paths import absolute
+from concord.workflows.yaml_values import nested
 
 _NULLABLE = ("meta", "raw_text", "encoding")
 _NEEDED = ("doc_id", "source_uri", "source_position", "text_sha256")
@@ -39,7 +42,6 @@ class Run:
     """
 
     def __init__(self, collection: Collection) -> None:
-        """Take the opened collection."""
         self._collection = collection
         self.output = str(collection.output)
         """Where the collection lies."""
@@ -110,14 +112,14 @@ class Run:
             InputError: when neither the collection nor the input holds the text that was annotated.
             IntegrityError: when the generation is no longer kept.
         """
-        mine = pc.field("doc_id") == doc_id
+        is_document = pc.field("doc_id") == doc_id
         with self._parts_exist():
             shard = self._shard_of(doc_id)
             if shard is None:
-                dead_letters = self._read("errors", mine)["message"].to_pylist()
+                dead_letters = self._read("errors", is_document)["message"].to_pylist()
                 raise KeyError("; ".join([f"{self.output}: no document {doc_id!r}", *dead_letters]))
             tables = {
-                name: self._collection.read(name, schema.names, shard=shard).filter(mine)
+                name: self._collection.read(name, schema.names, shard=shard).filter(is_document)
                 for name, schema in SCHEMAS.items()
                 if name != "errors"
             }
@@ -132,10 +134,10 @@ class Run:
         """
         shards = self._collection.manifest.shards
         if all(isinstance(part, Path) for part in self._collection.parts("documents")):
-            mine = pc.field("doc_id") == doc_id
-            found = self.documents.to_table(columns=["__filename"], filter=mine)["__filename"].to_pylist()
+            is_document = pc.field("doc_id") == doc_id
+            paths = self.documents.to_table(columns=["__filename"], filter=is_document)["__filename"].to_pylist()
             names = [shard.files["documents"].path if "documents" in shard.files else None for shard in shards]
-            return next((place for place, name in enumerate(names) if found and name and found[0].endswith(name)), None)
+            return next((place for place, name in enumerate(names) if paths and name and paths[0].endswith(name)), None)
         for number in range(len(shards)):
             ids = self._collection.read("documents", ["doc_id"], shard=number)["doc_id"]
             if pc.index(ids, doc_id).as_py() >= 0:
@@ -150,12 +152,12 @@ class Run:
     def _texts(self) -> SourceTexts:
         return SourceTexts.of(self._collection.plan)
 
-    def _read(self, table: str, wanted: pc.Expression | None = None) -> pa.Table:
+    def _read(self, table: str, condition: pc.Expression | None = None) -> pa.Table:
         if table not in SCHEMAS:
             raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
         with self._parts_exist():
             dataset: ds.Dataset = getattr(self, table)
-            return dataset.to_table(filter=wanted)
+            return dataset.to_table(filter=condition)
 
     def _dataset(self, table: str) -> ds.Dataset:
         parts = self._collection.parts(table)
@@ -188,10 +190,28 @@ class Run:
         return connection
 
 
+class _ReadSettings(Config):
+    reader: ReaderConfig = ReaderConfig()
+
+
 def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
-    """Return the text that the offsets of a row refer to; see ``concord.read_text``."""
-    job = annotate_config({"input": "", "output": ""}, values=job_values({}, settings))
-    return SourceTexts(job.reader, {}).read(_document_row(row))
+    """Return the raw text of an annotated document: the one in which its offsets count code points.
+
+    Raw means decoded and nothing else. A byte order mark is no part of the text, and line ends stay as they are in the
+    file (``open().read()`` keeps the mark and replaces ``\\r\\n``). Of HTML, the raw text is the extracted one.
+
+    Args:
+        row: of the table ``documents``, as a mapping, a pandas Series or anything with its columns as attributes. Where
+            it has no ``raw_text`` (``output.keep_text``), the text is read again from its ``source_uri``.
+        settings: the keys of the section ``reader`` that the job set, as ``{"reader.text_field": "body"}``;
+            ``Run.read_text`` knows them.
+
+    Raises:
+        InputError: when the source is gone, or no longer holds a text with the ``text_sha256`` of the row.
+        ValueError: when the row is none of ``documents``.
+    """
+    section = nested(settings or {}).get("reader", {})
+    return SourceTexts(_ReadSettings.from_mapping({"reader": section}).reader, {}).read(_document_row(row))
 
 
 def _document_row(row: Any) -> DocumentRow:
@@ -222,7 +242,21 @@ def annotate(
     rehash: bool | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Annotate a collection; see ``concord.annotate``."""
+    """Annotate a collection as ``concord annotate`` does: exactly once, and only what is new or changed.
+
+    Args:
+        input: a file, a folder, a pattern or a URL; or a job file (.yaml), whose keys the other arguments override.
+        output: folder or URL (``s3://``, ``gs://``, ``az://``) of the collection; may be None where a job file names
+            it.
+        model, executor, actors, limit, rehash: as the options of the command line.
+        settings: further keys of the job, as ``--set`` takes them: ``{"reader.text_field": "body"}``.
+
+    Raises:
+        ConfigError: for a key or value that does not exist.
+        DeadLetterLimitError: when more records became dead letters than ``max_dead_letters`` allows; the collection is
+            finished all the same.
+        ConcordError: as the command line explains it (concord.pipeline.errors).
+    """
     options = {
         "output": None if output is None else str(output),
         "model": model,
@@ -243,10 +277,20 @@ def annotate(
             f"letters, more than max_dead_letters={config.max_dead_letters} allows; concord.open(...).errors says "
             "why, and the other documents are annotated"
         )
-    return open_run(config.output.path)
+    return open(config.output.path)
 
 
-def open_run(output: str | Path, *, generation: int | None = None, version: str | None = None) -> Run:
-    """Open a finished collection; see ``concord.open``."""
+def open(output: str | Path, *, generation: int | None = None, version: str | None = None) -> Run:
+    """Open a finished collection.
+
+    Args:
+        output: its folder or URL (``s3://``, ``gs://``, ``az://``).
+        generation: the number of an earlier generation that is still kept (``concord history``).
+        version: the name of one (``concord history --tag``).
+
+    Raises:
+        PlanError: when there is no finished run, or not this generation.
+        IntegrityError: when its manifest cannot be read.
+    """
     path = output_path(absolute(str(output)))
     return Run(open_collection(path, generation=generation, version=version))

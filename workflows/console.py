@@ -13,7 +13,6 @@ import click
 
 from concord.models.errors import ConcordError
 from concord.pipeline.storage.urls import is_url
-from concord.pipeline.threads import wait_passively
 
 if TYPE_CHECKING:
     from concord.pipeline.storage.output_paths import OutputPath
@@ -64,17 +63,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def set_environment() -> None:
-    """Turn off usage statistics, needless network calls and spinning threads, unless the user has set the variables.
-
-    Call it before anything imports torch or Ray.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    wait_passively()
 
 
 def emit(answer: Answer, *, as_json: bool) -> None:

@@ -43,6 +43,14 @@ def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
     current[last] = value
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings for dotted keys; keys of mappings among the values may be dotted too."""
+    mapping: dict[str, Any] = {}
+    for key, value in flatten(values).items():
+        set_value(mapping, key, value)
+    return mapping
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to dotted keys; lists are kept as values."""
     flat: dict[str, Any] = {}

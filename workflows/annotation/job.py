@@ -12,7 +12,7 @@ from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfi
 from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.job_paths import absolute, absolute_model, absolute_parser
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
-from concord.workflows.yaml_values import flatten, parse_override, read_yaml, set_value
+from concord.workflows.yaml_values import flatten, nested, parse_override, read_yaml, set_value
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 """How the names of job files end."""
@@ -67,10 +67,7 @@ class TextConfig(Config):
 
 def read_text_config(options: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> TextConfig:
     """Return how to annotate texts in memory; options and settings are those of ``job_values``."""
-    job: dict[str, Any] = {}
-    for key, value in job_values(options, settings).items():
-        set_value(job, key, value)
-    config = TextConfig.from_mapping(job)
+    config = TextConfig.from_mapping(nested(job_values(options, settings)))
     return config.model_copy(update=_absolute_components(config))
 
 

@@ -5,13 +5,13 @@ import sys
 
 import click
 
+from concord._environment import set_environment
 from concord.workflows.cli import collection_commands as collection
 from concord.workflows.cli import correction_commands
 from concord.workflows.cli import history_commands as generations
 from concord.workflows.cli import model_commands as model
 from concord.workflows.cli import registry_commands as registry
 from concord.workflows.cli.options import OrderedGroup
-from concord.workflows.console import set_environment
 
 # As listed by --help: in the order of work.
 VERBS = (

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from concord_testing import fakes, runs, stores
 
+import concord
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.crash_log import CrashLog
-from concord.runs import open_run
 from concord.workflows.annotation import inspection
 from concord.workflows.annotation.summary import describe_run
 
@@ -135,6 +135,8 @@ def test_the_summary_counts_guessed_encodings_and_the_rows_name_them(tmp_path: P
     report = runs.run_job(config)
 
     assert "2 texts were not UTF-8; encodings guessed" in summary_of(report, config)
-    rows = open_run(str(report.output)).to_arrow("documents").select(["encoding", "encoding_confidence"]).to_pylist()
+    rows = (
+        concord.open(str(report.output)).to_arrow("documents").select(["encoding", "encoding_confidence"]).to_pylist()
+    )
     assert [row["encoding"] for row in rows] == ["cp1252", "cp1252", "utf-8", "utf-8"]
     assert [row["encoding_confidence"] is None for row in rows] == [False, False, True, True]
