@@ -50,10 +50,7 @@ def test_import_survives_modules_of_the_rooms_names_in_the_current_folder(tmp_pa
 
 @pytest.mark.parametrize(("set_by_user", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
 def test_idle_threads_sleep_unless_the_user_decides_otherwise(set_by_user: dict[str, str], expected: str) -> None:
-    code = (
-        "import concord, os, sys; concord.ConfigError; "
-        "print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
-    )
+    code = "import concord, os, sys; concord.ConfigError; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(
