@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import orjson
 
 from concord.pipeline.errors import IntegrityError, ReconciliationError
-from concord.pipeline.plan import ShardRef
+from concord.pipeline.plan import Plan, ShardRef
 from concord.pipeline.storage.output_paths import OutputPath
 
 MANIFEST_VERSION = 1
@@ -71,6 +71,22 @@ class Manifest:
     unchanged: int
     dead_letters: int
     shards: tuple[ShardReport, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, shards: Iterable[ShardReport], *, read: int) -> Self:
+        """Return the manifest of a plan with some commit records, in shard order; ``read`` records were planned."""
+        shards = tuple(shards)
+        outcome = sum_outcomes(shards, generation=plan.generation)
+        return cls(
+            schema_version=plan.schema_version,
+            generation=plan.generation,
+            plan=plan.digest,
+            read=read,
+            annotated=outcome.annotated,
+            unchanged=outcome.unchanged,
+            dead_letters=outcome.dead_letters,
+            shards=shards,
+        )
 
     def files(self, table: str) -> list[PartFile]:
         """Return the data files of a table in shard order."""

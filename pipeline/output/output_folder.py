@@ -22,7 +22,6 @@ from concord.pipeline.output.manifest import (
     canonical_json,
     check_equation,
     read_commit_record,
-    sum_outcomes,
 )
 from concord.pipeline.output.store_generations import StoreGenerations
 from concord.pipeline.plan import Plan, Shard
@@ -233,18 +232,7 @@ class OutputFolder:
             raise IntegrityError(
                 f"{self.output}: no complete commit for shard {', '.join(missing[:5])}; run the command again"
             )
-        shards = tuple(reports[index] for index in expected)
-        outcome = sum_outcomes(shards, generation=plan.generation)
-        manifest = Manifest(
-            schema_version=plan.schema_version,
-            generation=plan.generation,
-            plan=plan.digest,
-            read=plan.read,
-            annotated=outcome.annotated,
-            unchanged=outcome.unchanged,
-            dead_letters=outcome.dead_letters,
-            shards=shards,
-        )
+        manifest = Manifest.of(plan, (reports[index] for index in expected), read=plan.read)
         check_equation(manifest, where=str(self.output))
         return manifest
 

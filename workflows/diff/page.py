@@ -27,7 +27,7 @@ def render_page(diff: Diff) -> str:
         labels=labels,
         confusions=rows,
         most=_most_confused(rows, labels),
-        changes=[_change_view(change) for change in found.changes],
+        changes=[show_change(change) for change in found.changes],
         colours=type_colours(label for label in labels if label != OUTSIDE),
         differing={name: count for name, count in found.other.items() if count},
         share=percentage,
@@ -51,6 +51,12 @@ def percentage(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
+def show_change(change: EntityChange) -> dict[str, Any]:
+    """Return a change with what each side says, and the text before, of and after it, for a template."""
+    sides = (("A", change.first), ("B", change.second))
+    return {"change": change, "sides": [(name, side, _split_context(change, side)) for name, side in sides]}
+
+
 def _most_confused(rows: Sequence[tuple[str, Sequence[int | None]]], labels: Sequence[str]) -> int:
     """Return the largest number off the diagonal, which gets the darkest shade."""
     off_diagonal = [
@@ -59,12 +65,7 @@ def _most_confused(rows: Sequence[tuple[str, Sequence[int | None]]], labels: Seq
     return max(off_diagonal, default=0) or 1
 
 
-def _change_view(change: EntityChange) -> dict[str, Any]:
-    sides = (("A", change.first), ("B", change.second))
-    return {"change": change, "sides": [(name, side, split_context(change, side)) for name, side in sides]}
-
-
-def split_context(change: EntityChange, side: Side) -> tuple[str, str, str]:
+def _split_context(change: EntityChange, side: Side) -> tuple[str, str, str]:
     """Split the context into the text before the side's stretch, the stretch, and the text after it."""
     start, end = side.start_char - change.context_start, side.end_char - change.context_start
     return change.context[:start], change.context[start:end], change.context[end:]

@@ -1,13 +1,19 @@
-"""What all pages share: the parameters of an address, links, and pages of rows."""
+"""What all pages share: the parameters of an address, links, pages of rows, and what cannot be shown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from concord.models.errors import ConcordError
+
 
 class NotFoundError(Exception):
     """The address names something that the collection does not hold; the message says what."""
+
+
+class UnavailableError(ConcordError):
+    """A text, document or tagger that cannot be read now, or never; the message says why."""
 
 
 class Page(NamedTuple):

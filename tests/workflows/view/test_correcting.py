@@ -26,6 +26,8 @@ from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.corrections.corrections import list_statuses
 from concord.workflows.view.correcting import collection_tagger, review_queue
+from concord.workflows.view.page import UnavailableError
+from concord.workflows.view.pages import reviewing
 from concord.workflows.view.server import run
 
 ORIGIN = {"origin": "http://127.0.0.1:7391"}
@@ -236,7 +238,7 @@ def test_words_are_selected_as_the_browser_shows_them(tmp_path: Path) -> None:
         ({"start": "x", "end": 6, "label": "PER"}, "expected a number as 'start'"),
         ({"start": 0, "end": 6, "label": "A B"}, "expected an entity type"),
         ({"start": 0, "end": 6}, "expected an entity type"),
-        ({"start": 0, "end": 6, "label": "PER", "id": "nothing"}, "does not have it"),
+        ({"start": 0, "end": 6, "label": "PER", "id": "nothing"}, "there is no document 'nothing'"),
         ({"start": 0, "end": 6, "label": "PER", "seen": 7}, "has changed since this page was loaded"),
         ({"start": 0, "end": 6, "label": "PER", "generation": 7}, "has changed since this page was loaded"),
         ({"start": 0, "end": 6, "label": "PER", "key": "guess"}, "does not come from this server"),
@@ -387,15 +389,19 @@ def test_the_tagger_is_loaded_again_for_another_plan_and_after_a_failure(
 ) -> None:
     plan = open_collection(output).plan
     loaded: list[Any] = []
-    answers: list[Any] = ["gone", (fakes.FakeTagger(), None), (fakes.FakeTagger(), None)]
+    answers: list[Any] = [UnavailableError("gone"), (fakes.FakeTagger(), None), (fakes.FakeTagger(), None)]
 
     def load(plan: Any) -> Any:
         loaded.append(plan)
-        return answers[len(loaded) - 1]
+        answer = answers[len(loaded) - 1]
+        if isinstance(answer, UnavailableError):
+            raise answer
+        return answer
 
     monkeypatch.setattr(collection_tagger, "_load", load)
-    tagger = collection_tagger.OwnTagger()
-    assert tagger.load(plan) == "gone"
+    tagger = collection_tagger.CollectionTagger()
+    with pytest.raises(UnavailableError, match="gone"):
+        tagger.load(plan)
     assert tagger.load(plan) is tagger.load(plan) is answers[1]
     other = plan.model_copy(update={"tagger": plan.tagger.model_copy(update={"terms": "f" * 64})})
     assert tagger.load(other) is answers[2]
@@ -413,7 +419,7 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
         return fakes.FakeTagger()
 
     monkeypatch.setattr(checkpoint, "load_tagger", load)
-    assert not isinstance(collection_tagger.OwnTagger().load(plan), str)
+    collection_tagger.CollectionTagger().load(plan)
     assert devices == ["auto"]
 
 
@@ -440,7 +446,7 @@ def test_the_weights_behind_a_name_are_shown(output: Path, tmp_path: Path, monke
     assert "Baxter decided by the draft 0.70 Baxter closes the yard . B-PER \u2192 B-ORG 0.30 Nobody called" in words
     assert "No entity of this document is called so" in Window(client, "/why?id=yard&name=x").words
     assert client.get("/why?id=nothing").status_code == 404
-    monkeypatch.setattr("concord.workflows.view.correcting.attention.MAX_WORDS", 3)
+    monkeypatch.setattr("concord.workflows.view.correcting.collection_tagger.MAX_WORDS", 3)
     assert "more than 3 words" in Window(client, "/why?id=yard&name=Baxter").words
 
 
@@ -567,7 +573,7 @@ def test_a_queue_that_cannot_be_selected_says_why(
 def test_every_page_of_the_queue_leads_to_its_first_open_sentence(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(review_queue, "PAGE_ROWS", 2)
+    monkeypatch.setattr(reviewing, "PAGE_ROWS", 2)
     open_queue(client)
     for page in range(3):
         assert "Go on with sentence 1 " in Window(client, f"/review?page={page}").words

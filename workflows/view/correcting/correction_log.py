@@ -14,12 +14,12 @@ from concord.pipeline.corrections.correction import Correction, Mark, Seen, chec
 from concord.pipeline.corrections.fitting import marks_at
 from concord.pipeline.corrections.log import LOG_NAME, extend_log, read_log
 from concord.workflows.view.correcting.current_document import CurrentDocument, read_current
-from concord.workflows.view.index.finding import find_document
+from concord.workflows.view.index.finding import IndexedDocument, get_document
 from concord.workflows.view.index.opened import OpenedCollection
 
 
 class RefusedError(Exception):
-    """What a person asked for cannot be done, or no longer means what it meant; the message says why."""
+    """A form that cannot be carried out, or whose page is out of date; the message says why."""
 
 
 class Change(NamedTuple):
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
     @classmethod
     def decode(cls, value: str) -> "Change":
-        """Return the change that ``encoded`` gave; RefusedError if the value is none."""
+        """Return the change that a form contains as ``encoded``; RefusedError if the value is invalid."""
         start, end, label, doc_id = (value.split(" ", 3) + [""] * 3)[:4]
         if not (start.isdecimal() and end.isdecimal() and len(start + end) < 24):
             raise RefusedError(f"expected a place, got {value[:80]!r}; load the page again")
@@ -83,11 +83,10 @@ class LogState(NamedTuple):
         return None
 
 
-class Correcting:
+class CorrectionLog:
     """The corrections of the collection that is viewed; with a name, one may be added."""
 
     def __init__(self, opened: OpenedCollection, who: str | None = None) -> None:
-        """Take the collection, and who corrects it; None if it is only read."""
         self.who = who
         self._opened = opened
         self._path = opened.output / LOG_NAME if isinstance(opened.output, Path) else None
@@ -95,32 +94,26 @@ class Correcting:
         self._read: tuple[tuple[int, int, int] | None, LogState] = (None, LogState.of(()))
 
     def state(self) -> LogState:
-        """Return the log as it is; InputError when a line of it is no correction."""
+        """Return the log as it is; InputError when a line of it is invalid."""
         if self._path is None:
             return LogState.of(())
         with self._lock:
             try:
-                found = self._path.stat()
+                status = self._path.stat()
             except FileNotFoundError:
                 return LogState.of(())
-            key = found.st_ino, found.st_size, found.st_mtime_ns
+            key = status.st_ino, status.st_size, status.st_mtime_ns
             if key != self._read[0]:
                 self._read = key, LogState.of(read_log(self._path))
             return self._read[1]
 
-    def read(self, index: sqlite3.Connection, listed: sqlite3.Row, state: LogState) -> CurrentDocument | str:
-        """Return a document of the index with its corrections, or why its text cannot be read."""
-        doc_id = listed["doc_id"]
-        return read_current(
-            self._opened,
-            index,
-            listed,
-            corrections=state.current.get(doc_id, ()),
-            lines=state.by_document.get(doc_id, ()),
-        )
+    def read(self, index: sqlite3.Connection, document: IndexedDocument, state: LogState) -> CurrentDocument:
+        """Return a document of the index with its corrections; UnavailableError if its text cannot be read."""
+        corrections, lines = (state.current.get(document.doc_id, ()), state.by_document.get(document.doc_id, ()))
+        return read_current(self._opened, index, document, corrections=corrections, lines=lines)
 
-    def correct(self, changes: Sequence[Change], *, seen: int, generation: int) -> list[Correction]:
-        """Append what makes some changes to the log, all or nothing, and return the new lines.
+    def correct(self, changes: Sequence[Change], *, seen: int, generation: int) -> None:
+        """Append what makes some changes to the log, all or nothing.
 
         What a person has said already needs no line, so that a request may come twice.
 
@@ -130,27 +123,29 @@ class Correcting:
 
         Raises:
             RefusedError: when another window has changed the same words since, or labels cannot hold a change.
+            NotFoundError: when the collection does not have a document.
+            UnavailableError: when the text of a document cannot be read.
             StoreError: when there is no space; then nothing is in the log.
         """
         with self._opened.index.reading() as index:
-            return self._extend(lambda state: self._lines(index, state, changes, seen=seen, generation=generation))
+            self._extend(lambda state: self._lines(index, state, changes, seen=seen, generation=generation))
 
-    def undo(self, line_id: str, *, redo: bool = False) -> list[Correction]:
-        """Append what undoes a correction, or what redoes it; nothing if it is so already."""
+    def undo(self, line_id: str, *, redo: bool = False) -> None:
+        """Append what undoes a correction, or what redoes it; does nothing if it is undone, or redone, already."""
 
         def lines(state: LogState) -> Iterator[Correction]:
             line = _line(state, line_id)
             if (line in state.current.get(line.doc_id, ())) != redo:
                 undone = undone_ids(state.lines)
-                undos = [one for one in state.lines if one.undoes == line_id and one.id not in undone]
-                yield from (one.undone(who=self._name) for one in (undos if redo else [line]))
+                undos = [undo for undo in state.lines if undo.undoes == line_id and undo.id not in undone]
+                yield from (target.undone(who=self._name) for target in (undos if redo else [line]))
 
-        return self._extend(lines)
+        self._extend(lines)
 
-    def undo_step(self, line_id: str) -> list[Correction]:
+    def undo_step(self, line_id: str) -> None:
         """Append what undoes a correction and all others of its step: of one person and moment, in any document.
 
-        Nothing if the correction is undone already, so that a request may come twice.
+        Does nothing if the correction is undone already, so that a request may come twice.
         """
 
         def lines(state: LogState) -> Iterator[Correction]:
@@ -161,12 +156,12 @@ class Correcting:
                 if (line.who, line.when) == (step.who, step.when):
                     yield line.undone(who=self._name)
 
-        return self._extend(lines)
+        self._extend(lines)
 
-    def _extend(self, decide: Callable[[LogState], Iterable[Correction]]) -> list[Correction]:
+    def _extend(self, decide: Callable[[LogState], Iterable[Correction]]) -> None:
         if self._path is None:
             raise RefusedError("no line can be appended to an object; copy the collection to a folder to correct it")
-        return extend_log(self._path, lambda lines: list(decide(LogState.of(lines))))
+        extend_log(self._path, lambda lines: list(decide(LogState.of(lines))))
 
     def _lines(
         self, index: sqlite3.Connection, state: LogState, changes: Sequence[Change], *, seen: int, generation: int
@@ -176,17 +171,14 @@ class Correcting:
         if generation != collection.manifest.generation or seen > len(state.lines):
             raise RefusedError("the collection has changed since this page was loaded; load it again")
         when = ""
-        for doc_id, own in groupby(changes, key=lambda change: change.doc_id):
-            listed = find_document(index, doc_id)
-            document = "the collection does not have it" if listed is None else self.read(index, listed, state)
-            if isinstance(document, str):
-                raise RefusedError(f"document {doc_id!r}: {document}")
-            made: list[Correction] = []
-            for change in own:
-                made += self._changed(document, state, change, seen=seen)
-            if fault := document.fault(made):
+        for doc_id, changes_of_document in groupby(changes, key=lambda change: change.doc_id):
+            document = self.read(index, get_document(index, doc_id), state)
+            lines = [
+                line for change in changes_of_document for line in self._changed(document, state, change, seen=seen)
+            ]
+            if fault := document.fault(lines):
                 raise RefusedError(fault)
-            for line in made:
+            for line in lines:
                 when = when or line.when
                 yield line.model_copy(update={"when": when})
 

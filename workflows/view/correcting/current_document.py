@@ -2,17 +2,18 @@
 
 import sqlite3
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+import pyarrow as pa
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction, Mark, corrections_digest
 from concord.pipeline.corrections.fitting import Fit, Offsets, Place, corrected_marks, fit_corrections
-from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.index.document import DocumentPage, read_row
+from concord.workflows.view.index.finding import IndexedDocument, IndexedEntity
 from concord.workflows.view.index.opened import OpenedCollection
 
 CORRECTED = "corrected"
@@ -38,6 +39,11 @@ class CurrentDocument:
     fit: Fit
     marks: Sequence[Mark]
 
+    @property
+    def results(self) -> set[Mark | None]:
+        """The entities that corrections say there are."""
+        return {correction.new for correction in self.fit.corrections}
+
     def place(self, start: int, end: int) -> Place:
         """Return some words of the document with the entities that they overlap."""
         first = bisect_right(self.marks, start, key=lambda mark: mark.end)
@@ -47,13 +53,13 @@ class CurrentDocument:
     def is_corrected(self, place: Place, label: str | None) -> bool:
         """Return whether corrections say already that a place is an entity of a type, or in none if None."""
         if label is None:
-            marks = (mark for one in self.fit.corrections for mark in one.marks)
+            marks = (mark for correction in self.fit.corrections for mark in correction.marks)
             return not place.found and any(mark.start <= place.start and place.end <= mark.end for mark in marks)
         if len(place.found) != 1:
             return False
         [mark] = place.found
-        wanted = (place.start, place.end, label)
-        return (mark.start, mark.end, mark.type) == wanted and mark in {one.new for one in self.fit.corrections}
+        is_same = (mark.start, mark.end, mark.type) == (place.start, place.end, label)
+        return is_same and mark in self.results
 
     def holds(self, place: Place) -> bool:
         """Return whether a place begins and ends with a word, in one sentence."""
@@ -92,54 +98,50 @@ def with_corrections(page: DocumentPage, current: CurrentDocument) -> DocumentPa
     """Return a page of a document with its current entities: rows of the index where they still hold, and new ones."""
     if not page.sentences:
         return page
-    known = {(row["start"], row["end"], row["label"]): row for row in page.entities}
-    said = {one.new for one in current.fit.corrections}
-    shown: list[sqlite3.Row | Mapping[str, Any]] = []
+    rows = {(row.start, row.end, row.label): row for row in page.entities}
+    results = current.results
+    entities = []
     for mark in current.place(page.sentences[0].row.start_char, page.sentences[-1].row.end_char).found:
-        row = known.get((mark.start, mark.end, mark.type))
-        if row is None or (row["origin"] != CORRECTED and mark in said):
-            row = _row(mark, is_corrected=mark in said)
-        shown.append(row)
-    return replace(page, entities=shown)
+        row = rows.get((mark.start, mark.end, mark.type))
+        if row is None or (row.origin != CORRECTED and mark in results):
+            row = _row(mark, is_corrected=mark in results)
+        entities.append(row)
+    return replace(page, entities=entities)
 
 
 def read_current(
     opened: OpenedCollection,
     index: sqlite3.Connection,
-    listed: sqlite3.Row,
+    document: IndexedDocument,
     *,
     corrections: Sequence[Correction],
     lines: Sequence[Correction],
-) -> CurrentDocument | str:
-    """Read a document of the index with its corrections; without its raw text, the reason why there is none.
+) -> CurrentDocument:
+    """Read a document of the index with its corrections.
 
     Args:
         corrections: of the document, in the order of the log, without those that are undone.
         lines: the same with those that are undone.
 
     Raises:
+        UnavailableError: when the input no longer has its text.
         IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
     """
-    report, row = read_row(opened, index, listed)
+    report, row = read_row(opened, index, document)
     text = opened.text(row)
-    if isinstance(text, DeadLetter):
-        return text.message
     collection = opened.snapshot.collection
-    first = listed["sentence_row"]
-    table = collection.read_rows(
-        report, "sentences", ("start_char", "n_tokens", "continues"), start=first, stop=first + row.n_sentences
+    first, columns = document.sentence_row, ["start_char", "n_tokens", "continues"]
+    sentence_rows = collection.read_rows(report, "sentences", columns, start=first, stop=first + row.n_sentences)
+    first, columns = document.token_row, ["start_char", "end_char"]
+    words = collection.read_rows(report, "tokens", columns, start=first, stop=first + row.n_tokens)
+    offsets = list(zip(*(words[name].to_pylist() for name in columns), strict=True))
+    sentences = list(_sentences(sentence_rows, offsets))
+    entities = index.execute(
+        "SELECT start, end, label, origin FROM entities WHERE document = ? ORDER BY number", (document.id,)
     )
-    first = listed["token_row"]
-    words = collection.read_rows(report, "tokens", ("start_char", "end_char"), start=first, stop=first + row.n_tokens)
-    starts, ends = (words[name].to_pylist() for name in words.column_names)
-    sentence_rows = table.to_pylist()
-    sentences = list(_sentences(sentence_rows, list(zip(starts, ends, strict=True))))
-    found = index.execute(
-        "SELECT start, end, label, origin FROM entities WHERE document = ? ORDER BY number", (listed["id"],)
-    )
-    marks = [(_mark(text, *values), origin) for *values, origin in found]
-    written = collection.plan.corrected.get(row.doc_id)
-    is_changed = written is not None and written != corrections_digest(corrections)
+    marks = [(_mark(text, *values), origin) for *values, origin in entities]
+    digest = collection.plan.corrected.get(row.doc_id)
+    is_changed = digest is not None and digest != corrections_digest(corrections)
     fit = fit_corrections(corrections, text, sentences)
     tagged = _marks_of_tagger(marks, lines, row.text_sha256) if is_changed else [mark for mark, _ in marks]
     return CurrentDocument(
@@ -147,7 +149,7 @@ def read_current(
         text=text,
         corrections=corrections,
         sentences=sentences,
-        starts=[values["start_char"] for values in sentence_rows],
+        starts=sentence_rows["start_char"].to_pylist(),
         fit=fit,
         marks=corrected_marks(tagged, fit.corrections),
     )
@@ -163,49 +165,52 @@ def _marks_of_tagger(marks: Iterable[tuple[Mark, str | None]], lines: Iterable[C
 
     Some of these corrections are undone by now, and only the next annotation asks the tagger again.
     """
-    found = [mark for mark, origin in marks if origin != CORRECTED]
+    tagged = [mark for mark, origin in marks if origin != CORRECTED]
     results: set[Mark] = set()
     for line in lines:
         old = line.old
         if old is not None and old.type != OUTSIDE and line.text_sha256 == digest and old not in results:
-            found += [] if any(old.overlaps(mark) for mark in found) else [old]
+            tagged += [] if any(old.overlaps(mark) for mark in tagged) else [old]
         if line.new is not None:
             results.add(line.new)
-    return sorted(found, key=lambda mark: mark.start)
+    return sorted(tagged, key=lambda mark: mark.start)
 
 
-def _row(mark: Mark, *, is_corrected: bool) -> Mapping[str, Any]:
-    return {
+def _row(mark: Mark, *, is_corrected: bool) -> IndexedEntity:
+    return IndexedEntity(
         # No entity of the tables has a negative number.
-        "number": -1 - mark.start,
-        "start": mark.start,
-        "end": mark.end,
-        "label": mark.type,
-        "name": normalize_name(mark.text),
-        "confidence": 1.0,
-        "uncertainty": 0.0,
-        "refined": False,
-        "origin": CORRECTED if is_corrected else "",
-    }
+        number=-1 - mark.start,
+        start=mark.start,
+        end=mark.end,
+        label=mark.type,
+        name=normalize_name(mark.text),
+        confidence=1.0,
+        uncertainty=0.0,
+        refined=False,
+        changed=False,
+        origin=CORRECTED if is_corrected else "",
+    )
 
 
-def _sentences(rows: Sequence[Mapping[str, Any]], words: Sequence[Offsets]) -> Iterator[list[Offsets]]:
+def _sentences(rows: pa.Table, words: Sequence[Offsets]) -> Iterator[list[Offsets]]:
     """Yield the offsets of the words of each sentence that has words."""
     offsets: list[Offsets] = []
     taken = 0
-    for row in rows:
-        if offsets and not row["continues"]:
+    for count, continues in zip(rows["n_tokens"].to_pylist(), rows["continues"].to_pylist(), strict=True):
+        if offsets and not continues:
             yield offsets
             offsets = []
-        offsets = [*offsets, *words[taken : taken + row["n_tokens"]]]
-        taken += row["n_tokens"]
+        offsets = [*offsets, *words[taken : taken + count]]
+        taken += count
     if offsets:
         yield offsets
 
 
 def _raw_offset(text: str, start: int, shown: int) -> int:
-    """Return how many code points of a text from a place on a browser shows as so many: it shows a carriage return
-    with a line feed as one character, and a null character not at all."""
+    """Return how many code points from a place on make up some characters of a browser.
+
+    It shows a carriage return with a line feed as one character, and a null character not at all.
+    """
     offset = 0
     while shown > 0 and start + offset < len(text):
         pair = text[start + offset : start + offset + 2]

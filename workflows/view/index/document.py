@@ -1,14 +1,14 @@
 """One page of a document read from the tables: some sentences with their words, and the text around them."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
 
-from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import (
@@ -20,13 +20,37 @@ from concord.pipeline.output.document_rows import (
     TokenRow,
 )
 from concord.pipeline.output.manifest import ShardReport
+from concord.workflows.view.index.finding import IndexedDocument, IndexedEntity, select
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.index.search_index import SLOT_BITS
+from concord.workflows.view.page import UnavailableError
 
 PAGE_WORDS = 2500
 """Words on a page of a document, to the end of the sentence."""
 _SHOWN = ("start_char", "end_char", "text", "draft_ner", "ner", "uncertainty")
 _DRAWN = ("upos", "head", "deprel")
+
+
+@dataclass(frozen=True, slots=True)
+class RawText:
+    """The raw text of a document; None where the input no longer has it, and why."""
+
+    content: str | None
+    missing: str = ""
+
+    @classmethod
+    def of(cls, opened: OpenedCollection, row: DocumentRow) -> "RawText":
+        """Read the text of a document."""
+        try:
+            return cls(opened.text(row))
+        except UnavailableError as error:
+            return cls(None, str(error))
+
+    def slice(self, start: int, end: int) -> str:
+        """Return a slice of the text; a space stands for one that is not there."""
+        if self.content is None:
+            return " " if start < end else ""
+        return self.content[start:end]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +59,7 @@ class ReadSentence:
 
     row: SentenceRow
     gap: str
-    tokens: tuple[TokenRow, ...]
+    tokens: Sequence[TokenRow]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,31 +67,23 @@ class DocumentPage:
     """A page of a document.
 
     Attributes:
-        text: the whole raw text; None where the input no longer has it.
-        missing: why there is no text.
+        text: of the whole document.
         page, pages: 0-based number of the page, and how many there are.
-        entities: rows of the index for entities of this page, in order, or what replaces them.
+        entities: of this page, in order.
     """
 
     row: DocumentRow
-    text: str | None
-    missing: str
+    text: RawText
     page: int
     pages: int
-    sentences: tuple[ReadSentence, ...]
-    entities: Sequence[sqlite3.Row | Mapping[str, Any]]
-
-    def slice(self, start: int, end: int) -> str:
-        """Return a slice of the raw text; a space stands for one that is not there."""
-        if self.text is None:
-            return " " if start < end else ""
-        return self.text[start:end]
+    sentences: Sequence[ReadSentence]
+    entities: Sequence[IndexedEntity]
 
 
 def read_page(
     opened: OpenedCollection,
     index: sqlite3.Connection,
-    listed: sqlite3.Row,
+    document: IndexedDocument,
     *,
     page: int | None = None,
     sentence: int | None = None,
@@ -76,68 +92,52 @@ def read_page(
     """Read a page of a document, by its number or by the number of a sentence on it; the first one by default.
 
     Args:
-        listed: the document's row of the index.
         trees: whether to read the columns that only a tree shows; they are null otherwise.
 
     Raises:
         IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
     """
     collection = opened.snapshot.collection
-    report, row = read_row(opened, index, listed)
-    start = listed["sentence_row"]
+    report, row = read_row(opened, index, document)
+    start = document.sentence_row
     table = collection.read_rows(report, "sentences", SentenceRow._fields, start=start, stop=start + row.n_sentences)
     words = np.concatenate([[0], np.cumsum(table["n_tokens"].to_numpy(), dtype=np.int64)])
-    page_of = words[:-1] // PAGE_WORDS
-    numbers = np.unique(page_of)
+    # The first sentence of each page, and the end of the last page.
+    _, first_sentences = np.unique(words[:-1] // PAGE_WORDS, return_index=True)
+    bounds = [*(first_sentences.tolist() or [0]), row.n_sentences]
+    pages = len(bounds) - 1
     if sentence is not None and 0 <= sentence < row.n_sentences:
-        page = int(np.searchsorted(numbers, page_of[sentence]))
-    page = min(max(page or 0, 0), max(len(numbers) - 1, 0))
-    first, stop = (
-        (np.searchsorted(page_of, numbers[page], side) for side in ("left", "right")) if len(numbers) else (0, 0)
-    )
-    text = opened.text(row)
-    tokens = _read_tokens(
-        collection,
-        report,
-        start=listed["token_row"] + int(words[first]),
-        stop=listed["token_row"] + int(words[stop]),
-        trees=trees,
-    )
-    read = DocumentPage(
+        page = bisect_right(bounds, sentence) - 1
+    page = min(max(page or 0, 0), pages - 1)
+    first, stop = bounds[page : page + 2]
+    start, end = (document.token_row + int(words[number]) for number in (first, stop))
+    tokens = _read_tokens(collection, report, start=start, stop=end, trees=trees)
+    text = RawText.of(opened, row)
+    rows = [SentenceRow(**values) for values in table.slice(first, stop - first).to_pylist()]
+    before = int(table["end_char"][first - 1].as_py()) if first else 0
+    rest = "FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number"
+    return DocumentPage(
         row=row,
-        text=None if isinstance(text, DeadLetter) else text,
-        missing=text.message if isinstance(text, DeadLetter) else "",
+        text=text,
         page=page,
-        pages=max(len(numbers), 1),
-        sentences=(),
-        entities=(),
+        pages=pages,
+        sentences=list(_with_words(text, rows, tokens, before=before)),
+        entities=select(index, IndexedEntity, rest, (document.id, before, rows[-1].end_char if rows else 0)),
     )
-    rows = [SentenceRow(**values) for values in table.slice(int(first), int(stop - first)).to_pylist()]
-    before = int(table["end_char"][int(first) - 1].as_py()) if first else 0
-    sentences = _with_words(read, rows, tokens, before=before)
-    entities = index.execute(
-        "SELECT * FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number",
-        (listed["id"], before, rows[-1].end_char if rows else 0),
-    )
-    return replace(read, sentences=tuple(sentences), entities=entities.fetchall())
 
 
-def read_document(opened: OpenedCollection, index: sqlite3.Connection, listed: sqlite3.Row) -> CollectedDocument:
-    """Read a whole document with all columns.
+def read_document(opened: OpenedCollection, index: sqlite3.Connection, document: IndexedDocument) -> CollectedDocument:
+    """Read a whole document with all columns; raises what ``read_page`` raises."""
+    report, row = read_row(opened, index, document)
+    collection = opened.snapshot.collection
 
-    Raises:
-        IntegrityError: as of ``read_row``.
-    """
-    report, row = read_row(opened, index, listed)
+    def rows(table: str, names: Sequence[str], start: int, count: int) -> Iterator[tuple[Any, ...]]:
+        columns = collection.read_rows(report, table, names, start=start, stop=start + count)
+        return zip(*(columns[name].to_pylist() for name in names), strict=True)
 
-    def rows(table: str, names: Sequence[str], start: str, count: int) -> Iterator[tuple[Any, ...]]:
-        first = listed[start]
-        found = opened.snapshot.collection.read_rows(report, table, names, start=first, stop=first + count)
-        return zip(*(found[name].to_pylist() for name in names), strict=True)
-
-    tokens = map(TokenRow._make, rows("tokens", TokenRow._fields, "token_row", row.n_tokens))
-    sentences = map(SentenceRow._make, rows("sentences", SentenceRow._fields, "sentence_row", row.n_sentences))
-    entities = map(EntityRow._make, rows("entities", EntityRow._fields, "entity_row", row.n_entities))
+    tokens = map(TokenRow._make, rows("tokens", TokenRow._fields, document.token_row, row.n_tokens))
+    sentences = map(SentenceRow._make, rows("sentences", SentenceRow._fields, document.sentence_row, row.n_sentences))
+    entities = map(EntityRow._make, rows("entities", EntityRow._fields, document.entity_row, row.n_entities))
     return CollectedDocument(
         row=row,
         sentences=tuple(
@@ -148,21 +148,21 @@ def read_document(opened: OpenedCollection, index: sqlite3.Connection, listed: s
 
 
 def read_row(
-    opened: OpenedCollection, index: sqlite3.Connection, listed: sqlite3.Row
+    opened: OpenedCollection, index: sqlite3.Connection, document: IndexedDocument
 ) -> tuple[ShardReport, DocumentRow]:
     """Return the shard that holds a document of the index, and its row of the table of documents.
 
     Raises:
         IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
     """
-    key = index.execute("SELECT key FROM shards WHERE slot = ?", (listed["id"] >> SLOT_BITS,)).fetchone()[0]
-    report = opened.snapshot.shards.get(key)
+    snapshot = opened.snapshot
+    [key] = index.execute("SELECT key FROM shards WHERE slot = ?", (document.id >> SLOT_BITS,)).fetchone()
+    report = snapshot.shards.get(key)
     if report is None:
         raise IntegrityError(f"{opened.output}: another generation has just become current; load the page again")
-    place = listed["id"] & ((1 << SLOT_BITS) - 1)
-    collection = opened.snapshot.collection
-    found = collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
-    return report, DocumentRow(**found.to_pylist()[0])
+    place = document.id & ((1 << SLOT_BITS) - 1)
+    table = snapshot.collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
+    return report, DocumentRow(**table.to_pylist()[0])
 
 
 def _read_tokens(
@@ -175,11 +175,9 @@ def _read_tokens(
 
 
 def _with_words(
-    page: DocumentPage, rows: Sequence[SentenceRow], tokens: Sequence[TokenRow], *, before: int
-) -> list[ReadSentence]:
-    sentences, taken = [], 0
+    text: RawText, rows: Sequence[SentenceRow], tokens: Sequence[TokenRow], *, before: int
+) -> Iterator[ReadSentence]:
+    words = iter(tokens)
     for row in rows:
-        own = tuple(tokens[taken : taken + row.n_tokens])
-        sentences.append(ReadSentence(row=row, gap=page.slice(before, row.start_char), tokens=own))
-        taken, before = taken + row.n_tokens, row.end_char
-    return sentences
+        yield ReadSentence(row=row, gap=text.slice(before, row.start_char), tokens=tuple(islice(words, row.n_tokens)))
+        before = row.end_char

@@ -2,12 +2,14 @@
 
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED
 from concord.workflows.view.index.search_index import BANDS, SLOT_BITS
+from concord.workflows.view.page import NotFoundError
 
 PAGE_ROWS = 50
 SOURCES = 12
@@ -16,7 +18,6 @@ _CONTEXT = 70
 _OPEN, _CLOSE = "\ue002", "\ue003"
 _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'\w+|\w+|[^\w\s]+")
 
-Row = sqlite3.Row
 DOCUMENT_ORDERS = {
     "collection": "d.rank",
     "entities": "d.entities DESC, d.rank",
@@ -30,6 +31,89 @@ NAME_ORDERS = {
     "least certain": "confidence, name",
     "name": "folded, name",
 }
+
+
+class IndexedDocument(NamedTuple):
+    """A row of the table documents of the index."""
+
+    id: int
+    rank: int
+    doc_id: str
+    title: str | None
+    sentence_row: int
+    token_row: int
+    entity_row: int
+    sentences: int
+    words: int
+    entities: int
+    refined: int
+    changed: int
+    confidence: float | None
+
+    @property
+    def heading(self) -> str:
+        """The title, or the id of a document without one."""
+        return self.title or self.doc_id
+
+    @property
+    def first_sentence(self) -> int:
+        """The row of its first sentence in the table words."""
+        return (self.id >> SLOT_BITS << SLOT_BITS) + self.sentence_row
+
+
+class IndexedEntity(NamedTuple):
+    """A row of the table entities of the index."""
+
+    number: int
+    start: int
+    end: int
+    label: str
+    name: str
+    confidence: float
+    uncertainty: float
+    refined: bool
+    changed: bool
+    origin: str | None
+
+
+class IndexedDeadLetter(NamedTuple):
+    """A row of the table dead_letters of the index."""
+
+    doc_id: str | None
+    source: str
+    position: int
+    stage: str
+    error: str
+    message: str
+    attempts: int
+
+
+class IndexedName(NamedTuple):
+    """A row of the table names of the index; ``labels`` is their number."""
+
+    name: str
+    entities: int
+    documents: int
+    confidence: float
+    labels: int
+
+
+class NameLabel(NamedTuple):
+    """A row of the table name_labels of the index."""
+
+    name: str
+    label: str
+    entities: int
+    confidence: float
+
+
+RowT = TypeVar("RowT", IndexedDocument, IndexedEntity, IndexedDeadLetter, IndexedName, NameLabel)
+
+
+def select(index: sqlite3.Connection, row_type: type[RowT], rest: str, values: Sequence[Any] = ()) -> list[RowT]:
+    """Return the rows of a query in SQL, given from FROM on."""
+    columns = ", ".join(row_type._fields)
+    return [row_type(*row) for row in index.execute(f"SELECT {columns} {rest}", values)]
 
 
 class Choice(NamedTuple):
@@ -62,11 +146,10 @@ class DocumentFilter:
 
     def where(self, *, without: str = "") -> tuple[str, list[Any]]:
         """Return the condition in SQL and its values, leaving out one facet."""
-        conditions, values = ["1"], list[Any]()
-        of_entity, own = self.entity_conditions(without=without)
+        conditions = ["1"]
+        of_entity, values = self.entity_conditions(without=without)
         if of_entity:
             conditions.append(f"d.id IN (SELECT k.document FROM kinds k WHERE {' AND '.join(of_entity)})")
-            values += own
         for column in ("tagger", "source"):
             if (value := getattr(self, column)) and column != without:
                 conditions.append(f"d.{column} = ?")
@@ -94,41 +177,43 @@ class DocumentFilter:
 
 
 def find_documents(
-    index: sqlite3.Connection, wanted: DocumentFilter, *, order: str, page: int
-) -> tuple[list[Row], int]:
+    index: sqlite3.Connection, document_filter: DocumentFilter, *, order: str, page: int
+) -> tuple[list[IndexedDocument], int]:
     """Return a page of documents, and how many there are."""
-    where, values = wanted.where()
-    [total] = index.execute(f"SELECT count(*) FROM documents d WHERE {where}", values).fetchone()
-    rows = index.execute(
-        f"SELECT d.* FROM documents d WHERE {where} ORDER BY {DOCUMENT_ORDERS[order]} LIMIT ? OFFSET ?",
-        (*values, PAGE_ROWS, page * PAGE_ROWS),
-    )
-    return rows.fetchall(), total
+    where, values = document_filter.where()
+    rest = f"FROM documents d WHERE {where} ORDER BY {DOCUMENT_ORDERS[order]} LIMIT ? OFFSET ?"
+    rows = select(index, IndexedDocument, rest, (*values, PAGE_ROWS, page * PAGE_ROWS))
+    return rows, count_rows(index, f"documents d WHERE {where}", values)
 
 
-def facets(index: sqlite3.Connection, wanted: DocumentFilter) -> dict[str, list[Choice]]:
+def facets(index: sqlite3.Connection, document_filter: DocumentFilter) -> dict[str, list[Choice]]:
     """Return the values of each facet, counted under the choices in the other facets."""
-    found = {}
-    of_document, values = replace(wanted, label="", band=None, changed=False).where()
+    of_document, values = replace(document_filter, label="", band=None, changed=False).where()
     joined = "" if of_document == "1" else f"JOIN documents d ON d.id = k.document AND {of_document}"
+    choices = {}
     for name in ("label", "band", "changed"):
-        of_entity, own = wanted.entity_conditions(without=name)
+        of_entity, entity_values = document_filter.entity_conditions(without=name)
         rows = index.execute(
             f"SELECT k.{name}, count(DISTINCT k.document) FROM kinds k {joined} WHERE {' AND '.join(of_entity) or '1'} "
             "GROUP BY 1 ORDER BY 1",
-            (*values, *own),
+            (*values, *entity_values),
         )
-        found[name] = [Choice(str(value), str(value), count) for value, count in rows]
-    found["band"] = [choice._replace(name=band_name(int(choice.value))) for choice in found["band"]]
-    found["changed"] = [choice for choice in found["changed"] if choice.value == "1"]
+        choices[name] = [Choice(str(value), str(value), count) for value, count in rows]
+    choices["band"] = [choice._replace(name=band_name(int(choice.value))) for choice in choices["band"]]
+    choices["changed"] = [choice for choice in choices["changed"] if choice.value == "1"]
     for name in ("tagger", "generation", "source"):
-        where, values = wanted.where(without=name)
+        where, values = document_filter.where(without=name)
         rows = index.execute(
             f"SELECT d.{name}, count(*) FROM documents d WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {SOURCES}",
             values,
         )
-        found[name] = [Choice(str(value), str(value), count) for value, count in rows]
-    return found
+        choices[name] = [Choice(str(value), str(value), count) for value, count in rows]
+    return choices
+
+
+def count_rows(index: sqlite3.Connection, table: str, values: Sequence[Any] = ()) -> int:
+    """Return how many rows a table has, or what follows FROM in SQL."""
+    return int(index.execute(f"SELECT count(*) FROM {table}", values).fetchone()[0])
 
 
 def band_name(number: int) -> str:
@@ -137,10 +222,17 @@ def band_name(number: int) -> str:
     return f"{limits[number]} to {limits[number + 1]}"
 
 
-def find_document(index: sqlite3.Connection, doc_id: str) -> Row | None:
+def find_document(index: sqlite3.Connection, doc_id: str) -> IndexedDocument | None:
     """Return the row of a document; None if the index has none of this id."""
-    row: Row | None = index.execute("SELECT * FROM documents WHERE doc_id = ?", (doc_id,)).fetchone()
-    return row
+    return next(iter(select(index, IndexedDocument, "FROM documents WHERE doc_id = ?", (doc_id,))), None)
+
+
+def get_document(index: sqlite3.Connection, doc_id: str) -> IndexedDocument:
+    """Return the row of a document; NotFoundError if the index has none of this id."""
+    document = find_document(index, doc_id)
+    if document is None:
+        raise NotFoundError(f"there is no document {doc_id!r}")
+    return document
 
 
 def neighbours(index: sqlite3.Connection, rank: int) -> tuple[str | None, str | None]:
@@ -150,19 +242,27 @@ def neighbours(index: sqlite3.Connection, rank: int) -> tuple[str | None, str | 
     return before and before[0], after and after[0]
 
 
-def names_of_document(index: sqlite3.Connection, document: int) -> list[Row]:
-    """Return the names in a document by frequency: name, labels, entities, mean confidence."""
-    return index.execute(
-        "SELECT name, group_concat(DISTINCT label) AS labels, count(*) AS entities, avg(confidence) AS confidence, "
-        "min(label) AS label, count(DISTINCT label) AS kinds FROM entities WHERE document = ? GROUP BY name "
-        "ORDER BY entities DESC, name",
+class DocumentName(NamedTuple):
+    """A name in a document: the labels of its entities, and how many there are."""
+
+    name: str
+    labels: Sequence[str]
+    entities: int
+
+
+def names_of_document(index: sqlite3.Connection, document: int) -> list[DocumentName]:
+    """Return the names in a document by frequency."""
+    rows = index.execute(
+        "SELECT name, group_concat(DISTINCT label), count(*) AS entities FROM entities WHERE document = ? "
+        "GROUP BY name ORDER BY entities DESC, name",
         (document,),
-    ).fetchall()
+    )
+    return [DocumentName(name, labels.split(","), entities) for name, labels, entities in rows]
 
 
 def find_names(
     index: sqlite3.Connection, *, text: str, label: str, disagree: bool, order: str, page: int
-) -> tuple[list[Row], int]:
+) -> tuple[list[IndexedName], int]:
     """Return a page of the names of all entities, and how many there are."""
     conditions, values = ["1"], list[Any]()
     if text:
@@ -174,24 +274,19 @@ def find_names(
     if disagree:
         conditions.append("labels > 1")
     where = " AND ".join(conditions)
-    [total] = index.execute(f"SELECT count(*) FROM names WHERE {where}", values).fetchone()
-    rows = index.execute(
-        f"SELECT * FROM names WHERE {where} ORDER BY {NAME_ORDERS[order]} LIMIT ? OFFSET ?",
-        (*values, PAGE_ROWS, page * PAGE_ROWS),
-    )
-    return rows.fetchall(), total
+    rest = f"FROM names WHERE {where} ORDER BY {NAME_ORDERS[order]} LIMIT ? OFFSET ?"
+    rows = select(index, IndexedName, rest, (*values, PAGE_ROWS, page * PAGE_ROWS))
+    return rows, count_rows(index, f"names WHERE {where}", values)
 
 
-def labels_of_names(index: sqlite3.Connection, names: Sequence[str]) -> dict[str, list[Row]]:
+def labels_of_names(index: sqlite3.Connection, names: Sequence[str]) -> dict[str, list[NameLabel]]:
     """Return the labels of some names with their numbers of entities, the most frequent first."""
-    found: dict[str, list[Row]] = {name: [] for name in names}
-    rows = index.execute(
-        f"SELECT * FROM name_labels WHERE name IN ({', '.join('?' * len(names))}) ORDER BY entities DESC, label",
-        list(names),
-    )
-    for row in rows:
-        found[row["name"]].append(row)
-    return found
+    labels: dict[str, list[NameLabel]] = {name: [] for name in names}
+    places = ", ".join("?" * len(names))
+    rest = f"FROM name_labels WHERE name IN ({places}) ORDER BY entities DESC, label"
+    for row in select(index, NameLabel, rest, names):
+        labels[row.name].append(row)
+    return labels
 
 
 def all_labels(index: sqlite3.Connection) -> list[str]:
@@ -200,7 +295,7 @@ def all_labels(index: sqlite3.Connection) -> list[str]:
 
 
 class Line(NamedTuple):
-    """A match in its context; ``entity`` is the index's row where an entity of this name is meant."""
+    """A match in its context, with the entity if it is one that was asked for."""
 
     doc_id: str
     title: str | None
@@ -208,7 +303,7 @@ class Line(NamedTuple):
     left: str
     match: str
     right: str
-    entity: Row | None = None
+    entity: IndexedEntity | None = None
 
 
 def places_of_name(
@@ -223,24 +318,29 @@ def places_of_name(
         conditions.append("e.document = ?")
         values.append(document)
     where = " AND ".join(conditions)
-    [total] = index.execute(f"SELECT count(*) FROM entities e WHERE {where}", values).fetchone()
+    columns = ", ".join(f"e.{name}" for name in IndexedEntity._fields)
     rows = index.execute(
-        "SELECT e.*, d.doc_id, d.title, w.forms FROM entities e JOIN documents d ON d.id = e.document "
+        f"SELECT e.sent_id, d.doc_id, d.title, w.forms, {columns} "
+        "FROM entities e JOIN documents d ON d.id = e.document "
         f"LEFT JOIN words w ON w.rowid = (e.document >> {SLOT_BITS} << {SLOT_BITS}) + d.sentence_row + e.sent_id "
         f"WHERE {where} ORDER BY d.rank, e.number LIMIT ? OFFSET ?",
         (*values, PAGE_ROWS, page * PAGE_ROWS),
     ).fetchall()
-    lines, seen = [], dict[tuple[str, int], int]()
-    for row in rows:
-        place = row["doc_id"], row["sent_id"]
-        seen[place] = seen.get(place, -1) + 1
-        left, match, right = _split_at_name(_shown(row["forms"] or ""), name, seen[place])
-        lines.append(Line(*place[:1], row["title"], row["sent_id"], left, match, right, row))
-    return lines, total
+    lines, seen = [], Counter[tuple[str, int]]()
+    for sent_id, doc_id, title, forms, *entity in rows:
+        parts = _split_at_name(_shown(forms or ""), name, seen[doc_id, sent_id])
+        seen[doc_id, sent_id] += 1
+        lines.append(Line(doc_id, title, sent_id, *parts, IndexedEntity(*entity)))
+    return lines, count_rows(index, f"entities e WHERE {where}", values)
 
 
 def search(
-    index: sqlite3.Connection, text: str, *, column: Literal["forms", "lemmas"], document: int | None, page: int
+    index: sqlite3.Connection,
+    text: str,
+    *,
+    column: Literal["forms", "lemmas"],
+    document: IndexedDocument | None,
+    page: int = 0,
 ) -> tuple[list[Line], int]:
     """Return a page of the sentences that contain words next to each other, a line for each match, and how many
     sentences there are.
@@ -255,59 +355,54 @@ def search(
         return [], 0
     where, values = "words MATCH ?", list[Any]([query])
     if document is not None:
-        bounds = index.execute("SELECT id, sentence_row, sentences FROM documents WHERE id = ?", (document,)).fetchone()
-        first = (document >> SLOT_BITS << SLOT_BITS) + bounds["sentence_row"]
         where += " AND rowid BETWEEN ? AND ?"
-        values += [first, first + bounds["sentences"] - 1]
-    [total] = index.execute(f"SELECT count(*) FROM words WHERE {where}", values).fetchone()
+        values += [document.first_sentence, document.first_sentence + document.sentences - 1]
     number = 0 if column == "forms" else 1
     rows = index.execute(
-        f"SELECT rowid, forms, highlight(words, {number}, '{_OPEN}', '{_CLOSE}') AS marked FROM words WHERE {where} "
+        f"SELECT rowid, forms, highlight(words, {number}, '{_OPEN}', '{_CLOSE}') FROM words WHERE {where} "
         "ORDER BY rowid LIMIT ? OFFSET ?",
         (*values, PAGE_ROWS, page * PAGE_ROWS),
     ).fetchall()
-    return [line for row in rows for line in _lines(index, row)], total
+    lines = [line for row in rows for line in _lines(index, *row)]
+    return lines, count_rows(index, f"words WHERE {where}", values)
 
 
-def documents_with(index: sqlite3.Connection, text: str) -> list[int]:
-    """Return the numbers of the documents in which words occur next to each other, in the collection's order."""
+def documents_with(index: sqlite3.Connection, text: str) -> list[IndexedDocument]:
+    """Return the documents in which words occur next to each other, in the collection's order."""
     query = _match(text, "forms")
     if query is None:
         return []
-    sentences = index.execute("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (query,))
-    found: dict[int, int] = {}
+    documents: list[IndexedDocument] = []
     end = -1
-    for (sentence,) in sentences:
+    for (sentence,) in index.execute("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (query,)):
         if sentence >= end:
-            row = _document_of(index, sentence)
-            found[row["rank"]] = row["id"]
-            end = (sentence >> SLOT_BITS << SLOT_BITS) + row["sentence_row"] + row["sentences"]
-    return [number for _, number in sorted(found.items())]
+            document = _document_of(index, sentence)
+            documents.append(document)
+            end = document.first_sentence + document.sentences
+    return sorted(documents, key=lambda document: document.rank)
 
 
-def _document_of(index: sqlite3.Connection, sentence: int) -> Row:
+def _document_of(index: sqlite3.Connection, sentence: int) -> IndexedDocument:
     """Return the document that a row of the words is in."""
-    slot = sentence >> SLOT_BITS
-    row: Row = index.execute(
-        "SELECT * FROM documents WHERE id >= ? AND id < ? AND sentence_row <= ? ORDER BY id DESC LIMIT 1",
-        (slot << SLOT_BITS, (slot + 1) << SLOT_BITS, sentence & ((1 << SLOT_BITS) - 1)),
-    ).fetchone()
-    return row
+    slot, row = sentence >> SLOT_BITS, sentence & ((1 << SLOT_BITS) - 1)
+    rest = "FROM documents WHERE id >= ? AND id < ? AND sentence_row <= ? ORDER BY id DESC LIMIT 1"
+    return select(index, IndexedDocument, rest, (slot << SLOT_BITS, (slot + 1) << SLOT_BITS, row))[0]
 
 
-def _lines(index: sqlite3.Connection, row: Row) -> Iterator[Line]:
-    found = _document_of(index, row["rowid"])
-    sent_id = (row["rowid"] & ((1 << SLOT_BITS) - 1)) - found["sentence_row"]
-    pieces = re.split(f"([ {GLUE}])", row["forms"])
+def _lines(index: sqlite3.Connection, sentence: int, forms: str, marked: str) -> Iterator[Line]:
+    """Yield the matches of a row of the words, which ``marked`` holds between marks."""
+    document = _document_of(index, sentence)
+    sent_id = sentence - document.first_sentence
+    pieces = re.split(f"([ {GLUE}])", forms)
     number = 0
-    for part in re.split(f"({_OPEN}[^{_CLOSE}]*{_CLOSE})", row["marked"]):
+    for part in re.split(f"({_OPEN}[^{_CLOSE}]*{_CLOSE})", marked):
         words = len(re.findall(f"[ {GLUE}]", part))
         if part.startswith(_OPEN):
             start, stop = 2 * number, 2 * (number + words) + 1
             while start and pieces[start] == SHARED:
                 start -= 2
             shown = [_shown("".join(piece)) for piece in (pieces[:start], pieces[start:stop], pieces[stop:])]
-            yield Line(found["doc_id"], found["title"], sent_id, *_cut(*shown))
+            yield Line(document.doc_id, document.title, sent_id, *_cut(*shown))
         number += words
 
 

@@ -94,9 +94,8 @@ class SearchIndex:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection that sees one state of the index, with rows that know their columns."""
+        """Yield a connection that sees one state of the index."""
         index = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=30, check_same_thread=False)
-        index.row_factory = sqlite3.Row
         try:
             index.execute("BEGIN")
             yield index
@@ -113,13 +112,13 @@ class SearchIndex:
         """
         reports = {shard_key(report): (position, report) for position, report in enumerate(collection.manifest.shards)}
         with self._writing() as index:
-            known = {row[0]: row[1] for row in index.execute("SELECT key, slot FROM shards")}
-            removed = known.keys() - reports.keys()
+            slots = dict(index.execute("SELECT key, slot FROM shards"))
+            removed = slots.keys() - reports.keys()
             for key in removed:
-                _remove(index, known.pop(key))
-            for key, slot in known.items():
+                _remove(index, slots.pop(key))
+            for key, slot in slots.items():
                 _place(index, slot, reports[key][0])
-            added = [key for key in reports if key not in known]
+            added = [key for key in reports if key not in slots]
             if removed and not added:
                 _sum_names(index)
         yield self._progress(len(reports))
@@ -218,18 +217,19 @@ def _add_rows(
 
 def _add_words(index: sqlite3.Connection, collection: Collection, report: ShardReport, *, key: str) -> None:
     """Add the words of a shard, unless they are there."""
-    found = index.execute("SELECT slot FROM shards WHERE key = ? AND NOT searchable", (key,)).fetchone()
-    if found is None:
+    row = index.execute("SELECT slot FROM shards WHERE key = ? AND NOT searchable", (key,)).fetchone()
+    if row is None:
         return
+    [slot] = row
     sentences = collection.read_rows(report, "sentences", ("n_tokens",))
     tokens = collection.read_rows(report, "tokens", ("start_char", "end_char", "text", "lemma"))
-    base = found[0] << SLOT_BITS
+    base = slot << SLOT_BITS
     forms, lemmas = sentence_rows(sentences, tokens)
     numbers = range(base, base + sentences.num_rows)
     index.executemany(
         "INSERT INTO words (rowid, forms, lemmas) VALUES (?, ?, ?)", zip(numbers, forms, lemmas, strict=True)
     )
-    index.execute("UPDATE shards SET searchable = 1 WHERE slot = ?", (found[0],))
+    index.execute("UPDATE shards SET searchable = 1 WHERE slot = ?", (slot,))
 
 
 def _insert(index: sqlite3.Connection, table: str, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -1,18 +1,25 @@
-"""The pages of corrections: all places of some words, the log, and what stage two would move."""
+"""The pages of corrections: all places of some words, the log, and what stage two would find differently."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.corrections.fitting import Place, find_places
 from concord.workflows.corrections.corrections import NO_DOCUMENT, fit_statuses
-from concord.workflows.view.correcting.correction_log import Change, Correcting, LogState
+from concord.workflows.view.correcting.correction_log import Change, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.correcting.ripple import Moves
-from concord.workflows.view.index.finding import PAGE_ROWS, all_labels, documents_with, find_document
-from concord.workflows.view.index.opened import OpenedCollection
-from concord.workflows.view.page import NotFoundError, Page, Paging, Query
+from concord.workflows.view.index.document import read_document
+from concord.workflows.view.index.finding import (
+    PAGE_ROWS,
+    IndexedDocument,
+    all_labels,
+    documents_with,
+    find_document,
+    get_document,
+)
+from concord.workflows.view.page import Page, Paging, Query, UnavailableError
+from concord.workflows.view.viewer import Viewer
 
 LISTED = 500
 """Places that are listed at once; once they are confirmed, the list has the next ones."""
@@ -32,31 +39,29 @@ class ListedPlace(NamedTuple):
     change: str
 
 
-def everywhere(opened: OpenedCollection, correcting: Correcting, query: Query) -> Page:
+def everywhere(viewer: Viewer, query: Query) -> Page:
     """List all places of some words that are not yet what a person wants, to be confirmed."""
     surface, label, doc_id = query.text("text").strip(), query.text("label"), query.text("id")
-    state = correcting.state()
+    state = viewer.log.state()
     places: list[ListedPlace] = []
     unread: list[str] = []
-    is_cut = False
-    with opened.index.reading() as index:
+    with viewer.opened.index.reading() as index:
         labels = all_labels(index)
-        for number in _documents(index, surface, doc_id):
-            listed = index.execute("SELECT * FROM documents WHERE id = ?", (number,)).fetchone()
-            document = correcting.read(index, listed, state)
-            if isinstance(document, str):
-                unread.append(document)
+        for row in [get_document(index, doc_id)] if doc_id else documents_with(index, surface):
+            try:
+                document = viewer.log.read(index, row, state)
+            except UnavailableError as error:
+                unread.append(str(error))
                 continue
-            places += _places(document, listed["title"] or listed["doc_id"], surface, label or None)
+            places += _places(document, row.heading, surface, label or None)
             if len(places) > LISTED:
-                is_cut = True
                 break
     values = {
         "text": surface,
         "label": label,
         "doc_id": doc_id,
         "places": places[:LISTED],
-        "is_cut": is_cut,
+        "is_cut": len(places) > LISTED,
         "unread": unread,
         "labels": sorted({*labels, label} - {""}),
         "seen": len(state.lines),
@@ -64,18 +69,18 @@ def everywhere(opened: OpenedCollection, correcting: Correcting, query: Query) -
     return Page("everywhere.html.j2", values)
 
 
-def corrections(opened: OpenedCollection, correcting: Correcting, query: Query) -> Page:
+def corrections(viewer: Viewer, query: Query) -> Page:
     """List the log, the newest line first."""
-    state = correcting.state()
+    state = viewer.log.state()
     lines = [line for line in reversed(state.lines) if line.action != "undo"]
     doc_id, page = query.text("id"), query.number("page") or 0
     if doc_id:
         lines = [line for line in lines if line.doc_id == doc_id]
     shown = lines[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
-    with opened.index.reading() as index:
+    with viewer.opened.index.reading() as index:
         values = {
             "rows": [(line, line.description, line in state.current.get(line.doc_id, ())) for line in shown],
-            "reasons": _reasons(index, correcting, state, shown),
+            "reasons": _reasons(viewer, index, state, shown),
             "paging": Paging(page, len(lines), PAGE_ROWS),
             "doc_id": doc_id,
             "labels": all_labels(index),
@@ -83,46 +88,67 @@ def corrections(opened: OpenedCollection, correcting: Correcting, query: Query) 
     return Page("corrections.html.j2", values)
 
 
-def moves(opened: OpenedCollection, correcting: Correcting, found: Moves, query: Query) -> Page:
+def moves(viewer: Viewer, query: Query) -> Page:
     """Show what stage two would find differently in the rest of a document, to be accepted."""
-    doc_id = query.text("id")
-    state = correcting.state()
-    with opened.index.reading() as index:
-        listed = find_document(index, doc_id)
-        if listed is None:
-            raise NotFoundError(f"there is no document {doc_id!r}")
-        document = correcting.read(index, listed, state)
+    state = viewer.log.state()
+    obstacle, places = "", list[ListedPlace]()
+    with viewer.opened.index.reading() as index:
+        row = get_document(index, query.text("id"))
         labels = all_labels(index)
-        if isinstance(document, str):
-            raise NotFoundError(document)
-        obstacle, changes = found.find(index, listed, document)
-    values = {
-        "listed": listed,
-        "doc_id": doc_id,
-        "obstacle": obstacle,
-        "places": [_listed_place(document, listed["title"] or doc_id, place, label) for place, label in changes],
-        "labels": labels,
-        "seen": len(state.lines),
-    }
+        try:
+            document = viewer.log.read(index, row, state)
+            places = list(_ripple(viewer, index, row, document))
+        except UnavailableError as error:
+            obstacle = str(error)
+    values = {"document": row, "obstacle": obstacle, "places": places, "labels": labels, "seen": len(state.lines)}
     return Page("moves.html.j2", values)
 
 
-def _documents(index: sqlite3.Connection, surface: str, doc_id: str) -> list[int]:
-    """Return the numbers of the documents in which some words may occur."""
-    if not doc_id:
-        return documents_with(index, surface)
-    listed = find_document(index, doc_id)
-    if listed is None:
-        raise NotFoundError(f"there is no document {doc_id!r}")
-    return [listed["id"]]
+def correction_values(
+    viewer: Viewer, document: CurrentDocument | None, state: LogState, *, doc_id: str, at: str
+) -> Mapping[str, Any]:
+    """Return what the reading page shows of corrections: the chosen words, and the log of the document.
+
+    Args:
+        at: the offsets of the chosen words, as in ``15-21``; empty without.
+    """
+    current = state.current.get(doc_id, ())
+    chosen = None
+    start, _, end = at.partition("-")
+    if document is not None and start.isdecimal() and end.isdecimal() and len(at) < 24:
+        place = document.place(int(start), int(end))
+        if place.start < place.end <= len(document.text):
+            surface = document.text[place.start : place.end]
+            chosen = place, surface, place.found[0].type if place.found else ""
+    return {
+        "seen": len(state.lines),
+        "log": [(line, line.description) for line in reversed(current)][:PAGE_ROWS],
+        "logged": len(current),
+        # The last step of the person who looks, which can be undone.
+        "last": next((line.id for line in reversed(current) if line.who == viewer.log.who), ""),
+        "chosen": chosen,
+    }
 
 
 def _places(document: CurrentDocument, title: str, surface: str, label: str | None) -> Iterator[ListedPlace]:
-    for found in find_places(document.row.doc_id, document.text, (), surface):
-        place = document.place(found.start, found.end)
-        # Who wants no entity has nothing to change where there is none.
+    for match in find_places(document.row.doc_id, document.text, (), surface):
+        place = document.place(match.start, match.end)
+        # Without an entity there is nothing to change to no entity.
         if document.holds(place) and (label or place.found) and not document.is_corrected(place, label):
             yield _listed_place(document, title, place, label)
+
+
+def _ripple(
+    viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, document: CurrentDocument
+) -> Iterator[ListedPlace]:
+    """Yield the places that would change, but for those whose entity is already what stage two finds."""
+    collection = viewer.opened.snapshot.collection
+    for old, new in viewer.tagger.ripple(collection, document, lambda: read_document(viewer.opened, index, row)):
+        mark = new or old
+        if mark is not None:
+            place = document.place(mark.start, mark.end)
+            if place.found != (() if new is None else (new,)):
+                yield _listed_place(document, row.heading, place, None if new is None else new.type)
 
 
 def _listed_place(document: CurrentDocument, title: str, place: Place, label: str | None) -> ListedPlace:
@@ -139,41 +165,18 @@ def _listed_place(document: CurrentDocument, title: str, place: Place, label: st
     )
 
 
-def _reasons(
-    index: sqlite3.Connection, correcting: Correcting, state: LogState, lines: list[Correction]
-) -> dict[str, str]:
+def _reasons(viewer: Viewer, index: sqlite3.Connection, state: LogState, lines: Sequence[Correction]) -> dict[str, str]:
     """Return why corrections do not count, by id."""
     reasons: dict[str, str] = {}
     for doc_id in {line.doc_id for line in lines if line in state.current.get(line.doc_id, ())}:
-        listed = find_document(index, doc_id)
-        document = NO_DOCUMENT if listed is None else correcting.read(index, listed, state)
-        if isinstance(document, str):
-            reasons |= {line.id: document for line in state.current[doc_id]}
-            continue
-        statuses = fit_statuses(document.corrections, document.fit, "waiting")
-        reasons |= {number: status.reason for number, status in statuses.items() if status.reason}
+        row = find_document(index, doc_id)
+        try:
+            if row is None:
+                raise UnavailableError(NO_DOCUMENT)
+            document = viewer.log.read(index, row, state)
+        except UnavailableError as error:
+            reasons |= {line.id: str(error) for line in state.current[doc_id]}
+        else:
+            statuses = fit_statuses(document.corrections, document.fit, "waiting")
+            reasons |= {number: status.reason for number, status in statuses.items() if status.reason}
     return reasons
-
-
-def card(document: CurrentDocument | str, state: LogState, *, doc_id: str, who: str | None, at: str) -> dict[str, Any]:
-    """Return what the reading page shows of corrections: the chosen words, and the log of the document.
-
-    Args:
-        who: whose last step can be undone.
-        at: the offsets of the chosen words, as in ``15-21``; empty without.
-    """
-    current = state.current.get(doc_id, ())
-    values: dict[str, Any] = {
-        "seen": len(state.lines),
-        "log": [(line, line.description) for line in reversed(current)][:PAGE_ROWS],
-        "logged": len(current),
-        "last": next((line.id for line in reversed(current) if line.who == who), ""),
-        "chosen": None,
-    }
-    start, _, end = at.partition("-")
-    if isinstance(document, CurrentDocument) and start.isdecimal() and end.isdecimal() and len(at) < 24:
-        place = document.place(int(start), int(end))
-        if place.start < place.end <= len(document.text):
-            surface = document.text[place.start : place.end]
-            values["chosen"] = (place, surface, place.found[0].type if place.found else "")
-    return values

@@ -1,15 +1,15 @@
-"""Requests that correct: the fields of a form, checked, and what each form does."""
+"""The forms that correct: their fields, checked, and what each of them does."""
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from secrets import compare_digest
 from urllib.parse import parse_qs, unquote
 
 from concord.pipeline.corrections.correction import check_type
-from concord.workflows.view.correcting.correction_log import Change, Correcting, RefusedError
-from concord.workflows.view.index.finding import find_document
-from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.correcting.correction_log import Change, RefusedError
+from concord.workflows.view.index.finding import get_document
+from concord.workflows.view.viewer import Viewer
 
 MAX_FORM_BYTES = 4_000_000
 """Some thousand places in documents with long ids."""
@@ -23,7 +23,7 @@ class Form:
 
     @classmethod
     def of(cls, body: bytes) -> "Form":
-        """Read the body of a request; RefusedError where it is no form."""
+        """Read the body of a request; RefusedError if it is not a form."""
         try:
             return cls(parse_qs(body.decode(), max_num_fields=100_000, errors="strict"))
         except ValueError as error:
@@ -34,7 +34,7 @@ class Form:
         return self.fields.get(name, ("",))[-1]
 
     def number(self, name: str) -> int:
-        """Return a field that is a whole number from 0 on; RefusedError if it is none."""
+        """Return a field that is a whole number from 0 on; RefusedError if it is not."""
         value = self.text(name)
         if not (value.isascii() and value.isdecimal() and len(value) <= 12):
             raise RefusedError(f"expected a number as {name!r}, got {value[:40]!r}; load the page again")
@@ -60,8 +60,8 @@ class Form:
     def back(self) -> str:
         """The address to show next: one of this server."""
         value = self.text("back")
-        is_own = value.startswith("/") and not value.startswith("//") and value.isprintable() and "\\" not in value
-        return value if is_own else "/"
+        is_local = value.startswith("/") and not value.startswith("//") and value.isprintable() and "\\" not in value
+        return value if is_local else "/"
 
 
 def form_key(token: str) -> str:
@@ -69,55 +69,39 @@ def form_key(token: str) -> str:
     return sha256(f"form {token}".encode()).hexdigest()
 
 
-def check_key(form: Form, token: str) -> None:
+def check_key(form: Form, key: str) -> None:
     """Raise RefusedError unless a form comes from a page of this server."""
-    if not secrets.compare_digest(form.text("key").encode(), form_key(token).encode()):
+    if not compare_digest(form.text("key").encode(), key.encode()):
         raise RefusedError("the form does not come from this server; load the page again")
 
 
-def correct_one(opened: OpenedCollection, correcting: Correcting, form: Form) -> None:
+def correct(viewer: Viewer, form: Form) -> None:
     """Correct the words that a person has chosen: by their offsets, or by a selection in a sentence."""
     if form.text("sentence"):
-        start, end = _selected(opened, correcting, form)
+        start, end = _selected_words(viewer, form)
     else:
         start, end = form.number("start"), form.number("end")
     change = Change(form.doc_id, start, end, form.label)
-    correcting.correct([change], seen=form.number("seen"), generation=form.number("generation"))
+    viewer.log.correct([change], seen=form.number("seen"), generation=form.number("generation"))
 
 
-def correct_places(opened: OpenedCollection, correcting: Correcting, form: Form) -> None:
+def correct_places(viewer: Viewer, form: Form) -> None:
     """Make the changes that a person has ticked in a list."""
-    del opened
     changes = [Change.decode(value) for value in form.fields.get("change", ())]
-    correcting.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
+    viewer.log.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
 
 
-def undo(opened: OpenedCollection, correcting: Correcting, form: Form) -> None:
+def undo(viewer: Viewer, form: Form) -> None:
     """Undo or redo a line of the log, or undo the whole step of a line."""
-    del opened
     if form.text("line"):
-        correcting.undo(form.text("line"), redo=bool(form.text("redo")))
+        viewer.log.undo(form.text("line"), redo=bool(form.text("redo")))
     else:
-        correcting.undo_step(form.text("step"))
+        viewer.log.undo_step(form.text("step"))
 
 
-FORMS: Mapping[str, Callable[[OpenedCollection, Correcting, Form], None]] = {
-    "/correct": correct_one,
-    "/correct-places": correct_places,
-    "/undo": undo,
-}
-
-
-def _selected(opened: OpenedCollection, correcting: Correcting, form: Form) -> tuple[int, int]:
-    with opened.index.reading() as index:
-        listed = find_document(index, form.doc_id)
-        document = (
-            f"there is no document {form.doc_id!r}"
-            if listed is None
-            else correcting.read(index, listed, correcting.state())
-        )
-    if isinstance(document, str):
-        raise RefusedError(document)
+def _selected_words(viewer: Viewer, form: Form) -> tuple[int, int]:
+    with viewer.opened.index.reading() as index:
+        document = viewer.log.read(index, get_document(index, form.doc_id), viewer.log.state())
     words = document.words_at(form.number("sentence"), form.number("from"), form.number("to"))
     if words is None:
         raise RefusedError("expected words of a sentence to be selected, got none; select some")

@@ -1,17 +1,17 @@
 """What the reading page shows of a page of a document: words, entities, what stage two changed, and trees."""
 
 import re
-import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.output.document_rows import TokenRow
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
 from concord.workflows.view.index.document import DocumentPage, ReadSentence
+from concord.workflows.view.index.finding import IndexedEntity
 
 UNCERTAIN = (0.1, 0.3, 0.6, 0.9)
 """Nats from which a word is underlined, and underlined more strongly."""
@@ -82,7 +82,6 @@ class KnownNames:
     """The names of the entities of a document, with their labels in words."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
-        """Take the labels of each name."""
         self.labels = labels
         self.initials = frozenset(name[:1] for name in labels)
 
@@ -110,18 +109,18 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
         loose: list[_Piece] = []
         end = sentence.row.start_char
         for token in sentence.tokens:
-            gap, text = ("", "") if token.start_char < end else (page.slice(end, token.start_char), token.text)
+            gap, text = ("", "") if token.start_char < end else (page.text.slice(end, token.start_char), token.text)
             end = max(end, token.end_char)
-            while current is not None and current["end"] <= token.start_char:
+            while current is not None and current.end <= token.start_char:
                 current = next(entities, None)
-            if current is None or token.start_char < current["start"]:
+            if current is None or token.start_char < current.start:
                 loose.append(_Piece(token, gap, text))
                 continue
             segments += _plain(page, loose, names)
             loose = []
-            if not segments or segments[-1].number != current["number"]:
+            if not segments or segments[-1].number != current.number:
                 segments.append(_entity(current, sentence))
-            if token.draft_ner != token.ner and current["number"] >= 0:
+            if token.draft_ner != token.ner and current.number >= 0:
                 _note_draft(segments[-1], token)
             _append(segments[-1].words, _Piece(token, gap, text))
         segments += _plain(page, loose, names)
@@ -145,25 +144,25 @@ def band(value: float, limits: Sequence[float]) -> int:
     return bisect_right(limits, value)
 
 
-def _entity(row: sqlite3.Row | Mapping[str, Any], sentence: ReadSentence) -> Segment:
-    decided = "by stage two" if row["refined"] else "by the draft"
-    origin = row["origin"] or ""
-    note = f"{row['label']}, confidence {row['confidence']:.2f}, {row['uncertainty']:.2f} nats, decided {decided}"
-    if row["number"] < 0:
-        note = f"{row['label']}, not in the tables yet"
+def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
+    decided = "by stage two" if row.refined else "by the draft"
+    origin = row.origin or ""
+    note = f"{row.label}, confidence {row.confidence:.2f}, {row.uncertainty:.2f} nats, decided {decided}"
+    if row.number < 0:
+        note = f"{row.label}, not in the tables yet"
     return Segment(
         words=[],
-        number=row["number"],
-        start=row["start"],
-        end=row["end"],
-        label=row["label"],
-        name=row["name"],
-        strength=band(row["confidence"], STRENGTHS),
-        confidence=row["confidence"],
+        number=row.number,
+        start=row.start,
+        end=row.end,
+        label=row.label,
+        name=row.name,
+        strength=band(row.confidence, STRENGTHS),
+        confidence=row.confidence,
         note=f"{note}, source: {origin}" if origin else note,
-        origin="" if origin in {"", "model"} else origin,
-        begins=row["start"] >= sentence.row.start_char,
-        ends=row["end"] <= sentence.row.end_char,
+        origin="" if origin == "model" else origin,
+        begins=row.start >= sentence.row.start_char,
+        ends=row.end <= sentence.row.end_char,
     )
 
 
@@ -206,7 +205,7 @@ def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, n
     first = pieces[start].token
     if first.text[:1] in names.initials:
         for stop in range(min(start + _LONGEST_NAME, len(pieces)), start, -1):
-            text = normalize_name(page.slice(first.start_char, pieces[stop - 1].token.end_char))
+            text = normalize_name(page.text.slice(first.start_char, pieces[stop - 1].token.end_char))
             if text in names.labels:
                 return text, stop
     return "", start + 1

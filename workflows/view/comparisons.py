@@ -1,0 +1,61 @@
+"""Comparisons of the viewed collection, B, with an earlier generation or another collection, A."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from threading import Lock
+
+from concord.pipeline.output.collection import Collection, open_collection
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.workflows.diff.diff import Diff, compare_opened
+from concord.workflows.view.background import Background
+from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.page import NotFoundError
+
+LISTED = 5000
+"""Changes of a comparison that are kept, the most certain ones."""
+OTHER = "other"
+_KEPT = 2
+
+
+class Comparisons:
+    """Makes comparisons in the background; the last two are kept."""
+
+    def __init__(self, opened: OpenedCollection, against: OutputPath | None = None) -> None:
+        self.against = against
+        self._opened = opened
+        self._lock = Lock()
+        self._start = lru_cache(maxsize=_KEPT)(self._start_comparison)
+
+    def choices(self) -> Iterator[tuple[str, str]]:
+        """Yield the generations that B can be compared with, the newest first: number and number of documents."""
+        current = self._opened.snapshot.collection.manifest.generation
+        for generation in reversed(OutputFolder(self._opened.output).generations.history()):
+            if generation.number != current:
+                manifest = generation.manifest()
+                yield str(generation.number), str(manifest.annotated + manifest.unchanged)
+
+    def compare(self, choice: str) -> Background[Diff]:
+        """Return the comparison with a generation, given by its number, or with the other collection: ``OTHER``.
+
+        Raises:
+            NotFoundError: when the choice is neither.
+            PlanError: when there is no such generation.
+        """
+        with self._lock:
+            return self._start(choice, self._opened.snapshot.state)
+
+    def _start_comparison(self, choice: str, state: str) -> Background[Diff]:
+        """Start a comparison; ``state``, by which it is cached, is that of B."""
+        first, second = self._open(choice), self._opened.snapshot.collection
+        failure = f"the comparison of generation {state.split()[0]} with {choice} failed"
+        return Background(lambda: compare_opened(first, second, listed=LISTED), failure=failure)
+
+    def _open(self, choice: str) -> Collection:
+        if choice == OTHER and self.against is not None:
+            return open_collection(self.against)
+        if not choice.isdecimal():
+            raise NotFoundError(
+                f"expected the number of a generation, got {choice!r}; choose one on the page of changes"
+            )
+        return open_collection(self._opened.output, generation=int(choice))
