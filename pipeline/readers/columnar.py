@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +29,13 @@ _ARROW_FILE = b"ARROW1"
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
+class Batch(NamedTuple):
+    """Rows that are decoded together: their columns by name, or why they cannot be."""
+
+    rows: int
+    columns: Sequence[tuple[str, Any]] | RecordError
+
+
 class RowStream(ABC):
     """The rows of a file, decoded in batches.
 
@@ -40,17 +47,21 @@ class RowStream(ABC):
         """Prepare to read all columns, or those of the given ones that the file has."""
         self.position = 0
         self._columns = columns
-        self._batch: list[tuple[str, Any]] | RecordError = []
-        self._batch_start = 0
+        self._batches: Iterator[Batch] = iter(())
+        self._batch = Batch(0, [])
         self._batch_end = 0
 
     def read(self) -> Record | None:
         """Read the next row; None at the end of the file."""
         row = self.position
-        if row >= self._batch_end and not self._load(row):
-            return None
+        while row >= self._batch_end:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            self._batch = batch
+            self._batch_end += batch.rows
         self.position += 1
-        return Record(row, row + 1, self._fields(row - self._batch_start))
+        return Record(row, row + 1, self._fields(row - self._batch_end))
 
     def skip_to(self, position: int) -> None:
         """Skip forward to a row."""
@@ -60,28 +71,16 @@ class RowStream(ABC):
     def close(self) -> None:
         """Close the file."""
 
-    @abstractmethod
-    def _load(self, row: int) -> bool:
-        """Decode the batch that holds a row; False past the last row."""
-
     def _fields(self, offset: int) -> Fields | RecordError:
-        if isinstance(self._batch, RecordError):
-            return self._batch
+        """Return the fields of a row of the batch, counted from its end."""
+        if isinstance(self._batch.columns, RecordError):
+            return self._batch.columns
         try:
-            return {name: column[offset].as_py() for name, column in self._batch}
+            return {name: column[offset].as_py() for name, column in self._batch.columns}
         except UnicodeDecodeError as error:
             return RecordError("invalid_utf8", f"expected strings in utf-8, got {error}; fix the row")
         except Exception as error:  # noqa: BLE001 - each type of column has errors of its own
             return RecordError("unstorable_field", f"expected values that can be stored, got {error}")
-
-    def _take(self, batch: pa.RecordBatch | RecordError, rows: int) -> None:
-        """Make a batch the current one; without columns it does not know its number of rows."""
-        if isinstance(batch, RecordError):
-            self._batch = batch
-        else:
-            self._batch = list(zip(batch.schema.names, batch.columns, strict=True))
-        self._batch_start = self._batch_end
-        self._batch_end += rows
 
     def _chosen(self, names: Sequence[str]) -> list[str] | None:
         return None if self._columns is None else [name for name in names if name in self._columns]
@@ -104,37 +103,38 @@ class ParquetStream(RowStream):
             self._group_starts = _group_starts(self._file.metadata, source.size())
         except Exception as error:  # noqa: BLE001 - flipped bytes of a footer raise whatever its strings and numbers do
             raise _damage(error, "Parquet") from None
-        self._group = -1
-        self._batches: Iterator[Any] = iter(())
+        self._group = 0
+        self._batches = self._read_groups(0)
+
+    @override
+    def skip_to(self, position: int) -> None:
+        super().skip_to(position)
+        group = bisect_right(self._group_starts, position) - 1
+        if group > self._group:
+            self._batch_end = self._group_starts[group]
+            self._batches = self._read_groups(group)
 
     @override
     def close(self) -> None:
         self._file.close(force=True)
 
-    @override
-    def _load(self, row: int) -> bool:
-        if row >= self._group_starts[-1]:
-            return False
-        group = bisect_right(self._group_starts, row) - 1
-        if group != self._group:
+    def _read_groups(self, first: int) -> Iterator[Batch]:
+        for group in range(first, len(self._group_starts) - 1):
             self._group = group
-            self._batch_end = self._group_starts[group]
-            self._batches = self._file.iter_batches(
+            rest = self._group_starts[group + 1] - self._group_starts[group]
+            batches = self._file.iter_batches(
                 batch_size=_BATCH_ROWS, row_groups=[group], columns=self._names, use_threads=False
             )
-        while row >= self._batch_end:
-            self._next_batch()
-        return True
-
-    def _next_batch(self) -> None:
-        try:
-            batch = next(self._batches, None)
-            if batch is None:
-                raise pa.ArrowInvalid("the row group has fewer rows than the footer says")
-        except Exception as error:  # noqa: BLE001 - as above, of pages
-            self._take(_damage(error, "Parquet"), self._group_starts[self._group + 1] - self._batch_end)
-        else:
-            self._take(batch, batch.num_rows)
+            while rest:
+                try:
+                    batch = next(batches, None)
+                    if batch is None or batch.num_rows > rest:
+                        raise pa.ArrowInvalid("the row group has another number of rows than the footer says")
+                except Exception as error:  # noqa: BLE001 - as above, of pages
+                    yield Batch(rest, _damage(error, "Parquet"))
+                    break
+                rest -= batch.num_rows
+                yield Batch(batch.num_rows, list(zip(batch.schema.names, batch.columns, strict=True)))
 
 
 class ArrowStream(RowStream):
@@ -147,48 +147,40 @@ class ArrowStream(RowStream):
             RecordError: when it is not an Arrow file, or its schema is damaged.
         """
         super().__init__(columns)
-        self._is_over = False
         try:
             self._source = open_for_arrow(path)
             self._size: int = self._source.size()
             is_file = self._source.read(len(_ARROW_FILE)) == _ARROW_FILE
             self._source.seek(0)
             reader = pa.ipc.open_file(self._source) if is_file else pa.ipc.open_stream(self._source)
-            self._names = self._chosen(reader.schema.names)
-            self._batches = _read_file(reader) if is_file else self._read_stream(reader)
+            names = self._chosen(reader.schema.names)
         except Exception as error:  # noqa: BLE001 - flipped bytes of a schema raise whatever its strings do
             raise _damage(error, "Arrow") from None
+        self._batches = self._read(_read_file(reader) if is_file else self._read_stream(reader), names)
 
     @override
     def close(self) -> None:
         self._source.close()
 
-    @override
-    def _load(self, row: int) -> bool:
-        while row >= self._batch_end:
-            if self._is_over:
-                return False
-            self._next_batch()
-        return True
-
-    def _next_batch(self) -> None:
-        rows: int | None = None
-        try:
-            batch = next(self._batches, None)
-            if batch is None:
-                self._is_over = True
-                return
-            _check_rows(batch.num_rows, self._size)
-            rows = batch.num_rows
-            batch = batch if self._names is None else batch.select(self._names)
-            # Arrow trusts the offsets in a file; reading by wrong ones ends the process.
-            batch.validate(full=True)
-        except Exception as error:  # noqa: BLE001 - as above, of batches
-            # Where a batch cannot be read, the one after it cannot be found; one record stands for the rest.
-            self._is_over = rows is None
-            self._take(_damage(error, "Arrow"), 1 if rows is None else rows)
-        else:
-            self._take(batch, rows)
+    def _read(self, batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> Iterator[Batch]:
+        while True:
+            rows: int | None = None
+            try:
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                _check_rows(batch.num_rows, self._size)
+                rows = batch.num_rows
+                batch = batch if names is None else batch.select(names)
+                # Arrow trusts the offsets in a file; reading by wrong ones ends the process.
+                batch.validate(full=True)
+            except Exception as error:  # noqa: BLE001 - as above, of batches
+                # Where a batch cannot be read, the one after it cannot be found; one record stands for the rest.
+                yield Batch(1 if rows is None else rows, _damage(error, "Arrow"))
+                if rows is None:
+                    return
+            else:
+                yield Batch(rows, list(zip(batch.schema.names, batch.columns, strict=True)))
 
     def _read_stream(self, reader: Any) -> Iterator[Any]:
         while True:

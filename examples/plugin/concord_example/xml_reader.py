@@ -1,7 +1,6 @@
 """A reader of another package: XML files whose ``<item>`` elements are records; their child elements are the fields."""
 
 from collections.abc import Iterator
-from typing import ClassVar
 from xml.etree import ElementTree
 
 from typing_extensions import override
@@ -15,7 +14,7 @@ from concord.pipeline.readers.streams import read_whole
 class XmlReader(RecordReader):
     """Reads one record per item."""
 
-    suffixes: ClassVar[tuple[str, ...]] = (".xml", ".xml.gz")
+    suffixes = (".xml", ".xml.gz")
 
     @override
     def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | RecordError]:
