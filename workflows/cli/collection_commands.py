@@ -10,7 +10,6 @@ import click
 from concord.workflows.cli.options import (
     COLLECTION,
     EXISTING_FILE,
-    FILE,
     OUTPUT,
     POSITIVE,
     OrderedGroup,
@@ -116,20 +115,6 @@ def tag(text: str, *, model: str | None, device: str) -> Answer:
 @click.option(
     "--stop", metavar="ID", help="Stop a submission; its current shards have executor.drain_seconds to finish."
 )
-@click.option(
-    "--print",
-    "printed",
-    type=click.Choice(["rayjob", "cronjob"]),
-    help="Print manifests for Kubernetes and send nothing.",
-)
-@click.option(
-    "--kubernetes",
-    # Not EXISTING_FILE: the default need not exist where --print is not used.
-    type=FILE,
-    default=Path("conf/kubernetes.yaml"),
-    show_default=True,
-    help="For --print: image, volumes, workers, schedule.",
-)
 @set_option
 def submit(
     job: Path | None,
@@ -138,8 +123,6 @@ def submit(
     overrides: tuple[str, ...],
     no_wait: bool,
     stop: str | None,
-    printed: Literal["rayjob", "cronjob"] | None,
-    kubernetes: Path,
     **options: Any,
 ) -> Answer:
     """Run an annotation job on a Ray cluster.
@@ -149,31 +132,22 @@ def submit(
 
     A job is sent again only if it failed or was stopped, or if its input or tagger has changed since.
 
-    \b
-    --print writes manifests for kubectl instead:
-      rayjob    a run on a cluster of its own
-      cronjob   scheduled runs on an existing cluster
-
-    See docs/clusters.md.
+    See docs/clusters.md, also for Kubernetes.
     """
     from concord.pipeline.executors.ray_auth import resolve_auth_mode
 
     if stop is not None and job is None:
         resolve_auth_mode(address)  # before Ray is imported
-        from concord.workflows.cluster.submit import stop as stop_job
+        from concord.workflows.cluster.submit import stop_job
 
         return stop_job(stop, address=address)
     if job is None or stop is not None:
         raise click.UsageError("Expected either JOB.yaml or --stop ID.")
     config = _annotate_job(str(job), {}, overrides)
-    if printed is not None:
-        from concord.workflows.cluster.kubernetes import print_manifests, read_kubernetes
-
-        return print_manifests(config, printed, name=job.stem, settings=read_kubernetes(kubernetes))
     resolve_auth_mode(address)
-    from concord.workflows.cluster.submit import SubmitOptions, run
+    from concord.workflows.cluster.submit import SubmitOptions, submit_job
 
-    return run(config, SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))
+    return submit_job(config, SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))
 
 
 @verb(example="concord status out/news")

@@ -36,7 +36,9 @@ def pack(config: AnnotateConfig) -> tuple[bytes, str]:
     Raises:
         ConfigError: when it is too large, naming the largest files.
     """
-    job = job_yaml(config).encode()
+    # Only what was set: an explicit default would count as the user's choice.
+    values = config.model_dump(mode="json", exclude_unset=True)
+    job: bytes = yaml.safe_dump(values, sort_keys=True, allow_unicode=True).encode()
     files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in _package_files()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -48,13 +50,6 @@ def pack(config: AnnotateConfig) -> tuple[bytes, str]:
     if len(package) > LARGEST_PACKAGE:
         raise ConfigError(_too_large(len(package), packed))
     return package, hashlib.sha256(job).hexdigest()
-
-
-def job_yaml(config: AnnotateConfig) -> str:
-    """Return a job as YAML."""
-    # Only what was set: an explicit default would count as the user's choice.
-    text: str = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=True, allow_unicode=True)
-    return text
 
 
 def tracking_environment(config: AnnotateConfig) -> dict[str, str]:

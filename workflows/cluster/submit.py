@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 import aiohttp
@@ -58,12 +57,12 @@ class SubmitOptions:
     wait: bool = True
 
 
-def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
+def submit_job(config: AnnotateConfig, options: SubmitOptions) -> Answer:
     """Submit a job, unless it was submitted before and there is nothing new to do, and follow it."""
     content, job_digest = pack(config)
     work = work_digest(config, job_digest=job_digest)
     metadata = {_JOB: job_digest, _WORK: work or ""}
-    wanted = options.submission_id or default_id(options.name, work or job_digest)
+    first_id = options.submission_id or default_id(options.name, work or job_digest)
     with tempfile.NamedTemporaryFile(suffix=".zip") as archive, _connected(options.address) as client:
         archive.write(content)
         archive.flush()
@@ -75,7 +74,7 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
         }
         running = _running(client, metadata) if options.submission_id is None else None
         is_done = work is not None and is_finished(config)
-        submission_id, earlier = running or _submit(client, wanted, package, is_done=is_done)
+        submission_id, earlier = running or _submit(client, first_id, package, is_done=is_done)
         if earlier is None:
             info(f"{submission_id}: sent to {options.address}")
         elif earlier.is_terminal():
@@ -92,7 +91,7 @@ def run(config: AnnotateConfig, options: SubmitOptions) -> Answer:
         return _result(client, submission_id)
 
 
-def stop(submission_id: str, *, address: str) -> Answer:
+def stop_job(submission_id: str, *, address: str) -> Answer:
     """Ask a job to stop (see ``executor.drain_seconds``), wait until it has, and return its result.
 
     The exit code is 1 if it took too long and was killed.
@@ -158,9 +157,9 @@ def _connected(address: str) -> Iterator[JobSubmissionClient]:
 def _running(client: JobSubmissionClient, metadata: Mapping[str, str]) -> tuple[str, JobStatus] | None:
     """Return the submission of a job that has not ended, and its status; None if there is none."""
     for job in client.list_jobs():
-        found = job.metadata or {}
-        if job.submission_id is not None and not job.status.is_terminal() and found.get(_JOB) == metadata[_JOB]:
-            if found.get(_WORK) != metadata[_WORK]:
+        existing = job.metadata or {}
+        if job.submission_id is not None and not job.status.is_terminal() and existing.get(_JOB) == metadata[_JOB]:
+            if existing.get(_WORK) != metadata[_WORK]:
                 info(
                     f"{job.submission_id}: sent before the input or the tagger changed; submit again when it has ended"
                 )
@@ -169,7 +168,7 @@ def _running(client: JobSubmissionClient, metadata: Mapping[str, str]) -> tuple[
 
 
 def _submit(
-    client: JobSubmissionClient, wanted: str, package: Mapping[str, Any], *, is_done: bool
+    client: JobSubmissionClient, first_id: str, package: Mapping[str, Any], *, is_done: bool
 ) -> tuple[str, JobStatus | None]:
     """Send a job unless it was sent before; otherwise a further one gets a number behind its id.
 
@@ -181,22 +180,23 @@ def _submit(
     Returns:
         The id, and the status of the earlier submission if there is one.
     """
-    for attempt in count(1):
-        submission_id = wanted if attempt == 1 else f"{wanted}-{attempt}"
+    attempt, submission_id = 1, first_id
+    while True:
         status = _status(client, submission_id)
         if status is None and _send(client, submission_id, package):
             return submission_id, None
         status = status or _status(client, submission_id)
         if status == JobStatus.SUCCEEDED:
-            found = client.get_job_info(submission_id).metadata or {}
-            if is_done and found.get(_WORK) == package["metadata"][_WORK]:
+            metadata = client.get_job_info(submission_id).metadata or {}
+            if is_done and metadata.get(_WORK) == package["metadata"][_WORK]:
                 return submission_id, status
             info(f"{submission_id}: an earlier submission has succeeded; a new one looks for what has changed since")
         elif status in {JobStatus.FAILED, JobStatus.STOPPED}:
             info(f"{submission_id}: an earlier submission has {status.lower()}; a new one continues from there")
         else:
             return submission_id, status
-    raise RuntimeError("unreachable: count() does not end")
+        attempt += 1
+        submission_id = f"{first_id}-{attempt}"
 
 
 def _send(client: JobSubmissionClient, submission_id: str, package: Mapping[str, Any]) -> bool:
@@ -297,9 +297,9 @@ def _last_object(log: str) -> dict[str, Any] | None:
     for line in reversed(log.splitlines()):
         if line.startswith("{"):
             try:
-                found = json.loads(line)
+                answer = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                return found
+            if isinstance(answer, dict):
+                return answer
     return None

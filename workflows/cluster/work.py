@@ -23,10 +23,10 @@ def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
     tagger, which only the nodes of a cluster need to.
     """
     try:
-        found = find_inputs(
+        inputs = find_inputs(
             absolute_input(config.input), output=absolute_output(config.output.path), format=config.reader.format
         )
-        states = [(file.path, file.state or file_state(file.path)) for file in found.files]
+        states = [(file.path, file.state or file_state(file.path)) for file in inputs.files]
         if config.tagger.terms is not None:
             states.append((config.tagger.terms, file_state(config.tagger.terms)))
         tagger = _tagger(config)

@@ -35,7 +35,6 @@ def test_the_package_holds_code_models_and_job() -> None:
         "concord/__main__.py",
         "concord/models/pretrained/parser_en/resources.json",
         "concord/pipeline/report/report.html.j2",
-        "concord/workflows/cluster/rayjob.yaml.j2",
     } <= set(names)
     assert not any(name.endswith(".pyc") for name in names)
     assert job == {"input": str(Path.cwd() / "in"), "output": {"path": str(Path.cwd() / "out")}}
