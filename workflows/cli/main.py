@@ -6,48 +6,51 @@ import sys
 import click
 
 from concord._environment import set_environment
-from concord.workflows.cli import collection_commands as collection
-from concord.workflows.cli import correction_commands
+from concord.workflows.cli import collection_commands as collections
+from concord.workflows.cli import correction_commands as corrections
 from concord.workflows.cli import history_commands as generations
-from concord.workflows.cli import model_commands as model
+from concord.workflows.cli import model_commands as taggers
 from concord.workflows.cli import registry_commands as registry
-from concord.workflows.cli.options import OrderedGroup
+from concord.workflows.cli.options import SectionedGroup
 
 # As listed by --help: in the order of work.
-VERBS = (
-    collection.annotate,
-    collection.tag,
-    model.init,
-    model.prepare,
-    model.parse,
-    model.train,
-    model.distil,
-    model.evaluate,
-    model.compare,
-    model.calibrate,
-    model.cascade,
-    registry.promote,
-    registry.rollback,
-    collection.submit,
-    registry.registry,
-    collection.status,
-    collection.verify,
-    generations.history,
-    generations.files,
-    collection.diff,
-    collection.errors,
-    collection.report,
-    collection.view,
-    collection.export,
-    collection.review,
-    correction_commands.corrections,
-    correction_commands.learn,
-    collection.schema,
-    collection.doctor,
+SECTIONS = {
+    "Collections": (
+        collections.annotate,
+        collections.tag,
+        collections.status,
+        collections.verify,
+        generations.history,
+        generations.files,
+        collections.diff,
+        collections.errors,
+        collections.report,
+        collections.view,
+        collections.export,
+        collections.schema,
+        collections.doctor,
+    ),
+    "Corrections": (collections.review, corrections.corrections, corrections.learn),
+    "Taggers": (
+        taggers.init,
+        taggers.prepare,
+        taggers.train,
+        taggers.distil,
+        taggers.evaluate,
+        taggers.compare,
+        taggers.calibrate,
+    ),
+    "Registry": (registry.promote, registry.rollback, registry.registry),
+    "Clusters": (collections.submit,),
+    "Research": (taggers.parse, taggers.cascade),
+}
+
+
+@click.group(
+    cls=SectionedGroup,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-
-@click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="concord-annotate")
 def main() -> None:
     """Annotate document collections with sentences, dependency trees and entities.
@@ -67,7 +70,3 @@ def main() -> None:
     """
     set_environment()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-
-
-for command in VERBS:
-    main.add_command(command)

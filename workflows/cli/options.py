@@ -1,7 +1,8 @@
 """What the commands share: the ``verb`` decorator, parameter types, and options that several verbs take."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,27 @@ class OrderedGroup(click.Group):
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+
+class SectionedGroup(OrderedGroup):
+    """A group whose help lists its commands under headings.
+
+    Args:
+        sections: the commands by heading.
+    """
+
+    def __init__(self, *arguments: Any, sections: Mapping[str, Sequence[click.Command]], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._sections = sections
+        for command in chain.from_iterable(sections.values()):
+            self.add_command(command)
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for heading, commands in self._sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(str(command.name), command.get_short_help_str(width)) for command in commands])
 
 
 class _StoreOrFolder(click.Path):

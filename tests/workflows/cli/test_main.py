@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,43 +21,27 @@ from safetensors import SafetensorError
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import StoreError
 from concord.workflows.annotation import doctor
-from concord.workflows.cli.main import main
 from concord.workflows.console import Answer, counted, emit, report_errors, table
 
-VERBS = (
-    "annotate",
-    "tag",
-    "init",
-    "prepare",
-    "parse",
-    "train",
-    "distil",
-    "evaluate",
-    "compare",
-    "calibrate",
-    "cascade",
-    "promote",
-    "rollback",
-    "submit",
-    "status",
-    "verify",
-    "history",
-    "files",
-    "diff",
-    "report",
-    "view",
-    "export",
-    "review",
-    "learn",
-    "schema",
-    "doctor",
-)
+SECTIONS = {
+    "Collections": (
+        *("annotate", "tag", "status", "verify", "history", "files", "diff"),
+        *("errors", "report", "view", "export", "schema", "doctor"),
+    ),
+    "Corrections": ("review", "corrections", "learn"),
+    "Taggers": ("init", "prepare", "train", "distil", "evaluate", "compare", "calibrate"),
+    "Registry": ("promote", "rollback", "registry"),
+    "Clusters": ("submit",),
+    "Research": ("parse", "cascade"),
+}
 
 GROUPS = {
     "registry": ("list", "show", "history", "register", "sync"),
     "errors": ("list", "retry"),
     "corrections": ("list", "import"),
 }
+
+VERBS = [verb for verbs in SECTIONS.values() for verb in verbs if verb not in GROUPS]
 
 RECORDS = [
     {"id": "a", "text": "Ada King met Charles Babbage in London. King wrote a program."},
@@ -120,8 +105,13 @@ def test_every_verb_of_a_group_has_an_example_and_json(group: str, verb: str) ->
     assert "--json" in result.stdout
 
 
-def test_the_verbs_are_listed_in_the_order_of_work() -> None:
-    assert tuple(name for name in main.commands if name not in GROUPS) == VERBS
+def test_the_verbs_are_listed_under_headings_in_the_order_of_work() -> None:
+    _, *sections = re.split(r"^(\w+):\n(?=  \w)", concord("--help").stdout.partition("\nOptions:")[2], flags=re.M)
+    listed = {
+        heading: tuple(re.findall(r"^  (\w+)  +[A-Z]", lines, re.M))
+        for heading, lines in zip(sections[::2], sections[1::2], strict=True)
+    }
+    assert listed == SECTIONS
 
 
 @pytest.mark.slow
