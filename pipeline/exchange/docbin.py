@@ -22,8 +22,6 @@ SPANS_KEY = "entities"
 CONFIDENCE = "confidence"
 ROOT = "ROOT"
 
-# A DocBin is read and written as a whole, in memory.
-_PART_WORDS = 200_000
 _ATTRIBUTES = ("ORTH", "TAG", "POS", "MORPH", "LEMMA", "HEAD", "DEP", "ENT_IOB", "ENT_TYPE")
 
 
@@ -33,7 +31,7 @@ def require_spacy() -> None:
         raise ConfigError("docbin: expected the library spaCy; install it with the extra 'spacy'")
 
 
-def write_docbin(folder: Path, items: Iterable[ExportItem]) -> None:
+def write_docbin(folder: Path, items: Iterable[ExportItem], *, part_words: int = 200_000) -> None:
     """Write a new folder of ``part-00000.spacy`` and so on, which appears under its name once it is complete.
 
     Entities are in ``doc.ents`` and, including overlapping ones, in ``doc.spans["entities"]``; their confidence is the
@@ -41,27 +39,28 @@ def write_docbin(folder: Path, items: Iterable[ExportItem]) -> None:
 
     Args:
         folder: must not exist, or be empty.
+        part_words: about how many words a part has; a DocBin is read and written as a whole, in memory.
     """
     tokens: Any = importlib.import_module("spacy.tokens")
     vocab: Any = importlib.import_module("spacy.vocab")
     if not tokens.Span.has_extension(CONFIDENCE):
         tokens.Span.set_extension(CONFIDENCE, default=None)
     with store_errors(folder), stage_folder(folder) as staged:
-        for number, group in enumerate(_parts(items)):
+        for number, group in enumerate(_parts(items, part_words)):
             # One vocabulary a part, because a vocabulary never shrinks.
             words = vocab.Vocab()
             bin_ = tokens.DocBin(attrs=_ATTRIBUTES, store_user_data=True, docs=(_doc(item, words) for item in group))
             (staged / f"part-{number:05d}.spacy").write_bytes(bin_.to_bytes())
 
 
-def _parts(items: Iterable[ExportItem]) -> Iterator[Iterator[ExportItem]]:
-    """Split items into parts of about 200,000 words; each must be consumed before the next."""
+def _parts(items: Iterable[ExportItem], part_words: int) -> Iterator[Iterator[ExportItem]]:
+    """Split items into parts of about as many words; each must be consumed before the next."""
     words = 0
 
     def part_of(item: ExportItem) -> int:
         nonlocal words
         words += item.document.row.n_tokens
-        return (words - item.document.row.n_tokens) // _PART_WORDS
+        return (words - item.document.row.n_tokens) // part_words
 
     for _, group in groupby(items, key=part_of):
         yield group

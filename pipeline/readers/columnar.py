@@ -128,11 +128,12 @@ class ParquetStream(RowStream):
             while rest:
                 try:
                     batch = next(batches, None)
-                    if batch is None or batch.num_rows > rest:
-                        raise pa.ArrowInvalid("the row group has another number of rows than the footer says")
+                    if batch is None:
+                        raise pa.ArrowInvalid("the row group has fewer rows than the footer says")
                 except Exception as error:  # noqa: BLE001 - as above, of pages
                     yield Batch(rest, _damage(error, "Parquet"))
                     break
+                batch = batch.slice(0, rest)
                 rest -= batch.num_rows
                 yield Batch(batch.num_rows, list(zip(batch.schema.names, batch.columns, strict=True)))
 

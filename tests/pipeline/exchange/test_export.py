@@ -27,11 +27,14 @@ from concord_testing.runs import in_child
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
-from concord.pipeline.exchange import docbin
 from concord.pipeline.exchange import export as export_module
-from concord.pipeline.exchange.export import ExportForm, export_collection, read_ids
+from concord.pipeline.exchange.docbin import write_docbin
+from concord.pipeline.exchange.export import ExportForm, ExportStream, export_collection, read_ids
 from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
-from concord.pipeline.output import document_rows, parquet_parts
+from concord.pipeline.exchange.source_texts import SourceTexts
+from concord.pipeline.output import parquet_parts
+from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.document_rows import read_collection
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -274,11 +277,12 @@ def read_docbin(folder: Path) -> "list[Doc]":
 
 
 @pytest.mark.slow
-def test_docbin_has_the_texts_trees_and_entities_of_the_tables(
-    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(docbin, "_PART_WORDS", 15)
-    export_collection(output, tmp_path / "bins", to="docbin")
+def test_docbin_has_the_texts_trees_and_entities_of_the_tables(output: Path, tmp_path: Path) -> None:
+    collection = open_collection(output)
+    documents_with_texts = ExportStream(tmp_path / "bins", dead_letters=0).with_texts(
+        read_collection(collection), SourceTexts.of(collection.plan)
+    )
+    write_docbin(tmp_path / "bins", documents_with_texts, part_words=15)
     assert len(list((tmp_path / "bins").iterdir())) > 2
     documents = {document.user_data["doc_id"]: document for document in read_docbin(tmp_path / "bins")}
     assert list(documents) == EXPORTED
@@ -385,10 +389,8 @@ def test_old_error_list_is_removed_when_nothing_is_left_out(output: Path, tmp_pa
 def test_failed_export_leaves_nothing(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: ExportForm
 ) -> None:
-    read = document_rows.read_collection
-
     def fail_after_three(*arguments: Any, **options: Any) -> Any:
-        yield from (document for _, document in zip(range(3), read(*arguments, **options), strict=False))
+        yield from (document for _, document in zip(range(3), read_collection(*arguments, **options), strict=False))
         raise IntegrityError("damaged part")
 
     monkeypatch.setattr(export_module, "read_collection", fail_after_three)
