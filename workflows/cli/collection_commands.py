@@ -193,9 +193,9 @@ def diff(first: "OutputPath", second: "OutputPath", **options: Any) -> Answer:
 
     The exit code is 0 whether or not anything changed.
     """
-    from concord.workflows.diff.command import run
+    from concord.workflows.diff.command import diff_collections
 
-    return run(first, second, **options)
+    return diff_collections(first, second, **options)
 
 
 @click.group(cls=OrderedGroup)

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from concord.models.labels import OUTSIDE
 from concord.pipeline.output.collection import Collection
-from concord.workflows.diff.document_pairs import DocumentPairs, ShardPair
 from concord.workflows.diff.entity_changes import SIDE_COLUMNS, Kind, compare_entities
-from concord.workflows.diff.row_matching import Matches, match_rows
-from concord.workflows.diff.shard_rows import KEYS, WORD_COLUMNS, ShardReader, ShardRows
+from concord.workflows.diff.records import DocumentPairs, ShardPair
+from concord.workflows.diff.rows import KEYS, WORD_COLUMNS, Matches, ShardReader, ShardRows, match_rows
 
 LIMITS = (0.5, 0.8, 0.95)
 """Limits of sureness; the changes below each are counted."""
@@ -148,13 +148,19 @@ class Differences:
         """Return the sum over all labels of these kinds."""
         return sum((tally for (kind, *_), tally in self.tallies.items() if kind in kinds), start=Tally())
 
-    @property
-    def by_labels(self) -> dict[tuple[str, str], int]:
-        """(label of A, label of B) -> number of entities; ``O`` means no entity."""
+    def confusion_matrix(self) -> tuple[list[str], list[tuple[str, list[int | None]]]]:
+        """Return the labels of both sides, and for each label of A the number of entities by label of B.
+
+        ``O``, which comes last, means no entity; its own cell is None.
+        """
         counts: Counter[tuple[str, str]] = Counter()
         for (_, first, second), tally in self.tallies.items():
             counts[first, second] += tally.count
-        return dict(counts)
+        labels = [*sorted({label for pair in counts for label in pair} - {OUTSIDE}), OUTSIDE]
+        return labels, [
+            (first, [None if first == second == OUTSIDE else counts[first, second] for second in labels])
+            for first in labels
+        ]
 
     def add(self, pair: ShardPair, first: ShardRows, second: ShardRows) -> None:
         """Add the differences of the documents of one pair of shards."""
@@ -211,17 +217,17 @@ class Differences:
 
 
 def find_differences(first: Collection, second: Collection, pairs: DocumentPairs, *, listed: int) -> Differences:
-    """Compare the documents whose text is the same, and list so many changes in full."""
-    found = Differences(listed=listed)
+    """Compare the documents whose text is the same, and list the most certain changes in full."""
+    differences = Differences(listed=listed)
     readers = ShardReader(first), ShardReader(second)
     for pair in pairs.by_shards():
-        found.add(
+        differences.add(
             pair,
             ShardRows.select(readers[0].read(pair.first_shard), pair.first),
             ShardRows.select(readers[1].read(pair.second_shard), pair.second),
         )
-    found.tallies = defaultdict(Tally, sorted(found.tallies.items()))
-    return found
+    differences.tallies = defaultdict(Tally, sorted(differences.tallies.items()))
+    return differences
 
 
 def _count_differing_words(first: ShardRows, second: ShardRows, words: Matches) -> dict[str, int]:

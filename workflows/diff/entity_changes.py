@@ -8,8 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from concord.models.labels import OUTSIDE
-from concord.workflows.diff.row_matching import Rows, match_rows
-from concord.workflows.diff.shard_rows import KEYS, OFFSETS, ShardRows, text_positions
+from concord.workflows.diff.rows import KEYS, OFFSETS, Rows, ShardRows, match_rows, text_positions
 
 Kind = Literal["same", "relabelled", "moved", "lost", "gained"]
 CHANGES: tuple[Kind, ...] = ("relabelled", "moved", "lost", "gained")

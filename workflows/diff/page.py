@@ -5,31 +5,38 @@ from typing import Any
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.report.templates import lay_out_bars, load_template, type_colours
-from concord.workflows.diff.diff import Diff, confusion_matrix, listed_documents
+from concord.workflows.diff.diff import Diff
 from concord.workflows.diff.differences import BARS, LIMITS, EntityChange, Side
 from concord.workflows.diff.entity_changes import CHANGES
 
 
 def render_page(diff: Diff) -> str:
     """Return the page as HTML."""
-    found = diff.differences
-    highest = max(int(found.bars.max()), 1)
-    labels, rows = confusion_matrix(found)
+    differences = diff.differences
+    bars = differences.bars
+    highest = max(int(bars.max()), 1)
+    labels, rows = differences.confusion_matrix()
     return load_template("concord.workflows.diff", "diff.html.j2").render(
         diff=diff,
-        found=found,
+        differences=differences,
         dead=diff.dead_letters,
-        listed=listed_documents(diff),
-        changed=found.tally(*CHANGES).count,
-        kinds=[(describe_kind(kind), found.tally(kind)) for kind in ("same", *CHANGES) if found.tally(kind).count],
+        listed=diff.documents.list_first(diff.listed),
+        changed=differences.tally(*CHANGES).count,
+        kinds=[
+            (describe_kind(kind), differences.tally(kind))
+            for kind in ("same", *CHANGES)
+            if differences.tally(kind).count
+        ],
         limits=LIMITS,
-        bars=lay_out_bars(found.bars.tolist(), bins=BARS, bin_width=1 / BARS, height=lambda count: count / highest),
+        bars=lay_out_bars(
+            differences.bars.tolist(), bins=BARS, bin_width=1 / BARS, height=lambda count: count / highest
+        ),
         labels=labels,
         confusions=rows,
         most=_most_confused(rows, labels),
-        changes=[show_change(change) for change in found.changes],
+        changes=[show_change(change) for change in differences.changes],
         colours=type_colours(label for label in labels if label != OUTSIDE),
-        differing={name: count for name, count in found.other.items() if count},
+        differing={name: count for name, count in differences.other.items() if count},
         share=percentage,
         describe_kind=describe_kind,
     )

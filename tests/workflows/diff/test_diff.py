@@ -17,7 +17,7 @@ from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.workflows.cli.main import main
-from concord.workflows.diff.command import run
+from concord.workflows.diff.command import diff_collections
 
 # B relabels Florence, moves the boundaries of the yard, loses Tarn, gains Goole and agrees on Bern.
 BEFORE = {
@@ -37,7 +37,7 @@ AFTER = {
 
 
 def diff(first: Path, second: Path, *, listed: int = 20) -> dict[str, Any]:
-    answer = run(first, second, listed=listed)
+    answer = diff_collections(first, second, listed=listed)
     assert answer.exit_code == 0
     return dict(answer.values)
 
@@ -197,7 +197,7 @@ def test_diff_matches_documents_by_id_then_by_text(tmp_path: Path) -> None:
 
 def test_diff_says_when_collections_share_no_text(tmp_path: Path) -> None:
     first = finished_runs.write_run(tmp_path / "a", {"a": ("Ada slept",)})
-    answer = run(first, finished_runs.write_run(tmp_path / "b", {}), listed=5)
+    answer = diff_collections(first, finished_runs.write_run(tmp_path / "b", {}), listed=5)
     assert answer.values["verdict"] == "A and B have no document with the same text"
     assert answer.values["documents"]["only_first"] == 1
     assert ("only in A  1  a" in answer.text, "same offsets" in answer.text) == (True, False)
@@ -243,7 +243,7 @@ def test_diff_reports_gained_and_lost_dead_letters_with_their_counterparts(tmp_p
 def test_diff_escapes_terminal_control_characters(tmp_path: Path) -> None:
     first = finished_runs.write_run(tmp_path / "a", {"ok": ("Ada slept",)})
     second = finished_runs.write_run(tmp_path / "b", {"ok": ("Ada slept",)}, dead_letters=[dead_letter("red\x1b[31m")])
-    text = run(first, second, listed=5).text
+    text = diff_collections(first, second, listed=5).text
     assert "red\\x1b[31m" in text
     assert "\x1b" not in text
 
@@ -398,7 +398,7 @@ def test_diff_page_shows_both_sides_and_escapes_all_values(tmp_path: Path) -> No
         tagger=ComponentIdentity(name=evil, digest="4" * 64),
     )
     second = finished_runs.write_run(tmp_path / "b<i>", {evil: (f"{evil} met <script>Tom|B-PER",)})
-    run(first, second, listed=5, output=tmp_path / "page.html")
+    diff_collections(first, second, listed=5, output=tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert not any(raw in page for raw in ("<b>x", "<script", "<i>,", "gone<u>", "http://", "https://"))
     assert page.count('class="pair"') == 2
@@ -415,5 +415,5 @@ def test_diff_page_shows_both_sides_and_escapes_all_values(tmp_path: Path) -> No
 
 def test_diff_page_renders_when_collections_have_no_documents(tmp_path: Path) -> None:
     empty = [finished_runs.write_run(tmp_path / name, {}) for name in "ab"]
-    run(*empty, listed=5, output=tmp_path / "page.html")
+    diff_collections(*empty, listed=5, output=tmp_path / "page.html")
     assert "A and B have no document with the same text" in (tmp_path / "page.html").read_text()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.workflows.diff.row_matching import match_rows
+from concord.workflows.diff.rows import match_rows
 
 KEYS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab")), max_size=6)
 
