@@ -16,7 +16,8 @@ from typing_extensions import override
 
 from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.reader import Fields, Record, StreamReader
+from concord.pipeline.readers.fields import Fields, Record
+from concord.pipeline.readers.reader import StreamReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.storage.files import open_for_arrow
 

@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Encoding, decode_line, encoding_of_lines
-from concord.pipeline.readers.reader import Fields, Record, StreamReader
+from concord.pipeline.readers.fields import Fields, Record
+from concord.pipeline.readers.reader import StreamReader
 from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.streams import LineStream, with_codecs
 

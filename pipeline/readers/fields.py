@@ -1,8 +1,8 @@
-"""Convert a record's fields to a document; shared by the readers of formats with named fields."""
+"""Records with named fields, and the documents that they become."""
 
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -11,6 +11,8 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import Encoding
 from concord.pipeline.readers.records import RecordError, too_large
+
+Fields = Mapping[str, Any]
 
 DUPLICATE_ID = "duplicate_id"
 MISSING_TEXT = "missing_text"
@@ -22,49 +24,74 @@ _NULL = "got null;"
 _TYPE_NAMES = {"bool": "true or false", "int": "an integer", "float": "a number", "list": "a list", "dict": "an object"}
 
 
-def document_id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderConfig) -> str:
-    """Return the id of the document that a record of the file ``name`` (see Piece.name) becomes.
+class Record(NamedTuple):
+    """One record of a file.
 
-    Raises:
-        RecordError: when the record has no usable id or text.
+    Attributes:
+        start, end: half-open, in the reader's unit.
+        fields: by name, or why it cannot be read.
+        size: bytes of input, for cutting shards; None stands for the bytes of its text.
+        encoding: of its bytes, where its format leaves that open.
     """
-    doc_id = _id(fields, name=name, position=position, config=config)
-    record_text(fields, doc_id=doc_id, config=config)
-    return doc_id
+
+    start: int
+    end: int
+    fields: Fields | RecordError
+    size: int | None = None
+    encoding: Encoding | None = None
+
+    def readable_fields(self) -> Fields:
+        """Return the fields; raise the RecordError where there are none."""
+        if isinstance(self.fields, RecordError):
+            # One error may stand for many records; its traceback would grow with each.
+            raise self.fields.with_traceback(None)
+        return self.fields
 
 
-def build_document(
-    fields: Mapping[str, Any],
-    *,
-    piece: Piece,
-    position: int,
-    is_duplicate: bool,
-    config: ReaderConfig,
-    encoding: Encoding | None = None,
-) -> Document:
-    """Build the document; all fields but id and text become its meta.
+def build_document(record: Record, piece: Piece, *, is_duplicate: bool, config: ReaderConfig) -> Document:
+    """Build the document that a record of a piece becomes; all fields but id and text become its meta.
 
     Raises:
         RecordError: naming the field that is wrong, or when the id is a duplicate.
     """
-    doc_id = _id(fields, name=piece.name, position=position, config=config)
-    text = record_text(fields, doc_id=doc_id, config=config)
+    doc_id = record_id(record, name=piece.name, config=config)
+    text = record_text(record, doc_id=doc_id, config=config)
     if is_duplicate:
         raise duplicate_id(doc_id)
-    meta = _meta(fields, doc_id=doc_id, config=config)
     return Document(
         doc_id=doc_id,
         text=text,
         source_uri=piece.uri,
-        source_position=position,
-        meta=meta,
-        encoding=encoding.name if encoding else None,
-        encoding_confidence=encoding.confidence if encoding else None,
+        source_position=record.start,
+        meta=_meta(record.readable_fields(), doc_id=doc_id, config=config),
+        encoding=record.encoding.name if record.encoding else None,
+        encoding_confidence=record.encoding.confidence if record.encoding else None,
     )
 
 
-def record_text(fields: Mapping[str, Any], *, doc_id: str | None, config: ReaderConfig) -> str:
-    """Return a record's text; RecordError if it is missing or not a string."""
+def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
+    """Return the id of the document that a record of the file ``name`` (see Piece.name) becomes.
+
+    Raises:
+        RecordError: when the record cannot be read or its id is neither a string nor an integer.
+    """
+    value = record.readable_fields().get(config.id_field)
+    if value is None:
+        return f"{name}:{record.start}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise RecordError(
+        "id_not_string",
+        f"field {config.id_field!r}: expected a string or an integer, got {_type_name(value)};"
+        " set reader.id_field or fix the record",
+    )
+
+
+def record_text(record: Record, *, doc_id: str | None = None, config: ReaderConfig) -> str:
+    """Return a record's text; RecordError if it is missing, too long or not a string."""
+    fields = record.readable_fields()
     value = fields.get(config.text_field)
     if isinstance(value, str):
         if len(value) > config.max_record_bytes:
@@ -100,22 +127,7 @@ def duplicate_id(doc_id: str) -> RecordError:
     )
 
 
-def _id(fields: Mapping[str, Any], *, name: str, position: int, config: ReaderConfig) -> str:
-    value = fields.get(config.id_field)
-    if value is None:
-        return f"{name}:{position}"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    raise RecordError(
-        "id_not_string",
-        f"field {config.id_field!r}: expected a string or an integer, got {_type_name(value)};"
-        " set reader.id_field or fix the record",
-    )
-
-
-def _meta(fields: Mapping[str, Any], *, doc_id: str, config: ReaderConfig) -> str | None:
+def _meta(fields: Fields, *, doc_id: str, config: ReaderConfig) -> str | None:
     others = {key: value for key, value in fields.items() if key not in (config.id_field, config.text_field)}
     if not others:
         return None
@@ -137,6 +149,6 @@ def _type_name(value: object) -> str:
     return _TYPE_NAMES.get(type(value).__name__, type(value).__name__)
 
 
-def _names(fields: Mapping[str, Any]) -> str:
+def _names(fields: Fields) -> str:
     names = [repr(name) for name in list(fields)[:_SHOWN_NAMES]]
     return ", ".join(names) + (", ..." if len(fields) > len(names) else "") if names else "no field"

@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Encoding, decode_line, stated_encoding
-from concord.pipeline.readers.reader import Record, StreamReader
+from concord.pipeline.readers.fields import Record
+from concord.pipeline.readers.reader import StreamReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import LineStream, with_codecs
 

@@ -1,23 +1,20 @@
 """What a format implements to be read, and the loop that all files of many records share."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.encodings import Encoding
-from concord.pipeline.readers.fields import build_document, document_id, record_text
+from concord.pipeline.readers.fields import Fields, Record, build_document, record_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.urls import is_url
-
-Fields = Mapping[str, Any]
 
 
 class Reader(Protocol):
@@ -50,23 +47,6 @@ class Reader(Protocol):
         Raises:
             RecordError: when no text starts there.
         """
-
-
-class Record(NamedTuple):
-    """One record of a file.
-
-    Attributes:
-        start, end: half-open, in the reader's unit.
-        fields: by name, or why it cannot be read.
-        size: bytes of input, for cutting shards; None stands for the bytes of its text.
-        encoding: of its bytes, where its format leaves that open.
-    """
-
-    start: int
-    end: int
-    fields: Fields | RecordError
-    size: int | None = None
-    encoding: Encoding | None = None
 
 
 class RecordStream(Protocol):
@@ -109,7 +89,12 @@ class StreamReader(Reader):
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         with closing(self.open(path, config, columns=(config.id_field, config.text_field))) as stream:
             while (record := stream.read()) is not None:
-                yield _scanned(record, name=name, config=config)
+                doc_id, size = None, 1
+                with suppress(RecordError):  # it becomes a dead letter when it is read
+                    doc_id, text = record_id(record, name=name, config=config), record_text(record, config=config)
+                    size = len(text.encode(errors="replace"))
+                size = size if record.size is None else record.size
+                yield ScannedRecord(position=record.start, end=record.end, size=size, doc_id=doc_id)
 
     @override
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
@@ -119,11 +104,10 @@ class StreamReader(Reader):
                 record = stream.read()
                 if record is None or record.end > piece.end:
                     return
-                outcome = _outcome(record, piece, is_duplicate=record.start in duplicates, config=config)
-                if isinstance(outcome, RecordError):
-                    yield dead_letter(outcome, piece=piece, position=record.start, unit=self.unit)
-                else:
-                    yield outcome
+                try:
+                    yield build_document(record, piece, is_duplicate=record.start in duplicates, config=config)
+                except RecordError as error:
+                    yield dead_letter(error, piece=piece, position=record.start, unit=self.unit)
 
     @override
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
@@ -131,9 +115,7 @@ class StreamReader(Reader):
             record = stream.read()
         if record is None:
             raise RecordError("no_such_record", f"expected a record at {self.unit} {position}, got the end of the file")
-        if isinstance(record.fields, RecordError):
-            raise record.fields
-        return record_text(record.fields, doc_id=None, config=config)
+        return record_text(record, config=config)
 
     @contextmanager
     def _open_at(self, path: str, position: int, config: ReaderConfig) -> Iterator[RecordStream]:
@@ -211,31 +193,3 @@ def _version(path: str) -> tuple[object, ...]:
         return file_state(path)
     status = Path(path).stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _scanned(record: Record, *, name: str, config: ReaderConfig) -> ScannedRecord:
-    doc_id, size = None, 1
-    if not isinstance(record.fields, RecordError):
-        try:
-            doc_id = document_id(record.fields, name=name, position=record.start, config=config)
-            size = len(record.fields[config.text_field].encode(errors="replace"))
-        except RecordError:
-            pass  # it becomes a dead letter when it is read
-    size = size if record.size is None else record.size
-    return ScannedRecord(position=record.start, end=record.end, size=size, doc_id=doc_id)
-
-
-def _outcome(record: Record, piece: Piece, *, is_duplicate: bool, config: ReaderConfig) -> Document | RecordError:
-    if isinstance(record.fields, RecordError):
-        return record.fields
-    try:
-        return build_document(
-            record.fields,
-            piece=piece,
-            position=record.start,
-            is_duplicate=is_duplicate,
-            config=config,
-            encoding=record.encoding,
-        )
-    except RecordError as error:
-        return error

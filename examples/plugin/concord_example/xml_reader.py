@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.reader import Fields, RecordReader
+from concord.pipeline.readers.fields import Fields
+from concord.pipeline.readers.reader import RecordReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import read_whole
 

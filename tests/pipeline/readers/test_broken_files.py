@@ -18,8 +18,9 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers import streams
+from concord.pipeline.readers.fields import Fields
 from concord.pipeline.readers.read_file import read_piece, read_text_at, readers, scan_file
-from concord.pipeline.readers.reader import Fields, Reader, RecordReader
+from concord.pipeline.readers.reader import Reader, RecordReader
 from concord.pipeline.readers.records import RecordError
 
 SAMPLES = samples()
