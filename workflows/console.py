@@ -49,7 +49,12 @@ class Answer:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it: dataclasses and configurations are mappings, paths are text."""
+    """Return a value as JSON holds it: dataclasses and configurations are mappings, paths are text.
+
+    A dataclass with ``REPORTED`` has the attributes that this names, others have their fields.
+    """
+    if hasattr(value, "REPORTED"):
+        return {name: getattr(value, name) for name in value.REPORTED}
     if is_dataclass(value):
         values: dict[str, Any] = {}
         for field in fields(value):

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.consistency import name_key
@@ -130,6 +131,17 @@ class UncertaintyByOutcome:
 
     right: tuple[float, ...]
     wrong: tuple[float, ...]
+    REPORTED: ClassVar = ("right_words", "wrong_words", "mean_right", "mean_wrong", "ratio")
+
+    @property
+    def right_words(self) -> int:
+        """How many labels are right."""
+        return len(self.right)
+
+    @property
+    def wrong_words(self) -> int:
+        """How many labels are wrong."""
+        return len(self.wrong)
 
     @property
     def mean_right(self) -> float | None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, split_label
@@ -22,6 +23,8 @@ class Scores:
     gold: int = 0
     predicted: int = 0
     correct: int = 0
+    REPORTED: ClassVar = ("precision", "recall", "f1", "gold", "predicted", "correct")
+    """The attributes that reports show."""
 
     def __add__(self, other: "Scores") -> "Scores":
         """Sum the counts, so that the scores of all groups together are the micro average."""
@@ -63,6 +66,7 @@ class TokenScores:
     words: int
     correct: int
     by_label: dict[str, Scores] = field(default_factory=dict)
+    REPORTED: ClassVar = ("accuracy", "words", "correct")
 
     @property
     def accuracy(self) -> float:

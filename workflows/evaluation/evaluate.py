@@ -17,7 +17,15 @@ from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation import breakdown
 from concord.models.evaluation.consistency import collection_consistency
-from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, seqeval_f1, span_scores, token_scores
+from concord.models.evaluation.metrics import (
+    Labels,
+    Scores,
+    TokenScores,
+    gold_sequences,
+    seqeval_f1,
+    span_scores,
+    token_scores,
+)
 from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.outputs import Prediction
 from concord.models.saved_tagger import tagger_digest
@@ -71,36 +79,8 @@ class EvaluateJob:
     options: PredictOptions = DEFAULT_OPTIONS
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartScores:
-    """The scores of a part of the names or words: percent and counts."""
-
-    precision: float
-    recall: float
-    f1: float
-    gold: int
-    predicted: int
-    correct: int
-
-    @classmethod
-    def of(cls, scores: Scores) -> "PartScores":
-        """Compute the percentages of counts."""
-        return cls(precision=scores.precision, recall=scores.recall, f1=scores.f1, **asdict(scores))
-
-
-Parts: TypeAlias = Mapping[str, PartScores]
-"""Name of a part -> its scores."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Uncertainty:
-    """Uncertainty of drafts in nats where they are right and where they are wrong; None where there are no words."""
-
-    right_words: int
-    wrong_words: int
-    mean_right: float | None
-    mean_wrong: float | None
-    ratio: float | None
+Parts: TypeAlias = Mapping[str, Scores]
+"""Name of a part of the names or words -> its scores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,15 +91,6 @@ class Agreement:
     names: int
     occurrences: int
     agreeing: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WordAccuracy:
-    """The share of words whose label is right, in percent."""
-
-    accuracy: float
-    words: int
-    correct: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +107,7 @@ class Evaluation:
     words: int
     by_sentence_length: Parts
     by_novelty: Parts | None
-    uncertainty: Uncertainty
+    uncertainty: breakdown.UncertaintyByOutcome
     refined_words: int
     seconds: float
     words_per_second: float
@@ -154,10 +125,10 @@ class EntityEvaluation(Evaluation):
     by_position: Parts
     consistency: Agreement
     draft_consistency: Agreement
-    recurring_names: PartScores
-    draft_recurring_names: PartScores
-    co_occurrence: WordAccuracy
-    draft_co_occurrence: WordAccuracy
+    recurring_names: Scores
+    draft_recurring_names: Scores
+    co_occurrence: TokenScores
+    draft_co_occurrence: TokenScores
 
     measure: ClassVar[str] = "f1"
 
@@ -251,9 +222,9 @@ def score_predictions(
         documents=len(documents),
         sentences=len(sentences),
         words=words,
-        by_sentence_length=_parts(breakdown.scores_by_sentence_length(gold, final, scheme=scheme)),
+        by_sentence_length=breakdown.scores_by_sentence_length(gold, final, scheme=scheme),
         by_novelty=_novelty(sentences, final, job, scheme=scheme) if job.train else None,
-        uncertainty=_uncertainty(gold, draft, flat),
+        uncertainty=breakdown.uncertainty_by_outcome(gold, draft, [labelled.uncertainty for labelled in flat]),
         refined_words=sum(sum(prediction.refined) for prediction in flat),
         seconds=seconds,
         words_per_second=words / seconds,
@@ -266,7 +237,7 @@ def score_predictions(
         **_fields(common),
         accuracy=tokens.accuracy,
         draft_accuracy=drafts.accuracy,
-        label_scores=_parts(tokens.by_label),
+        label_scores=tokens.by_label,
     )
 
 
@@ -287,7 +258,7 @@ def write_tables(evaluation: AnyEvaluation, folder: Path, *, name: str) -> None:
         writer.writeheader()
         for group in BREAKDOWNS:
             for part, scores in (getattr(evaluation, group, None) or {}).items():
-                writer.writerow({"breakdown": group, "part": part, **asdict(scores)})
+                writer.writerow({"breakdown": group, "part": part, **plain(scores)})
 
 
 def _entity_evaluation(
@@ -296,38 +267,22 @@ def _entity_evaluation(
     scores, drafts = span_scores(gold, final), span_scores(gold, draft)
     return EntityEvaluation(
         **_fields(common),
-        scores=_parts({"all": scores.overall, **scores.by_type}),
-        draft_scores=_parts({"all": drafts.overall, **drafts.by_type}),
+        scores={"all": scores.overall, **scores.by_type},
+        draft_scores={"all": drafts.overall, **drafts.by_type},
         seqeval_f1=seqeval_f1(gold, final),
-        by_mention_length=_parts(breakdown.scores_by_mention_length(gold, final)),
-        by_position=_parts(breakdown.scores_by_position(gold, final)),
+        by_mention_length=breakdown.scores_by_mention_length(gold, final),
+        by_position=breakdown.scores_by_position(gold, final),
         consistency=_consistency(documents, final),
         draft_consistency=_consistency(documents, draft),
-        recurring_names=PartScores.of(breakdown.recurring_scores(documents, final)),
-        draft_recurring_names=PartScores.of(breakdown.recurring_scores(documents, draft)),
-        co_occurrence=_co_occurrence(documents, final),
-        draft_co_occurrence=_co_occurrence(documents, draft),
+        recurring_names=breakdown.recurring_scores(documents, final),
+        draft_recurring_names=breakdown.recurring_scores(documents, draft),
+        co_occurrence=breakdown.co_occurrence_scores(documents, final),
+        draft_co_occurrence=breakdown.co_occurrence_scores(documents, draft),
     )
 
 
 def _fields(common: Evaluation) -> dict[str, Any]:
     return {entry.name: getattr(common, entry.name) for entry in fields(common)}
-
-
-def _uncertainty(gold: Labels, draft: Labels, predicted: Sequence[Prediction]) -> Uncertainty:
-    outcomes = breakdown.uncertainty_by_outcome(gold, draft, [prediction.uncertainty for prediction in predicted])
-    return Uncertainty(
-        right_words=len(outcomes.right),
-        wrong_words=len(outcomes.wrong),
-        mean_right=outcomes.mean_right,
-        mean_wrong=outcomes.mean_wrong,
-        ratio=outcomes.ratio,
-    )
-
-
-def _co_occurrence(documents: Documents, labels: Labels) -> WordAccuracy:
-    scores = breakdown.co_occurrence_scores(documents, labels)
-    return WordAccuracy(accuracy=scores.accuracy, words=scores.words, correct=scores.correct)
 
 
 def _consistency(documents: Documents, labels: Labels) -> Agreement:
@@ -344,11 +299,7 @@ def _novelty(sentences: Sequence[Sentence], final: Labels, job: EvaluateJob, *, 
     train = read_corpora(job.train, labels=job.labels, form=form)
     known = breakdown.known_names(chain.from_iterable(train), scheme=scheme)
     scores = breakdown.scores_by_novelty(sentences, final, known, scheme=scheme)
-    return _parts({"seen": scores[breakdown.SAME_TYPE] + scores[breakdown.OTHER_TYPE], **scores})
-
-
-def _parts(scores: Mapping[str, Scores]) -> Parts:
-    return {name: PartScores.of(counts) for name, counts in scores.items()}
+    return {"seen": scores[breakdown.SAME_TYPE] + scores[breakdown.OTHER_TYPE], **scores}
 
 
 def _describe(report: EvaluationReport) -> str:
@@ -446,7 +397,7 @@ def _describe_recurring(evaluation: EntityEvaluation) -> list[str]:
     return lines
 
 
-def _describe_uncertainty(uncertainty: Uncertainty) -> str:
+def _describe_uncertainty(uncertainty: breakdown.UncertaintyByOutcome) -> str:
     means = (("right", uncertainty.mean_right), ("wrong", uncertainty.mean_wrong))
     described = [f"{mean:.3f} nats where {outcome}" for outcome, mean in means if mean is not None]
     ratio = "" if uncertainty.ratio is None else f" ({uncertainty.ratio:.1f} times)"

@@ -2,13 +2,13 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from concord.models.calibration import Calibration
+from concord.models.calibration import Calibration, EntityCalibration, TokenCalibration
 from concord.models.checkpoint import load_tagger, save_calibration
 from concord.models.errors import ConfigError
 from concord.models.evaluation.reliability import Bin, brier_score, coverage, expected_calibration_error, reliability
@@ -19,7 +19,7 @@ from concord.models.training.fit_calibration import Calibrated, EntityMethod, Ob
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.bundles import MANIFEST_NAME, require_new_folder
-from concord.workflows.console import Answer, counted, table, warn
+from concord.workflows.console import INLINE, Answer, counted, plain, table, warn
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names
 from concord.workflows.corpora.provenance import (
     Overlap,
@@ -37,7 +37,8 @@ LEAST_ENTITIES = 20
 KINDS = {"tokens": "words", "entities": "entities"}
 STATES = ("before", "after")
 
-Values = dict[str, Any]
+Figures: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float | None]]]
+"""``tokens``, ``entities`` or ``coverage`` -> ``before`` or ``after`` -> a measure -> its value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +69,50 @@ class CalibrateJob:
     device: str = "cpu"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """How much the documents hold that a calibration was fitted or measured on."""
+
+    documents: int
+    sentences: int
+    words: int
+    found_entities: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOut:
+    """Corpora on which a calibration was only measured."""
+
+    data: Sequence[str]
+    sizes: Sizes = field(metadata=INLINE)
+    figures: Figures
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationResult:
+    """A calibrated tagger.
+
+    Attributes:
+        entities: None if the probabilities of entities are as they were.
+        overlap: of the data with what the tagger has seen; None if that is not known.
+        cross_validated: the figures on documents of the data that were left out of the fit.
+        picture: the reliability diagram.
+    """
+
+    tagger: str
+    folder: Path
+    digest_before: str
+    digest: str
+    tokens: TokenCalibration
+    entities: EntityCalibration | None
+    data: Sequence[str]
+    sizes: Sizes = field(metadata=INLINE)
+    overlap: Overlap | None
+    cross_validated: Figures
+    test: HeldOut | None
+    picture: Path
+
+
 def calibrate_command(job: CalibrateJob) -> Answer:
     """Calibrate a tagger and measure the effect.
 
@@ -88,40 +133,37 @@ def calibrate_command(job: CalibrateJob) -> Answer:
         _check_unseen(job, calibrated_provenance, test_documents, "--test")
     observed = fit_calibration.observe(tagger, documents)
     tokens, entities = _choose(job, tagger, observed)
-    held_out = fit_calibration.cross_validate(observed, tokens=tokens, entities=entities)
+    after = fit_calibration.cross_validate(observed, tokens=tokens, entities=entities)
     fitted = fit_calibration.fit(observed, tokens=tokens, entities=entities)
-    figures = _figures(observed, held_out, tagger)
-    fit_values = {
-        **_sizes(documents, observed),
-        "overlap": None if overlap is None else asdict(overlap),
-        "cross_validated": figures,
-    }
-    files = [file.model_dump() for file in part.files]
-    calibration = fitted.model_copy(update={"fitted": {"files": files, "labels": dict(job.labels), **fit_values}})
+    sizes, figures = _sizes(documents, observed), _figures(observed, after, tagger)
+    quality = {**plain(sizes), "overlap": plain(overlap), "cross_validated": figures}
+    corpora = {"files": [file.model_dump() for file in part.files], "labels": dict(job.labels)}
     before = tagger_digest(source)
-    _write(source, target, calibration, calibrated_provenance)
-    measured, drawn, after = figures, observed, held_out
-    values: Values = {
-        "tagger": tagger.name,
-        "folder": str(target.absolute()),
-        "digest_before": before,
-        "digest": tagger_digest(target),
-        "tokens": fitted.tokens.model_dump(),
-        "entities": None if fitted.entities is None else fitted.entities.model_dump(),
-        "data": list(job.data),
-        **fit_values,
-        "test": None,
-    }
+    _write(source, target, fitted.model_copy(update={"fitted": {**corpora, **quality}}), calibrated_provenance)
+    held_out = None
     if test_documents is not None:
-        drawn = fit_calibration.observe(tagger, test_documents)
-        after = fit_calibration.apply(fitted, drawn)
-        measured = _figures(drawn, after, tagger)
-        values["test"] = {"data": list(job.test), **_sizes(test_documents, drawn), "figures": measured}
-    picture = job.picture or target / PICTURE_NAME
-    title = f"{tagger.name} {values['digest'][:12]} on {short_names(job.test or job.data)}"
-    draw_reliability(_panels(drawn, after, measured), picture, title=title)
-    values["picture"] = str(picture.absolute())
-    return Answer(values=values, text=_describe(values))
+        observed = fit_calibration.observe(tagger, test_documents)
+        after = fit_calibration.apply(fitted, observed)
+        test_figures = _figures(observed, after, tagger)
+        held_out = HeldOut(data=job.test, sizes=_sizes(test_documents, observed), figures=test_figures)
+    result = CalibrationResult(
+        tagger=tagger.name,
+        folder=target.absolute(),
+        digest_before=before,
+        digest=tagger_digest(target),
+        tokens=fitted.tokens,
+        entities=fitted.entities,
+        data=job.data,
+        sizes=sizes,
+        overlap=overlap,
+        cross_validated=figures,
+        test=held_out,
+        picture=(job.picture or target / PICTURE_NAME).absolute(),
+    )
+    panels = _panels(observed, after, figures if held_out is None else held_out.figures)
+    title = f"{result.tagger} {result.digest[:12]} on {short_names(job.test or job.data)}"
+    draw_reliability(panels, result.picture, title=title)
+    return Answer.of(result, text=_describe(result))
 
 
 def _target(job: CalibrateJob, source: Path) -> Path:
@@ -154,16 +196,16 @@ def _check_unseen(
         return None
     if not provenance.is_complete:
         warn(f"{job.model} had a teacher without a record of its data; whether that has seen {option} is unknown.")
-    known = [part for part in provenance.parts if option != "--data" or part.role != "calibration"]
-    found = find_overlap(Provenance(parts=known), documents)
-    if found.seen and not job.allow_overlap:
+    parts = [part for part in provenance.parts if option != "--data" or part.role != "calibration"]
+    overlap = find_overlap(Provenance(parts=parts), documents)
+    if overlap.seen and not job.allow_overlap:
         raise ConfigError(
-            f"{option}: expected documents that the tagger has not seen, got {found}. Leave these out, "
+            f"{option}: expected documents that the tagger has not seen, got {overlap}. Leave these out, "
             "or accept and record them by --allow-overlap"
         )
-    if found.seen:
-        warn(f"{option}: {found}; the figures are optimistic.")
-    return found
+    if overlap.seen:
+        warn(f"{option}: {overlap}; the figures are optimistic.")
+    return overlap
 
 
 def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[TokenMethod, EntityMethod | None]:
@@ -193,28 +235,30 @@ def _write(source: Path, target: Path, calibration: Calibration, provenance: Pro
     save_calibration(calibration, target)
 
 
-def _sizes(documents: Documents, observed: Observed) -> Values:
-    return {
-        "documents": len(documents),
-        "sentences": sum(map(len, documents)),
-        "words": len(observed.words.right),
-        "found_entities": len(observed.entities.right),
-    }
+def _sizes(documents: Documents, observed: Observed) -> Sizes:
+    return Sizes(
+        documents=len(documents),
+        sentences=sum(map(len, documents)),
+        words=len(observed.words.right),
+        found_entities=len(observed.entities.right),
+    )
 
 
-def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Values:
+def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Figures:
     """Measure the probabilities before and after; errors and areas are 0..1, scores in percent."""
-    figures: Values = {
+    figures = {
         kind: {name: _errors(probabilities, right) for name, probabilities in states.items()}
         for kind, (right, states) in _by_kind(observed, after).items()
         if kind == "tokens" or tagger.vocabulary.scheme.has_entities
     }
-    figures["coverage"] = {}
-    for name, state in (("before", fit_calibration.raw(observed)), ("after", after)):
-        found = coverage(state.document_confidences(observed), observed.counts)
-        shares = {f"at_{round(100 * share)}_percent": score for share, score in found.at.items()}
-        figures["coverage"][name] = {"score": found.whole, **shares, "risk_coverage_area": found.risk_area}
-    return figures
+    states = {"before": fit_calibration.raw(observed), "after": after}
+    return figures | {"coverage": {name: _coverage(observed, state) for name, state in states.items()}}
+
+
+def _coverage(observed: Observed, state: Calibrated) -> dict[str, float | None]:
+    scores = coverage(state.document_confidences(observed), observed.counts)
+    shares = {f"at_{round(100 * share)}_percent": score for share, score in scores.at.items()}
+    return {"score": scores.whole, **shares, "risk_coverage_area": scores.risk_area}
 
 
 def _by_kind(observed: Observed, after: Calibrated) -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
@@ -226,7 +270,7 @@ def _by_kind(observed: Observed, after: Calibrated) -> dict[str, tuple[np.ndarra
     }
 
 
-def _errors(probabilities: np.ndarray, right: np.ndarray) -> Values:
+def _errors(probabilities: np.ndarray, right: np.ndarray) -> dict[str, float | None]:
     return {
         "ece": expected_calibration_error(probabilities, right),
         "ece_equal_width": expected_calibration_error(probabilities, right, binning="width"),
@@ -236,11 +280,11 @@ def _errors(probabilities: np.ndarray, right: np.ndarray) -> Values:
     }
 
 
-def _panels(observed: Observed, after: Calibrated, figures: Mapping[str, Any]) -> dict[str, dict[str, list[Bin]]]:
+def _panels(observed: Observed, after: Calibrated, figures: Figures) -> dict[str, dict[str, list[Bin]]]:
     """Return the panels of the reliability diagram: title -> label of a curve -> its bins."""
     return {
         KINDS[kind]: {
-            f"{name}: calibration error {100 * figures[kind][name]['ece']:.2f} %": reliability(probabilities, right)
+            f"{name}: calibration error {_percent(figures[kind][name]['ece'])}": reliability(probabilities, right)
             for name, probabilities in states.items()
         }
         for kind, (right, states) in _by_kind(observed, after).items()
@@ -248,35 +292,39 @@ def _panels(observed: Observed, after: Calibrated, figures: Mapping[str, Any]) -
     }
 
 
-def _describe(values: Mapping[str, Any]) -> str:
-    entities = "as they were" if values["entities"] is None else f"by {values['entities']['method']}"
-    methods = f"words by {values['tokens']['method']}, entities {entities}"
+def _describe(result: CalibrationResult) -> str:
+    entities = "as they were" if result.entities is None else f"by {result.entities.method}"
+    methods = f"words by {result.tokens.method}, entities {entities}"
     lines = [
-        f"{values['tagger']} {values['digest_before'][:12]} is now {values['digest'][:12]}: {methods}",
-        *_describe_figures(values, values["cross_validated"], "cross-validated on"),
+        f"{result.tagger} {result.digest_before[:12]} is now {result.digest[:12]}: {methods}",
+        *_describe_figures(result.data, result.sizes, result.cross_validated, "cross-validated on"),
     ]
-    if values["test"] is not None:
-        lines += _describe_figures(values["test"], values["test"]["figures"], "held out:")
-    lines += ["", f"bundle   {values['folder']}", f"picture  {values['picture']}"]
+    if result.test is not None:
+        lines += _describe_figures(result.test.data, result.test.sizes, result.test.figures, "held out:")
+    lines += ["", f"bundle   {result.folder}", f"picture  {result.picture}"]
     return "\n".join(lines)
 
 
-def _describe_figures(sized: Mapping[str, Any], figures: Mapping[str, Any], how: str) -> list[str]:
+def _describe_figures(data: Sequence[str], sizes: Sizes, figures: Figures, how: str) -> list[str]:
     rows: list[Sequence[object]] = [
-        (f"calibration error of {title}, {name}", *(f"{100 * figures[kind][state][key]:.2f} %" for state in STATES))
+        (f"calibration error of {title}, {name}", *(_percent(figures[kind][state][key]) for state in STATES))
         for kind, title in KINDS.items()
         if kind in figures
         for name, key in (("15 bins of equal mass", "ece"), ("15 bins of equal width", "ece_equal_width"))
     ]
-    before, after = (figures["coverage"][state] for state in STATES)
     names = {
         "score": "score of all documents",
         "at_95_percent": "score of the most certain 95 % of documents",
         "at_90_percent": "score of the most certain 90 % of documents",
     }
+    before, after = (figures["coverage"][state] for state in STATES)
     rows += [(name, f"{before[key]:.2f} %", f"{after[key]:.2f} %") for key, name in names.items()]
     area = "risk_coverage_area"
     rows.append(("area under risk and coverage", f"{before[area]:.4f}", f"{after[area]:.4f}"))
-    size = f"{counted(sized['documents'], 'document')}, {counted(sized['words'], 'word')}"
-    place = f"{how} {short_names(sized['data'])} ({size}, {sized['found_entities']:,} found entities)"
+    size = f"{counted(sizes.documents, 'document')}, {counted(sizes.words, 'word')}"
+    place = f"{how} {short_names(data)} ({size}, {sizes.found_entities:,} found entities)"
     return ["", place, table(rows, header=("", *STATES), right={1, 2})]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
